@@ -1,1 +1,1 @@
-"""From a curve to the terminal, image files, HTML, CSV and TensorBoard."""
+"""Report curves in the terminal, and as images, HTML, CSV and TensorBoard event files."""

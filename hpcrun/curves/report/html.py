@@ -1,9 +1,9 @@
-"""The report of runs as one HTML file: it opens offline, in any browser, on a phone too.
+"""Write the report of runs as one self-contained HTML file that works offline and on phones.
 
-plotly's own smaller bundles are not in its Python package, so the whole of it lies in the page
-gzipped, and the browser unpacks it (DecompressionStream). The Content-Security-Policy keeps the
-page from asking a server, and names the two scripts by their hashes, so that nothing else could run
-even if a name got into the page as markup. Names and values reach it as escaped text or as JSON.
+The Python package of plotly lacks the smaller bundles, so the page embeds the full plotly.js,
+gzipped; the browser decompresses it (DecompressionStream). The Content-Security-Policy blocks all
+requests and permits only the two scripts by their hashes, so that no other script could run even if
+a name were inserted as markup. Names and values are inserted as escaped text or JSON.
 """
 
 from __future__ import annotations
@@ -57,23 +57,31 @@ _TITLES = {
     MEMORY_BYTES: ("Memory", "GiB"),
     EPOCH: ("Epoch", ""),
 }
-# Panels that are open at first: those of the first six that the runs have.
+# Panels that are open initially: the first six of those for which the runs have data.
 _FIRST = (EVAL_LOSS, LR, GRAD_NORM, TOKENS_PER_SECOND, SAMPLES_PER_SECOND, STEP_SECONDS)
 _LAST = (MEMORY_BYTES, EPOCH)
 _OPEN = 6
-# A schedule has no noise; smoothing would only bring it out of place.
+# Schedules are free of noise, and smoothing would only distort them.
 _SCHEDULES = (LR, EPOCH)
 _AXES: tuple[By, ...] = ("step", "tokens", "time")
 
 
 def write_html(runs: Sequence[ParsedRun], path: Path) -> None:
-    """Write the report. Raises InputError where it cannot, or plotly is missing."""
+    """Write the report.
+
+    Raises:
+        InputError: The file cannot be written, or plotly is not installed.
+    """
     with write_atomically(path) as file:
         file.write(html_text(runs).encode("utf-8"))
 
 
 def html_text(runs: Sequence[ParsedRun]) -> str:
-    """Return the report as text. Raises InputError without plotly."""
+    """Return the report as HTML.
+
+    Raises:
+        InputError: plotly is not installed.
+    """
     import jinja2
 
     with package_of("html"):
@@ -113,7 +121,7 @@ def html_text(runs: Sequence[ParsedRun]) -> str:
 
 @cache
 def _plotly() -> tuple[str, str]:
-    """Return plotly.js, and the same gzipped in base64."""
+    """Return the source of plotly.js, and its gzipped form encoded in base64."""
     from plotly.offline import get_plotlyjs
 
     text = get_plotlyjs()
@@ -121,7 +129,7 @@ def _plotly() -> tuple[str, str]:
 
 
 def script_json(data: object) -> str:
-    r"""Return JSON that may stand in a script element: nothing in it can end the element.
+    r"""Return JSON that is safe inside a script element, because it cannot close the element.
 
     >>> script_json({"</script><!--": 1})
     '{"\\u003c/script\\u003e\\u003c!--":1}'
@@ -163,7 +171,7 @@ def _restart_text(run: ParsedRun, restart: Restart, *, short: bool = False) -> s
 
 
 def _tiles(runs: Sequence[ParsedRun]) -> list[tuple[str, str, str]]:
-    """Return what matters of a run alone, as (name, text, small print)."""
+    """Return the facts of a single run as (name, value, details)."""
     main = facts.main_metric(runs)
     if len(runs) != 1 or main is None:
         return []
@@ -175,7 +183,7 @@ def _tiles(runs: Sequence[ParsedRun]) -> list[tuple[str, str, str]]:
 
 
 def split_fact(text: str) -> tuple[str, str]:
-    """Split the text of a fact into its value and the rest.
+    """Split the text of a fact into its value and its details.
 
     >>> split_fact("2.5 at step 3"), split_fact("21,499 (median)"), split_fact("1, 80 steps lost")
     (('2.5', 'at step 3'), ('21,499', '(median)'), ('1', '80 steps lost'))
@@ -208,7 +216,7 @@ def _settings(runs: Sequence[ParsedRun]) -> dict[str, list[list[str]]]:
 
 
 def page_data(runs: Sequence[ParsedRun]) -> dict[str, Any]:
-    """Return what the page draws, as plain data for its script.
+    """Return the data of the page's script.
 
         {"runs": [{"name": ..., "restarts": [{"at": 101, "text": ...}],
                    "axes": [{"step": [...] | null, "tokens": ..., "time": ..., "count": 200}],
@@ -218,8 +226,8 @@ def page_data(runs: Sequence[ParsedRun]) -> dict[str, Any]:
                      "shown": true}],
          "axes": ["step", "time"], "smoothing": 0.9}
 
-    Metrics that were logged at the same places share an axis. A value that is not finite is the
-    string "NaN", "Infinity" or "-Infinity". Memory is in GiB.
+    Metrics that were logged on the same lines share an axis. Non-finite values are the strings
+    "NaN", "Infinity" and "-Infinity". Memory is in GiB.
     """
     panels = _panels(runs)
     curves = [run.curve for run in runs]
@@ -260,14 +268,14 @@ def _axis(curve: Curve, name: str) -> dict[str, Any]:
     found: dict[str, Any] = {"count": curve.metrics[name].summary.count}
     for by in _AXES:
         x = x_axis(curve, name, by)
-        # Without digits that nobody sees.
+        # Omit digits below the resolution of the plot.
         digits = 2 if by == "time" else None
         found[by] = None if x is None else [round(value, digits) for value in x]
     return found
 
 
 def _panels(runs: Sequence[ParsedRun]) -> list[dict[str, Any]]:
-    """List the panels, those that matter most first; the first ones are open."""
+    """List the panels, most important first; only the first ones are open initially."""
     metrics = dict.fromkeys(name for run in runs for name in run.curve.metrics)
     there = [name for name in metrics if facts.has_curve(runs, name)]
     main = facts.main_metric(runs)
@@ -275,7 +283,7 @@ def _panels(runs: Sequence[ParsedRun]) -> list[dict[str, Any]]:
     rest = (name for name in (*further, *there) if name not in _LAST)
     order = [main, *_FIRST, *rest, *_LAST]
     shown = [[name] for name in dict.fromkeys(order) if name is not None and name in there]
-    # A run's evaluations stand beside its losses where their places are known to be the same.
+    # Evaluation losses share a panel with training losses if both have steps.
     losses = [LOSS, EVAL_LOSS]
     if len(runs) == 1 and LOSS in there and all(x_axis(runs[0].curve, name) for name in losses):
         shown = [losses if names == [LOSS] else names for names in shown if names != [EVAL_LOSS]]
@@ -286,7 +294,7 @@ def _panel(runs: Sequence[ParsedRun], names: list[str], *, shown: bool) -> dict[
     title, unit = _TITLES.get(names[0], (replace_unprintable(names[0]), ""))
     scale, beyond = panel_scale(runs, names)
     ends = (scale.low, scale.high)
-    # plotly.js shows a level line of 3e-5 between -1 and 1.
+    # By default plotly.js would draw a constant of 3e-5 on an axis from -1 to 1.
     is_level = len({v for run in runs for name in names for v in run.curve.values(name)}) == 1
     return {
         "title": title if len(names) == 1 else "Loss",
@@ -306,7 +314,7 @@ def _factor(name: str) -> float:
 
 
 def _smoothing(runs: Sequence[ParsedRun], name: str) -> float:
-    """Choose the weight that the page opens with: none unless the metric is noisy in a run."""
+    """Return the initial smoothing weight; 0 unless the metric is noisy in at least one run."""
     scale, _ = panel_scale(runs, [name])
     noisy = [
         len(x)

@@ -1,6 +1,7 @@
-"""Curves in a terminal: lines, axes and distinct marks, as text.
+"""Draw curves in a terminal, with axes and distinct marks.
 
-A noisy curve is drawn twice: faint as it is, and over it smoothed; of several only smoothed.
+A single noisy curve is drawn twice: the raw values faintly, and the smoothed curve above. Several
+noisy curves are drawn only smoothed.
 """
 
 from __future__ import annotations
@@ -15,26 +16,28 @@ from msgspec import Struct, structs
 from hpcrun.curves.report.axes import Axis, is_noisy, smooth, step_axis, tick_labels, value_axis
 from hpcrun.text import Display, text_width, truncate_start
 
-# Below this there is no room for a line between the axes; the caller gets no plot.
+# In smaller windows no curve fits between the axes, and the plot is omitted.
 SMALLEST_WIDTH = 24
 SMALLEST_HEIGHT = 6
 LARGEST_WIDTH = 500
 LARGEST_HEIGHT = 200
 
-# Of xterm's 256 colours some that are legible on black and on white: 4:1 or so on each (WCAG).
+# Colours of xterm's 256-colour palette with a WCAG contrast of about 4:1 on both black and white.
 _COLOURS = tuple(f"38;5;{n}" for n in (30, 166, 163, 28, 33, 160, 94, 98, 64, 168, 67, 130))
 _MARKS = "*o+x#@%&ABCDEFGHIJKLMNPQRSTUVWXYZ"
 _ASCII = str.maketrans("┤│└─┬┊━·", "||+-+:*.")
-# Unicode 15, Braille Patterns: U+2800 and a bit for each dot, by column and row of the dot.
+# Braille patterns (Unicode 15): U+2800 plus one bit per dot, indexed by column and row of the dot.
 _BLANK = 0x2800
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 
 
 class Style(Struct, frozen=True):
-    """How a layer looks.
+    """The appearance of a layer.
 
-    ``mark`` stands for braille dots if not empty; ``sgr`` are ECMA-48 parameters for colour, as
-    "1;36"; ``is_faint`` lets what lies above hide it.
+    Attributes:
+        mark: Character to draw; "" for braille dots.
+        sgr: ECMA-48 SGR parameters of the colour, such as "1;36".
+        is_faint: Whether layers above replace this layer instead of being merged with it.
     """
 
     mark: str = ""
@@ -43,7 +46,14 @@ class Style(Struct, frozen=True):
 
 
 class Line(Struct, frozen=True):
-    """A labelled curve, or ``is_points`` beneath the curves; what is not finite leaves a gap."""
+    """A labelled curve; non-finite values leave gaps.
+
+    Attributes:
+        label: Name in the legend.
+        x: Increasing x coordinates.
+        y: Values.
+        is_points: Whether to draw separate points, below the curves.
+    """
 
     label: str
     x: Sequence[float]
@@ -52,7 +62,16 @@ class Line(Struct, frozen=True):
 
 
 class _Drawn(Struct, frozen=True):
-    """A line in places between 0 and 1, and how it looks; ``raw`` is drawn faintly below."""
+    """A line that is ready to be drawn, in axis positions from 0 to 1.
+
+    Attributes:
+        line: The original line.
+        places: Points of the curve.
+        style: Appearance of the curve.
+        raw: Points of the unsmoothed curve, drawn faintly below; may be empty.
+        is_smoothed: Whether the values were noisy and have been smoothed.
+        broken: x positions of non-finite values.
+    """
 
     line: Line
     places: list[tuple[float, float]]
@@ -63,12 +82,12 @@ class _Drawn(Struct, frozen=True):
 
 
 def line_sgr(index: int) -> str:
-    """Return the colour of a line, as parameters of ECMA-48's SGR."""
+    """Return the colour of a line as ECMA-48 SGR parameters."""
     return _COLOURS[index % len(_COLOURS)]
 
 
 def line_mark(index: int, look: Display, several: bool) -> str:
-    """Return what stands for a line in a legend or beside its name in a table."""
+    """Return the character that represents a line in legends and tables."""
     if not several or (look.colour and not look.ascii_only):
         return "*" if look.ascii_only else "━"
     return _MARKS[index % len(_MARKS)]
@@ -82,10 +101,17 @@ def plot_lines(
     x_label: str,
     verticals: Sequence[float] = (),
 ) -> str:
-    """Draw lines into a window, with title and ticks; a legend tells points from the one curve.
+    """Draw lines with a title, a legend and axes.
 
-    ``verticals`` are the places on the x axis where the run was restarted. The text is empty if
-    there is nothing to draw or no room (under 24 x 6), and ends with a line feed otherwise.
+    Args:
+        lines: The lines.
+        look: Properties of the output, including its size.
+        title: Title of the plot.
+        x_label: Name of the quantity on the x axis.
+        verticals: x coordinates at which the run was restarted.
+
+    Returns:
+        The plot, ending in a line feed; "" if there is no data or the window is too small.
     """
     width, height = min(look.width, LARGEST_WIDTH), min(look.height, LARGEST_HEIGHT)
     look = structs.replace(look, width=width, height=height)
@@ -113,7 +139,7 @@ def plot_lines(
 def _prepare(lines: Sequence[Line], index: int, axes: tuple[Axis, Axis], look: Display) -> _Drawn:
     line, several = lines[index], len(lines) > 1
     x, y = ([axis.place(v) for v in own] for axis, own in zip(axes, (line.x, line.y), strict=True))
-    if len(x) > 16 * look.width:  # smoothing is slow, and nobody sees that many
+    if len(x) > 16 * look.width:  # smoothing is slow, and more points are not visible
         x, y = map(list, zip(*thin(x, y, 4 * look.width), strict=True))
     smoothed = y if line.is_points else smooth(x, y)
     is_smoothed = is_noisy(y, smoothed)
@@ -121,12 +147,12 @@ def _prepare(lines: Sequence[Line], index: int, axes: tuple[Axis, Axis], look: D
     sgr = line_sgr(index)
     mark = "" if is_braille else line_mark(index, look, several)
     places = thin(x, smoothed, 2 * look.width)
-    if line.is_points:  # each by itself, between gaps
+    if line.is_points:  # gaps separate the points
         mark = "o" if look.ascii_only else "•"
         places = [each for place in places for each in (place, (place[0], math.nan))]
     raw = thin(x, y, 2 * look.width) if is_smoothed and _is_alone(lines) else []
     style = Style(mark, f"1;{sgr}" if raw else sgr)
-    # As many as can be seen.
+    # Round to columns, since marks within a column coincide.
     broken = {round(a * look.width) / look.width for a, b in zip(x, y, strict=True) if b != b}
     return _Drawn(line, places, style, raw, is_smoothed, broken)
 
@@ -136,7 +162,7 @@ def _is_alone(lines: Sequence[Line]) -> bool:
 
 
 def thin(x: Sequence[float], y: Sequence[float], columns: int) -> list[tuple[float, float]]:
-    """Thin a curve to what can be seen: first, lowest, highest, last and a gap of each column.
+    """Keep the first, lowest, highest and last point and one gap of a curve in each column.
 
     >>> thin([0.0, 0.1, 0.2, 0.3, 1.0], [1.0, 9.0, 5.0, 2.0, 3.0], 2)
     [(0.0, 1.0), (0.1, 9.0), (0.3, 2.0), (1.0, 3.0)]
@@ -177,7 +203,7 @@ def _keys(
 
 
 def _heading(title: str, keys: Sequence[tuple[Style, str]], look: Display) -> list[str]:
-    """Return the title and the keys in as few rows as hold them all."""
+    """Format the title and the legend keys in as few rows as possible."""
     title = truncate_start(title, look.width, look)
     rows, room = [title], look.width - text_width(title)
     for style, meaning in keys:
@@ -203,7 +229,7 @@ def _framed(
     rows: int,
     look: Display,
 ) -> list[str]:
-    """Draw the lines between a y axis on their left and an x axis below, in ``rows`` + 2 rows."""
+    """Draw the lines, a y axis on the left and an x axis below, in ``rows`` + 2 rows."""
     x_axis, y_axis = axes
     y_ticks = y_axis.ticks(max(rows // 3, min(5, (rows + 1) // 2)))
     labels = tick_labels(y_ticks, is_log=y_axis.is_log)
@@ -247,19 +273,20 @@ def _x_axis(axis: Axis, indent: int, width: int, look: Display) -> list[str]:
 
 
 class Canvas:
-    """A grid of characters; what is drawn last lies on top. Places are 0 to 1, from left and below.
+    """A grid of characters, on which later drawings cover earlier ones.
 
-    Where two curves meet in a character it has the dots of both and the colour of the upper one;
-    what is faint gives way.
+    Positions range from 0 to 1, from left to right and from bottom to top. A character that two
+    curves share combines the dots of both in the colour of the upper curve; faint curves are
+    replaced.
     """
 
     def __init__(self, width: int, height: int) -> None:
         self.width, self.height = width, height
-        # What is shown by its place, counted row by row from the top.
+        # Style and character by cell index, in row-major order from the top.
         self.cells: dict[int, tuple[Style, str]] = {}
 
     def curve(self, points: Iterable[tuple[float, float]], style: Style) -> None:
-        """Join points by lines; an ``y`` that is nan leaves a gap. ``x`` grows."""
+        """Connect points of increasing ``x`` by lines; a ``y`` of nan leaves a gap."""
         across, down = (1, 1) if style.mark else (2, 4)
         columns, rows = self.width * across, self.height * down
         masks: dict[int, int] = {}
@@ -275,7 +302,7 @@ class Canvas:
             self.cells[cell] = (style, style.mark or chr(_BLANK + mask))
 
     def mark(self, x: float, style: Style, height: int = 1) -> None:
-        """Draw a character at the bottom, or a line of it from there up."""
+        """Draw a column of ``height`` characters from the bottom up."""
         column = round(x * (self.width - 1))
         for row in range(self.height - height, self.height):
             self.cells[row * self.width + column] = (style, style.mark)
@@ -302,7 +329,7 @@ class Canvas:
 def _spans(
     points: Iterable[tuple[float, float]], columns: int, rows: int
 ) -> list[tuple[int, int, int]]:
-    """Return, for each column that the curve passes, the highest and lowest row that it takes.
+    """Return (column, top row, bottom row) for each column that the curve crosses.
 
     >>> _spans([(0.0, 1.0), (1.0, 0.0)], 3, 3)
     [(0, 0, 0), (1, 1, 1), (2, 2, 2)]
@@ -324,7 +351,7 @@ def _spans(
 
 
 def _pieces(begin: tuple[float, float], end: tuple[float, float]) -> Iterator[tuple[int, int, int]]:
-    """Cut the line between two places by columns: column, highest and lowest row of each piece."""
+    """Split the line between two positions into (column, top row, bottom row)."""
     (x0, y0), (x1, y1) = begin, end
     first, last = round(x0), round(x1)
     slope = (y1 - y0) / (x1 - x0) if last > first else 0.0
@@ -333,6 +360,6 @@ def _pieces(begin: tuple[float, float], end: tuple[float, float]) -> Iterator[tu
         if last > first:
             a = y0 + slope * (max(x0, column - 0.5) - x0)
             b = y0 + slope * (min(x1, column + 0.5) - x0)
-        # A border between two rows belongs to the one that the line comes from.
+        # A point on the border between two rows belongs to the row of the line's start.
         top, bottom = math.floor(min(a, b) + 0.5), math.ceil(max(a, b) - 0.5)
         yield column, min(top, bottom), max(top, bottom)

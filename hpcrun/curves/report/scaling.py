@@ -1,8 +1,9 @@
-"""How fast runs work beside each other: speed-up and scaling efficiency.
+"""Compare the speeds of runs: speedup and scaling efficiency.
 
-docs/compare.md tells what work is, and how a step is timed. With the same batch on all runs it is
-the speed-up t(1) / t(N) of strong scaling (Amdahl, AFIPS 1967), with the same batch on each GPU the
-scaled speed-up of weak scaling (Gustafson, Communications of the ACM 31, 1988).
+docs/compare.md defines work and the duration of a step. If all runs use the same global batch, the
+result is the speedup t(1) / t(N) of strong scaling (Amdahl, AFIPS 1967). If they use the same batch
+per GPU, the result is the scaled speedup of weak scaling (Gustafson, Communications of the ACM 31,
+1988).
 """
 
 from __future__ import annotations
@@ -32,15 +33,20 @@ BATCH_SIZES = words(
 )
 _ALIKE = 0.02
 _PARTS = 20
-# Twice the GPUs and hardly faster: perhaps the rate is one GPU's.
+# A speedup below this with twice the GPUs suggests that the logged rate is per GPU.
 _HARDLY = 1.25
 
 
 class Speed(Struct, frozen=True):
-    """How fast a run works; None where that is not known.
+    """The speed of a run; values are None if unknown.
 
-    ``batch``: samples in one step, of all GPUs. ``work``: tokens, samples or steps per second.
-    ``efficiency``: 1 where N times the GPUs do N times the work.
+    Attributes:
+        gpus: Number of GPUs (or ranks, see ``Scaling.counted``).
+        batch: Samples per step over all GPUs.
+        step_seconds: Duration of a step in seconds.
+        work: Tokens, samples or steps per second.
+        speedup: ``work`` relative to the baseline.
+        efficiency: Speedup per GPU relative to the baseline; 1 for ideal scaling.
     """
 
     gpus: int | None = None
@@ -52,10 +58,15 @@ class Speed(Struct, frozen=True):
 
 
 class Scaling(Struct, frozen=True):
-    """The speeds of runs. ``unit``: of the work, as "samples/s"; None: there is none in common.
+    """The speeds of several runs.
 
-    ``counted``: "GPUs", or "ranks" where all train on CPUs. ``baseline``: the index of its run.
-    ``kind`` is None where the batches are not known, or the GPUs do not differ.
+    Attributes:
+        speeds: One speed per run.
+        unit: Unit of the work, such as "samples/s"; None if the runs have no measure in common.
+        counted: "GPUs", or "ranks" if all runs train on CPUs.
+        baseline: Index of the baseline run.
+        kind: Kind of scaling; None if batches are unknown or all runs use the same number of GPUs.
+        notes: How the speeds were measured, and their limitations.
     """
 
     speeds: tuple[Speed, ...]
@@ -67,7 +78,14 @@ class Scaling(Struct, frozen=True):
 
 
 class _Measured(Struct, frozen=True):
-    """One way to measure all runs: its values, and how they were measured, as text."""
+    """The results of one method of measurement for all runs.
+
+    Attributes:
+        unit: Unit of the values.
+        how: Description of the method.
+        values: One value per run; nan if unknown.
+        is_rate: Whether the values were printed as rates by the logs.
+    """
 
     unit: str
     how: str
@@ -76,7 +94,12 @@ class _Measured(Struct, frozen=True):
 
 
 def build_scaling(runs: Sequence[ParsedRun], *, per_gpu: bool = False) -> Scaling:
-    """Measure the speeds of runs. ``per_gpu``: rates in the logs are one GPU's."""
+    """Measure the speeds of runs.
+
+    Args:
+        runs: The runs.
+        per_gpu: Whether the rates in the logs are per GPU.
+    """
     counts, counted = _gpus(runs)
     gpus, batches = _column(counts), _column(map(_batch, runs))
     seconds, by = _step_seconds(runs)
@@ -113,7 +136,7 @@ def build_scaling(runs: Sequence[ParsedRun], *, per_gpu: bool = False) -> Scalin
 
 
 def _column(values: Iterable[float | None]) -> Floats:
-    """Return numbers; nan for none, and for what nothing real has: 0, or what may overflow."""
+    """Convert values to an array; missing, non-positive and implausible values become nan."""
     column = np.array([*values], float)
     return np.where((column > 1e-50) & (column < 1e50), column, math.nan)
 
@@ -123,7 +146,7 @@ def _count(column: Floats) -> int:
 
 
 def _gpus(runs: Sequence[ParsedRun]) -> tuple[list[int | None], str]:
-    """Return the GPUs of each run, or the ranks if no run has GPUs and all know their ranks."""
+    """Return the GPUs of each run, or the ranks if no run has GPUs and all ranks are known."""
     gpus = [run.gpus for run in runs]
     worlds = [run.facts.get("world_size", "") for run in runs]
     if not any(gpus) and all(world.isdecimal() for world in worlds):
@@ -132,7 +155,11 @@ def _gpus(runs: Sequence[ParsedRun]) -> tuple[list[int | None], str]:
 
 
 def _step_seconds(runs: Sequence[ParsedRun]) -> tuple[Floats, str]:
-    """Measure how long a step takes; return also how: by the way that the most runs allow."""
+    """Measure the duration of a step in seconds by the method available for the most runs.
+
+    Returns:
+        One duration per run (nan if unknown), and a description of the method.
+    """
     ways: tuple[tuple[str, Callable[[ParsedRun], float | None]], ...] = (
         ("by the median step time", lambda run: quantile_of(run.curve, STEP_SECONDS, 0.5)),
         ("by the log's time stamps", lambda run: seconds_by_stamps(run.curve)),
@@ -143,7 +170,7 @@ def _step_seconds(runs: Sequence[ParsedRun]) -> tuple[Floats, str]:
 
 
 def seconds_by_stamps(curve: Curve) -> float | None:
-    """Return how long a step takes by time stamps: the median of twentieths of the run.
+    """Return the duration of a step in seconds from timestamps: the median over run twentieths.
 
     >>> from hpcrun.curves.curve import build_series
     >>> series = build_series([0, 10, 20, 30], [3.0, 2.0, 2.0, 1.0], [0.0, 5.0, 10.0, 900.0])
@@ -173,7 +200,7 @@ def _work(
     *,
     per_gpu: bool,
 ) -> _Measured | None:
-    """Find the work that at least two runs can be measured by, all of them if possible."""
+    """Choose the measure of work that is available for the most runs, at least two."""
     tokens = _column(_per_step(run.curve, TOKEN_COUNTERS) for run in runs) / seconds
     counted = [
         _Measured("tokens/s", "by the log's token counters", _column(tokens)),
@@ -190,7 +217,7 @@ def _work(
 
 
 def _batch(run: ParsedRun) -> float | None:
-    """Return how many samples a step takes: what the log counts, else what was planned."""
+    """Return the samples per step according to the log, or the planned batch size."""
     counted = _batch_of_log(run.curve)
     planned = run.facts.get("effective_batch", "")
     return counted or (float(planned) if planned.isdecimal() else None)
@@ -211,7 +238,7 @@ def _source_of_batches(runs: Sequence[ParsedRun]) -> str:
 
 
 def _per_step(curve: Curve, counters: frozenset[str]) -> float | None:
-    """Return how much a counter grows in a step, from its first point to its last."""
+    """Return the average increase of a counter per step."""
     for name, series in curve.metrics.items():
         first, last = series.summary.first, series.summary.last
         if (
@@ -226,7 +253,7 @@ def _per_step(curve: Curve, counters: frozenset[str]) -> float | None:
 
 
 def _kind(work: _Measured, gpus: Floats, batches: Floats, seconds: Floats) -> Kind | None:
-    """Return what stays the same while the GPUs grow: the batch, or the batch of each."""
+    """Return the kind of scaling: constant global batch (strong), or batch per GPU (weak)."""
     if work.unit == "steps/s":
         return None
     if not work.is_rate or _count(batches) < len(batches):

@@ -1,11 +1,12 @@
-"""The values of runs as TensorBoard's event files, a folder for each run.
+"""Export runs as TensorBoard event files, with one folder per run.
 
     FOLDER/train.log/events.out.tfevents.0000000000.hpcrun      tensorboard --logdir FOLDER
 
-Tags are those of the Hugging Face Trainer, so that its own runs lie in the same charts. Where a log
-has no steps, or its counter starts again, the order of the points takes their place. Wall times are
-the log's time stamps; without, seconds since 1970 count the training's own step times, or stay 0,
-so that "relative" shows durations and nothing is dated wrongly to the present.
+Tags match those of the Hugging Face Trainer, so that its runs share the same charts. If a log has
+no steps, or if its step counter restarts, the order of the points is used instead. Wall times are
+the timestamps of the log. Without timestamps, the cumulative step times are written as seconds
+since 1970, or 0 if unknown, so that TensorBoard's "relative" axis shows durations and no point is
+dated to the time of the export.
 """
 
 from __future__ import annotations
@@ -21,12 +22,16 @@ from hpcrun.curves.report.files import package_of
 from hpcrun.curves.report.parsed import ParsedRun
 from hpcrun.files import write_atomically, write_error
 
-# A fixed name: writing the same run again replaces it, where two files would draw two curves.
+# The name is fixed so that a repeated export replaces the file; two files would draw two curves.
 EVENT_FILE = "events.out.tfevents.0000000000.hpcrun"
 
 
 def write_tensorboard(runs: Sequence[ParsedRun], folder: Path) -> None:
-    """Write the event files, one folder per run. Raises InputError."""
+    """Write the event files, one folder per run.
+
+    Raises:
+        InputError: The tensorboard package is missing, or a file cannot be written.
+    """
     with package_of("tensorboard"):
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
@@ -48,7 +53,7 @@ def write_tensorboard(runs: Sequence[ParsedRun], folder: Path) -> None:
 
 
 def tag(name: str) -> str:
-    """Return the tag under which a metric stands.
+    """Return the TensorBoard tag of a metric.
 
     >>> [tag(name) for name in ("loss", "eval_loss", "lr", "rewards/margins", "val/acc")]
     ['train/loss', 'eval/loss', 'train/learning_rate', 'train/rewards/margins', 'val/acc']
@@ -62,9 +67,9 @@ def tag(name: str) -> str:
 
 
 def folder_names(sources: Sequence[str]) -> list[str]:
-    """Name a folder for each run: what its source ends in, made plain and unique.
+    """Return a unique, portable folder name for each run, derived from the end of its source.
 
-    Sources with the same last part keep the folder above it too.
+    If sources share their last path component, the parent folder is included.
 
     >>> folder_names(["a/train.log", "b/train.log", "../x y.out", "17", "17"])
     ['a-train.log', 'b-train.log', 'x_y.out', '17', '17-2']
@@ -80,7 +85,7 @@ def folder_names(sources: Sequence[str]) -> list[str]:
 
 
 def _unique(names: Iterable[str], mark: str = "_") -> list[str]:
-    """Number names that came before, in whatever case: some file systems know none.
+    """Append numbers to repeated names, ignoring case as some file systems do.
 
     >>> _unique(["a", "A", "b", "a"])
     ['a', 'A_2', 'b', 'a_3']
@@ -98,7 +103,7 @@ def _unique(names: Iterable[str], mark: str = "_") -> list[str]:
 
 
 def _events(curve: Curve) -> Iterator[tuple[int, float, list[tuple[str, float]]]]:
-    """Yield (step, wall time, [(tag, value)]) in the order of steps; one event where all agree."""
+    """Yield (step, wall time, [(tag, value)]) in step order; equal steps and times are merged."""
     events: dict[tuple[int, float], list[tuple[str, float]]] = {}
     tags = _unique(tag(name) for name in curve.metrics)
     for own_tag, (name, series) in zip(tags, curve.metrics.items(), strict=True):

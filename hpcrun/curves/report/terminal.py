@@ -1,7 +1,7 @@
-"""The report of one or several runs as text for a terminal.
+"""Format the report of one or several runs for a terminal.
 
-It fits its window if that has 24 rows: the plot takes the rows that the rest leaves, and of what
-else was logged only as much is shown as has room.
+The report fits windows of at least 24 rows: the plot uses the rows that the other parts leave free,
+and the list of further metrics is truncated.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ from hpcrun.text import (
     wrap,
 )
 
-# The plot takes what the rest leaves of the window, within these rows.
+# Limits for the height of the plot, in rows.
 _LEAST_PLOT = 8
 _MOST_PLOT = 36
-# A narrower window is written to as if it were this wide.
+# Narrower windows are treated as if they had this many columns.
 NARROWEST = 20
 _GAP = 3
 _LEAST_FACT = 26
 _SPARK = 8
-# How much of a file is read to see what it is.
+# Number of bytes that are read to identify a file.
 HEAD = 1 << 16
 
 _UNDERSTOOD = (
@@ -60,7 +60,7 @@ _UNDERSTOOD = (
     '"step: 3, loss: 2.1", {"step": 3, "loss": 2.1}, CSV with a header; for other formats '
     r"--pattern 'at (?P<step>\d+) cost (?P<loss>\S+)'"
 )
-# Magic numbers: bytes of the file, at which offset, what it is and what to do (file(1)'s magic).
+# Magic numbers, as in file(1): bytes, offset, description, and the command that unpacks the file.
 _MAGIC: tuple[tuple[bytes, int, str, str], ...] = (
     (b"\x28\xb5\x2f\xfd", 0, "compressed by zstd", "zstd -d"),
     (b"\x04\x22\x4d\x18", 0, "compressed by lz4", "lz4 -d"),
@@ -74,7 +74,7 @@ _MAGIC: tuple[tuple[bytes, int, str, str], ...] = (
     (b"brain.Event:", 24, "a TensorBoard event file", ""),
     (b":W&B", 0, "a W&B run file", ""),
 )
-# What is unpacked before it is read: gzip, bzip2, xz.
+# Compression formats that are unpacked while reading: gzip, bzip2, xz.
 _UNPACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ")
 
 
@@ -86,12 +86,16 @@ def format_report(
     heads: Sequence[bytes] = (),
     crop: bool = False,
 ) -> str:
-    """Return the whole report, or why nothing was found; no line feed ends it.
+    """Return the report without a trailing line feed, or the reason why no metrics were found.
 
-    In a pipe warnings stay on one line each, and all that was logged is listed. ``metric`` is drawn
-    instead of the loss. ``heads`` are the first bytes of the runs' files, as far as known, to show
-    why nothing was found in them. ``crop`` leaves out the end of the table, and in need of the
-    rest, so that the window's height holds all.
+    In a pipe, each warning occupies one line and all metrics are listed.
+
+    Args:
+        runs: The runs.
+        look: Properties of the output.
+        metric: The metric to draw instead of the loss.
+        heads: The first bytes of each run's file, if known, to explain why nothing was found.
+        crop: Whether to truncate the table, and if necessary other parts, to the window's height.
     """
     look = structs.replace(look, width=max(look.width, NARROWEST))
     found = [run for run in runs if run.curve.metrics]
@@ -120,9 +124,9 @@ def format_report(
 
 
 def metric_plot(runs: Sequence[ParsedRun], name: str, look: Display) -> str:
-    """Return the curves of one metric in a plot that fits ``look``; "" for none, or no room.
+    """Return a plot of one metric that fits ``look``; "" if there is no data or no space.
 
-    With the loss of a single run goes its evaluation loss, where the axis has room for it.
+    The loss of a single run is drawn together with its evaluation loss if that fits on the axis.
     """
     by = shared_axis([run.curve for run in runs], name)
     alone = len(runs) == 1
@@ -147,7 +151,7 @@ def metric_plot(runs: Sequence[ParsedRun], name: str, look: Display) -> str:
 
 
 def _evaluation(run: ParsedRun, name: str, drawn: Line) -> list[Line]:
-    """Return the evaluation loss to draw beside the training loss, if they go together."""
+    """Return the evaluation loss as a line if its range is compatible with the training loss."""
     x, y = x_axis(run.curve, EVAL_LOSS), run.curve.values(EVAL_LOSS)
     if name != LOSS or x is None or len(y) < 2:
         return []
@@ -161,12 +165,12 @@ def _evaluation(run: ParsedRun, name: str, drawn: Line) -> list[Line]:
 
 
 def facts_table(runs: Sequence[ParsedRun], main: str, look: Display) -> list[str]:
-    """Return the rows of the table: of one run its facts, of several a row each."""
+    """Return the table: one fact per row for a single run, otherwise one run per row."""
     if len(runs) > 1:
         return run_rows([run.source for run in runs], [columns_of(run, main) for run in runs], look)
     left, right = list(learning_facts(runs[0], main)), list(running_facts(runs[0]))
     names = [max_text_width(name for name, _ in facts) for facts in (left, right)]
-    # Side by side, if need be with long facts at the left broken at their commas.
+    # Two columns of facts; long facts in the left one are wrapped at commas.
     room = (
         look.width - names[0] - 2 - _GAP - names[1] - 2 - max_text_width(text for _, text in right)
     )
@@ -194,9 +198,13 @@ def _dimmed(facts: Sequence[Fact], look: Display) -> list[Fact]:
 
 
 def _also_logged(run: ParsedRun, main: str, look: Display, room: int | None) -> list[str]:
-    """Return the further metrics: course and last value of each, side by side.
+    """Return a sparkline and the last value of each further metric, in several columns.
 
-    ``room`` is how many rows there are; None: as many as they need.
+    Args:
+        run: The run.
+        main: The metric that is drawn, which is excluded.
+        look: Properties of the output.
+        room: Number of available rows; None for unlimited.
     """
     further = further_metrics(run, main)
     if not further or (room is not None and room < 1):
@@ -254,7 +262,7 @@ def _remarks(
 
 
 def remarks(label: str, texts: Iterable[str], look: Display) -> list[str]:
-    """Lay out remarks: the label of a warning in red, a note faint; one line each in a pipe."""
+    """Format remarks: warnings with a red label, notes faint; one line each in a pipe."""
     rows: list[str] = []
     for text in texts:
         line = label + replace_unprintable(text, look).strip()
@@ -267,10 +275,10 @@ def remarks(label: str, texts: Iterable[str], look: Display) -> list[str]:
 
 
 def run_rows(names: Sequence[str], facts: Sequence[Mapping[str, str]], look: Display) -> list[str]:
-    """Return a row for each run, as many tables below each other as the width asks for."""
+    """Return a row per run, split into several tables if the columns exceed the width."""
     headings = list(dict.fromkeys(heading for each in facts for heading in each))
     sizes = [max_text_width([name, *(each.get(name, "-") for each in facts)]) for name in headings]
-    # In a very narrow window the names give way: a number that is cut off is another number.
+    # In a very narrow window names are truncated, because a truncated number would be wrong.
     room = look.width - 4 - max(sizes, default=0)
     sources = [
         f"{run_mark(number, look)} {source}"
@@ -295,12 +303,12 @@ def run_rows(names: Sequence[str], facts: Sequence[Mapping[str, str]], look: Dis
 
 
 def run_mark(number: int, look: Display) -> str:
-    """Return what stands for a run beside its name in a table."""
+    """Return the mark of a run, which precedes its name in tables."""
     return paint(line_mark(number, look, several=True), line_sgr(number), look)
 
 
 def distinct(names: Sequence[str], width: int, look: Display) -> list[str]:
-    """Cut names to a width: what all begin or end with goes first, part by part.
+    """Truncate names to a width, first removing parts that all names begin or end with.
 
     >>> distinct(["exp/run-a/train.log", "exp/run-b/train.log"], 12, Display(80, 24))
     ['run-a', 'run-b']
@@ -317,10 +325,10 @@ def distinct(names: Sequence[str], width: int, look: Display) -> list[str]:
 
 
 def _without_common(names: Sequence[str], separator: str) -> list[str]:
-    """Take away the parts that all names begin or end with; one stays of each."""
+    """Remove the parts that all names begin or end with; at least one part of each remains."""
     parts = [re.split(separator, name) for name in names]
     for _ in ("begin", "end"):
-        # Every second part is a separator, and goes with the one before it.
+        # Every second part is a separator, and is removed with the part before it.
         alike = [*takewhile(lambda each: len(set(each)) == 1, zip(*parts, strict=False))]
         shared = min(len(alike), *(len(each) - 1 for each in parts)) // 2 * 2
         parts = [each[shared:][::-1] for each in parts]
@@ -328,9 +336,11 @@ def _without_common(names: Sequence[str], separator: str) -> list[str]:
 
 
 def nothing_found(run: ParsedRun, head: bytes | None = None) -> list[str]:
-    """Return what was read without finding a metric, why, and which lines are understood.
+    """Explain that no metric was found: what was read, and the reason or the supported formats.
 
-    ``head``: the first bytes of the file, None if they are not known.
+    Args:
+        run: The run without metrics.
+        head: The first bytes of the file, or None if unknown.
     """
     lines = f"{format_count(run.lines, 'line')}, " if run.lines else ""
     read = f"{format_count(run.files, 'file')}, {lines}{format_count(run.bytes, 'byte')}"
@@ -342,7 +352,7 @@ def nothing_found(run: ParsedRun, head: bytes | None = None) -> list[str]:
 
 
 def reason(run: ParsedRun, head: bytes | None) -> str:
-    """Return why a log holds no metric, as far as its first bytes show; else "".
+    """Return why a log contains no metrics, judged by its first bytes; "" if unknown.
 
     >>> from hpcrun.curves.report.parsed import parse_stored
     >>> from hpcrun.curves.store import Store
