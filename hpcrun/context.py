@@ -32,9 +32,17 @@ PROFILE = "hpcrun.yaml"
 # submission, and the ranks of another process group. Complete names are listed where users may have
 # variables with the same prefix.
 _SCRUB_PREFIXES = (
-    "SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "SALLOC_", "HPCRUN_", "TORCHELASTIC_", "PMI_",
-    "PMIX_", "OMPI_",
-)  # fmt: skip
+    "SLURM_",
+    "SLURMD_",
+    "SRUN_",
+    "SBATCH_",
+    "SALLOC_",
+    "HPCRUN_",
+    "TORCHELASTIC_",
+    "PMI_",
+    "PMIX_",
+    "OMPI_",
+)
 # Variables that the user sets to configure hpcrun.
 _KEEP_NAMES = frozenset({"HPCRUN_CLUSTER", "HPCRUN_SANDBOX_DIR", "HPCRUN_TRUST"})
 _SLURM_VARIABLES = ("SLURM_CONF", "SLURM_JWT")

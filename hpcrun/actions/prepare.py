@@ -221,11 +221,17 @@ def prepare_spec(
     if isinstance(spec.resources.nodes, str):
         host = query_host(context, spec, extra_args, host)
         how: dict[str, Any] = {
-            "host": host, "extra_args": extra_args, "after": after, "origin": origin,
-            "run_id": run_id, "shared_code": shared_code, "templates": templates,
-            "checks": checks or Checks(), "checkpoint_dir": checkpoint_dir,
+            "host": host,
+            "extra_args": extra_args,
+            "after": after,
+            "origin": origin,
+            "run_id": run_id,
+            "shared_code": shared_code,
+            "templates": templates,
+            "checks": checks or Checks(),
+            "checkpoint_dir": checkpoint_dir,
             "runs_per_job": runs_per_job,
-        }  # fmt: skip
+        }
         return _for_each_count(partial(prepare_spec, context, **how), spec, origin)
     errors: list[InputError] = []
     found, plan, given = Interpreter(python=""), None, DeepSpeedInput()

@@ -213,9 +213,12 @@ class _Rehearsal:
         """Run the job once; yields, each time that it would wait, what is known so far."""
         checks = Checks(strict=self._asked.is_strict)
         made = prepare_spec(
-            self._context, self._spec, extra_args=self._asked.extra_args,
-            origin=self._asked.origin, checks=checks,
-        )  # fmt: skip
+            self._context,
+            self._spec,
+            extra_args=self._asked.extra_args,
+            origin=self._asked.origin,
+            checks=checks,
+        )
         job = submit_job(self._context, made).job_id
         cause = CAUSES[fault] if fault else None
         run, trial = RunFolder(made.path), Trial(fault=fault, run_dir=str(made.path), cause=cause)
@@ -373,9 +376,16 @@ class _Rehearsal:
         names = self._run_slurm_command("scontrol", "show", "hostnames", nodes).split()
         if fault == "preempt":
             self._run_slurm_command(
-                "sbatch", f"-p{_URGENT_PARTITION}", f"-w{nodes}", f"-N{len(names)}", "--exclusive",
-                "-t1", "-D/", "-o/dev/null", "--wrap=sleep 1",
-            )  # fmt: skip
+                "sbatch",
+                f"-p{_URGENT_PARTITION}",
+                f"-w{nodes}",
+                f"-N{len(names)}",
+                "--exclusive",
+                "-t1",
+                "-D/",
+                "-o/dev/null",
+                "--wrap=sleep 1",
+            )
         elif fault == "limit":
             # As Slurm does it: its own look at the limits comes twice a minute only.
             self._run_slurm_command(

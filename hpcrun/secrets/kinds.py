@@ -246,12 +246,18 @@ _OTHERS = {
     ),
     b"://": pattern_of(rb"""://[^\s/:@'"<>?\#]*:(?P<value>[^\s/@'"<>\x00-\x20]{1,200})@[^\s@]"""),
     b"signature": pattern_of(
-        rb"(?:" + _IN_ADDRESS + rb"|" + _CLOUD + rb")signature" + _PARAMETER
-        + rb"|(?<=[ ,])signature=(?P<digest>[0-9a-f]{64})", re.I
+        rb"(?:"
+        + _IN_ADDRESS
+        + rb"|"
+        + _CLOUD
+        + rb")signature"
+        + _PARAMETER
+        + rb"|(?<=[ ,])signature=(?P<digest>[0-9a-f]{64})",
+        re.I,
     ),
     b"sig": pattern_of(_IN_ADDRESS + rb"sig" + _PARAMETER, re.I),
     b"credential": pattern_of(_CLOUD + rb"credential" + _PARAMETER, re.I),
-}  # fmt: skip
+}
 
 _IN_NAME = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 # A name in capitals is a variable's, and these ends are enough.

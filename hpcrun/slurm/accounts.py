@@ -11,9 +11,21 @@ from hpcrun.slurm.states import is_final, parse_duration, parse_state
 _FIELD = "\x1f"
 # Each exists from Slurm 20.11 to 26.05.
 _FIELDS = (
-    "JobID", "State", "UID", "User", "DerivedExitCode", "TotalCPU", "CPUTimeRAW", "NCPUS", "NNodes",
-    "ReqMem", "AllocTRES", "NTasks", "MaxRSS", "TRESUsageInTot",
-)  # fmt: skip
+    "JobID",
+    "State",
+    "UID",
+    "User",
+    "DerivedExitCode",
+    "TotalCPU",
+    "CPUTimeRAW",
+    "NCPUS",
+    "NNodes",
+    "ReqMem",
+    "AllocTRES",
+    "NTasks",
+    "MaxRSS",
+    "TRESUsageInTot",
+)
 _UNITS = {unit: 1024**power for power, unit in enumerate(("", "K", "M", "G", "T", "P"))}
 
 

@@ -210,12 +210,17 @@ _LIMIT = pattern_of(
 )
 
 _PLAIN = {
-    ("Grp", "Jobs"): "GrpJobs", ("Grp", "SubmitJobs"): "GrpSubmitJobs", ("Grp", "Wall"): "GrpWall",
-    ("User", "Jobs"): "MaxJobsPU", ("User", "SubmitJob"): "MaxSubmitJobsPU",
-    ("Account", "Jobs"): "MaxJobsPA", ("Account", "SubmitJobs"): "MaxSubmitJobsPA",
-    ("", "Jobs"): "MaxJobs", ("", "SubmitJob"): "MaxSubmitJobs",
+    ("Grp", "Jobs"): "GrpJobs",
+    ("Grp", "SubmitJobs"): "GrpSubmitJobs",
+    ("Grp", "Wall"): "GrpWall",
+    ("User", "Jobs"): "MaxJobsPU",
+    ("User", "SubmitJob"): "MaxSubmitJobsPU",
+    ("Account", "Jobs"): "MaxJobsPA",
+    ("Account", "SubmitJobs"): "MaxSubmitJobsPA",
+    ("", "Jobs"): "MaxJobs",
+    ("", "SubmitJob"): "MaxSubmitJobs",
     ("Job", "WallDuration"): "MaxWallPJ",
-}  # fmt: skip
+}
 
 
 def parse_limit(reason: str) -> ReachedLimit | None:
@@ -399,9 +404,15 @@ def _amount(name: str, value: int) -> str:
 # What stderr says, by Slurm's texts: those of slurm_strerror (src/common/slurm_errno.c), and of the
 # client library when the controller, the database or munge gives no answer.
 Answer = Literal[
-    "silence", "never sent", "no configuration", "unknown job", "over", "finished",
-    "requeue disabled", "denied",
-]  # fmt: skip
+    "silence",
+    "never sent",
+    "no configuration",
+    "unknown job",
+    "over",
+    "finished",
+    "requeue disabled",
+    "denied",
+]
 _ANSWERS: dict[Answer, re.Pattern[str]] = {
     # Nothing is known then.
     "silence": pattern_of(

@@ -16,8 +16,13 @@ PLACEHOLDER = "JOB"
 _DEFAULT_LIMIT_S = 43200
 # Fixes that begin so are of no use for a job that hpcrun did not submit.
 _ONLY_OWN_JOBS = (
-    "`--set", "`setup:", "`resources.", "`survive:", "`hpcrun submit", "`local_dir:",
-)  # fmt: skip
+    "`--set",
+    "`setup:",
+    "`resources.",
+    "`survive:",
+    "`hpcrun submit",
+    "`local_dir:",
+)
 # Modules that are often misspelled or imported by a name that differs from the package's.
 _KNOWN_MODULES = {
     "accelerate",

@@ -30,20 +30,43 @@ _BENIGN_SYMPTOMS = ("nccl_remote_exit", "nccl_id_store")
 # Complaints of a shell, which continues after them; lines that show that a process has ended.
 _SHELL = ("lmod", "no_command", "shell_no_file")
 _FATAL = (
-    "killed", "oom_guess", "srun_oom", "crash", "bus_exit", "abort", "srun_exit", "srun_killed",
-    "srun_crash", "torchrun_child", "torchrun_exit", "mpi_abort", "cancelled", "time_limit",
-)  # fmt: skip
+    "killed",
+    "oom_guess",
+    "srun_oom",
+    "crash",
+    "bus_exit",
+    "abort",
+    "srun_exit",
+    "srun_killed",
+    "srun_crash",
+    "torchrun_child",
+    "torchrun_exit",
+    "mpi_abort",
+    "cancelled",
+    "time_limit",
+)
 # Lines after which the process has certainly ended, whatever other ranks print afterwards.
 _CERTAIN = (
-    "enospc", "slurm_oom", "xid", "nccl_watchdog", "nan_raised", "device_assert", "assert_index",
-    "assert_probability", "assert_multinomial",
-)  # fmt: skip
+    "enospc",
+    "slurm_oom",
+    "xid",
+    "nccl_watchdog",
+    "nan_raised",
+    "device_assert",
+    "assert_index",
+    "assert_probability",
+    "assert_multinomial",
+)
 # Classes of ends that Slurm or a person decided. A program that had crashed before merely waited.
 _DECIDED = ("time_limit", "cancelled", "preempted")
 # Failures of a stage that misses the output of an earlier one.
 _MISSING_INPUT = (
-    "no_checkpoint", "no_file", "hf_not_model", "broken_checkpoint", "no_script",
-)  # fmt: skip
+    "no_checkpoint",
+    "no_file",
+    "hf_not_model",
+    "broken_checkpoint",
+    "no_script",
+)
 _MISSING_TEXT = re.compile(
     r"(?i)(?:checkpoint|ckpt|weights?|model|\.pth?\b|\.bin\b|\.safetensors\b|file|director(?:y|ies))"
     r".{0,80}(?:not found|not exist|missing|no such|could not be found|cannot find|can't find)"

@@ -7,10 +7,25 @@ from typing import Literal
 from msgspec import Struct
 
 FailureClass = Literal[
-    "oom_gpu", "oom_host", "time_limit", "preempted", "node_fail", "nccl", "rendezvous", "import",
-    "missing_file", "code_error", "disk", "shm", "driver", "auth_network", "port", "cancelled",
-    "numerics", "other",
-]  # fmt: skip
+    "oom_gpu",
+    "oom_host",
+    "time_limit",
+    "preempted",
+    "node_fail",
+    "nccl",
+    "rendezvous",
+    "import",
+    "missing_file",
+    "code_error",
+    "disk",
+    "shm",
+    "driver",
+    "auth_network",
+    "port",
+    "cancelled",
+    "numerics",
+    "other",
+]
 # What to do: fix the job (it would fail again), submit it again, submit it again without the node,
 # or investigate.
 Recommendation = Literal["fix", "requeue", "exclude_node", "ask"]
@@ -22,9 +37,15 @@ ROOT, ERROR, WEAK, SYMPTOM, HINT = 4, 3, 2, 1, 0
 
 # The recommendations of classes other than "fix".
 _VERDICTS: dict[str, Recommendation] = {
-    "time_limit": "requeue", "preempted": "requeue", "node_fail": "exclude_node", "nccl": "ask",
-    "rendezvous": "ask", "port": "requeue", "cancelled": "ask", "other": "ask",
-}  # fmt: skip
+    "time_limit": "requeue",
+    "preempted": "requeue",
+    "node_fail": "exclude_node",
+    "nccl": "ask",
+    "rendezvous": "ask",
+    "port": "requeue",
+    "cancelled": "ask",
+    "other": "ask",
+}
 
 
 class Rule(Struct, frozen=True, kw_only=True):

@@ -97,8 +97,13 @@ def quota_argv(mount: Mount, user: int) -> list[str] | None:
         return ["mmlsquota", "-Y", "-u", str(user), mount.source.removeprefix("/dev/")]
     if mount.type == "beegfs":
         return [
-            "beegfs-ctl", "--getquota", "--csv", f"--mount={mount.folder}", "--uid", str(user),
-        ]  # fmt: skip
+            "beegfs-ctl",
+            "--getquota",
+            "--csv",
+            f"--mount={mount.folder}",
+            "--uid",
+            str(user),
+        ]
     limited = re.search(r"(^|,)(usrquota|uquota|quota|usrjquota=[^,]+)(,|$)", mount.options)
     if mount.type in ("nfs", "nfs4") or (mount.type in LOCAL_TYPES and limited):
         return ["quota", "-w", "-p"]

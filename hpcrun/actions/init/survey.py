@@ -61,17 +61,43 @@ _SHARED = re.compile(
     r"beegfs|gcsfuse|quobyte|weka|moosefs|s3fs|goofys|lizardfs)\S*|glusterfs"
 )
 _SCRATCH_VARIABLES = (
-    "SCRATCH", "PSCRATCH", "CSCRATCH", "SCRATCHDIR", "SCRATCH_DIR", "SCRATCH_PATH",
-    "GLOBALSCRATCH", "GSCRATCH", "VSC_SCRATCH", "CCFRSCRATCH", "WORKDIR", "WORK", "WRKDIR",
-    "MYSCRATCH", "FASTDIR", "PROJECT_SCRATCH",
-)  # fmt: skip
+    "SCRATCH",
+    "PSCRATCH",
+    "CSCRATCH",
+    "SCRATCHDIR",
+    "SCRATCH_DIR",
+    "SCRATCH_PATH",
+    "GLOBALSCRATCH",
+    "GSCRATCH",
+    "VSC_SCRATCH",
+    "CCFRSCRATCH",
+    "WORKDIR",
+    "WORK",
+    "WRKDIR",
+    "MYSCRATCH",
+    "FASTDIR",
+    "PROJECT_SCRATCH",
+)
 _SCRATCH_PLACES = (
-    "/scratch/$USER", "/scratch/users/$USER", "/global/scratch/users/$USER",
-    "/lustre/$USER", "/lustre/scratch/$USER", "/lustre/users/$USER", "/gpfs/scratch/$USER",
-    "/gpfs/$USER", "/beegfs/$USER", "/weka/$USER", "/mnt/scratch/$USER", "/mnt/lustre/$USER",
-    "/fsx/$USER", "/fsx", "/nobackup/$USER", "/data/$USER", "/shared/$USER",
+    "/scratch/$USER",
+    "/scratch/users/$USER",
+    "/global/scratch/users/$USER",
+    "/lustre/$USER",
+    "/lustre/scratch/$USER",
+    "/lustre/users/$USER",
+    "/gpfs/scratch/$USER",
+    "/gpfs/$USER",
+    "/beegfs/$USER",
+    "/weka/$USER",
+    "/mnt/scratch/$USER",
+    "/mnt/lustre/$USER",
+    "/fsx/$USER",
+    "/fsx",
+    "/nobackup/$USER",
+    "/data/$USER",
+    "/shared/$USER",
     "/network/scratch/$USER",
-)  # fmt: skip
+)
 _HAS_TORCH = "import importlib.util as u; print(int(u.find_spec('torch') is not None))"
 # The user's name and number, the host's name, and the groups, which may have blanks in their names.
 _WHO = r"""
@@ -95,10 +121,17 @@ _QOS = RunCommand(tuple(SHOW_QOS))
 _OF_LOGINS = (*_SCRATCH_VARIABLES, "SLURM_CONF")
 # Where Slurm's commands are if no PATH says so: installers' defaults, and Bright's.
 _SLURM_FOLDERS = (
-    "/opt/slurm/bin", "/usr/local/slurm/bin", "/usr/slurm/bin", "/opt/slurm/current/bin",
-    "/opt/slurm/default/bin", "/cm/shared/apps/slurm/current/bin", "/usr/local/bin",
-    "/cm/local/apps/slurm/current/bin", "/opt/software/slurm/bin", "/run/slurm/bin",
-)  # fmt: skip
+    "/opt/slurm/bin",
+    "/usr/local/slurm/bin",
+    "/usr/slurm/bin",
+    "/opt/slurm/current/bin",
+    "/opt/slurm/default/bin",
+    "/cm/shared/apps/slurm/current/bin",
+    "/usr/local/bin",
+    "/cm/local/apps/slurm/current/bin",
+    "/opt/software/slurm/bin",
+    "/run/slurm/bin",
+)
 _LOGIN = r"""
 for shell in 'bash --norc' 'bash --norc -l'; do
   timeout 20 $shell -c 'printf "\n%s\n" "$1"; type -P scontrol; printf "\n%s\n" "$1"; env -0
