@@ -1,4 +1,4 @@
-"""The run folder: layout, records, store, verdict."""
+"""The run directory: its layout, records, cached state and verdict."""
 
 from __future__ import annotations
 

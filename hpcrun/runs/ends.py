@@ -1,4 +1,4 @@
-"""What a job notes of itself: why it ended, stalls, odd nodes (preflight.sh)."""
+"""Records that a job writes about itself: the reason of its end, stalls, and node warnings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from hpcrun.files import open_plain
 
-# The state that a verdict has for an end that Slurm shows as COMPLETED or FAILED.
+# The verdict's state by the recorded reason of an end, which Slurm reports as COMPLETED or FAILED.
 END_STATES: dict[str, str] = {
     "preempted": "PREEMPTED",
     "time_limit": "TIMEOUT",
@@ -18,7 +18,7 @@ END_STATES: dict[str, str] = {
     "cancelled": "CANCELLED",
     "out_of_memory": "OUT_OF_MEMORY",
 }
-# What ended an attempt, for people; an end that is in none of these is told by its exit code.
+# Descriptions of the ends of attempts for people; any other end is described by its exit code.
 END_NAMES: dict[str, str] = {
     "preempted": "preemption",
     "time_limit": "the time limit",
@@ -30,16 +30,18 @@ END_NAMES: dict[str, str] = {
     "stopped": "a request to stop",
     "setup": "an error in its setup",
 }
-# Those that a run may go on after, as a job names them.
+# Ends after which a run may restart, as named by ``survive.when``.
 SURVIVABLE_ENDS = ("preempted", "time_limit", "node_fail", "stalled")
 
 # ---- what the job itself finds out
 
-_NODES, _BYTES = 1000, 4096  # that are read of one attempt, and of one node
+_NODES, _BYTES = 1000, 4096  # limits: nodes of one attempt, and bytes of one node
 
 
 def read_warnings(attempt: Path) -> list[str]:
-    """Read what was odd about the nodes of an attempt: a file for each, a line for each warning."""
+    """Read the node warnings of an attempt: one file per node, one line per warning
+    (preflight.sh).
+    """
     found: dict[str, None] = {}
     try:
         names = sorted(os.listdir(attempt / "warnings"))  # noqa: PTH208 - most have none
@@ -53,7 +55,11 @@ def read_warnings(attempt: Path) -> list[str]:
 
 
 class Suspect(Struct, frozen=True, kw_only=True):
-    """The rank that the others seem to wait for; ``why``: where it is, and where they are."""
+    """The rank for which the other ranks seem to wait.
+
+    Attributes:
+        why: The position of this rank and of the other ranks.
+    """
 
     rank: int
     node: int | None = None
@@ -62,17 +68,26 @@ class Suspect(Struct, frozen=True, kw_only=True):
 
 
 class Collective(Struct, frozen=True, kw_only=True):
-    """What the other ranks wait in; ``seq`` is its number in its process group, where known."""
+    """The collective in which the other ranks wait.
+
+    Attributes:
+        seq: Its sequence number in its process group, if known.
+    """
 
     name: str
     seq: int | None = None
 
 
 class Stall(Struct, frozen=True, kw_only=True):
-    """An attempt has not moved on since ``since``; this was written ``silent_seconds`` later.
+    """A period in which an attempt made no progress.
 
-    ``threshold``: after how many seconds it is noticed. ``ranks`` are those that are elsewhere than
-    the rest, ``suspect`` the first of them. ``stacks`` are files, below the attempt's folder.
+    Attributes:
+        since: When the progress stopped.
+        silent_seconds: The time from ``since`` until this record was written.
+        threshold: The number of seconds after which a stall is detected.
+        ranks: The ranks whose position differs from that of most ranks.
+        suspect: The first of these ranks.
+        stacks: Stack files, relative to the attempt's directory.
     """
 
     since: float

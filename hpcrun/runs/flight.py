@@ -1,4 +1,4 @@
-"""Who holds up a run: by the stacks of its ranks, and the dumps of PyTorch's flight recorder."""
+"""Find the rank that blocks a run, from stack traces and PyTorch's flight recorder dumps."""
 
 from __future__ import annotations
 
@@ -17,37 +17,38 @@ from msgspec import Struct, structs
 from hpcrun.files import open_plain
 from hpcrun.runs.ends import Collective, Stall, Suspect
 
-# TORCH_FR_DUMP_TEMP_FILE in plan/environment.py, and the rank.
+# The prefix of TORCH_FR_DUMP_TEMP_FILE in plan/environment.py, and the rank.
 _DUMP_NAME = re.compile(r"flight-([0-9]{1,6})")
-# Bytes of a dump, 2000 collectives with their stacks take a few MB; and of all that are read.
+# Limits in bytes for one dump (2000 collectives with their stacks take a few MB), and for all
+# dumps.
 _MAX_DUMP_BYTES, _MAX_TOTAL_BYTES = 64 << 20, 1 << 30
 _STACK_NAME, _STACK_BYTES = re.compile(r"rank-[0-9]{1,6}\.txt"), 1 << 18
 _HEAD = re.compile(r"rank ([0-9]{1,9}) node ([0-9]{1,9}) host (\S+) pid ")
 _PY_SPY = re.compile(r" {4}(\S+) \((.*):([0-9]+)\)")
 _FAULTHANDLER = re.compile(r'  File "(.*)", line ([0-9]+) in (.*)')
 _COLLECTIVE = re.compile(r"torch/distributed/distributed_c10d\.py$|deepspeed/comm/")
-# Places that explain a stall by themselves.
+# Positions that explain a stall without a comparison with other ranks.
 _SELF_EXPLAINING = re.compile(r"asleep|stopped|waiting for a file")
 
 
 class Call(Struct, frozen=True):
-    """A collective that a rank has entered, and whether it is done there."""
+    """A collective that a rank has entered, and whether the rank has completed it."""
 
     name: str
     is_done: bool
 
 
 class Group(Struct):
-    """A process group: its ranks, and what each has entered, by the numbers of the collectives."""
+    """A process group: its ranks, and the collectives that each has entered, by sequence number."""
 
     ranks: set[int]
     calls: dict[int, dict[int, Call]]
 
 
 def find_culprit(stall: Stall, attempt: Path, logs: Path) -> Stall:
-    """Add to a stall who holds up the run, and in what the others wait.
+    """Add the rank that blocks the run, and the collective in which the others wait, to a stall.
 
-    Where nothing shows it ``stall.ranks`` is the rank whose log stopped first.
+    Without evidence, the suspect is ``stall.ranks``, the rank whose log stopped first.
     """
     stacks = _read_stacks(tuple(_list_mtimes(attempt / "stacks", _STACK_NAME, 0.0)))
     ranks, why, collective = find_outlier_ranks(
@@ -66,7 +67,7 @@ def find_culprit(stall: Stall, attempt: Path, logs: Path) -> Stall:
 
 @lru_cache(maxsize=8)
 def _read_stacks(stamps: tuple[tuple[str, int], ...]) -> dict[int, tuple[int, str, str]]:
-    """Read of each rank its node, its host and its place; once, until they are written again."""
+    """Read the node, host and position of each rank; cached until the stack files change."""
     found = {}
     for name, _ in stamps:
         with contextlib.suppress(OSError), open_plain(Path(name)) as file:
@@ -77,10 +78,10 @@ def _read_stacks(stamps: tuple[tuple[str, int], ...]) -> dict[int, tuple[int, st
 
 
 def parse_stack_place(stack: str) -> str:
-    r"""Say where the main thread is, by what stacks.sh wrote of a rank.
+    r"""Describe the position of the main thread in the output of stacks.sh for a rank.
 
-    ``in all_reduce`` for a wait for other ranks, else a line of its program, else what the kernel
-    knows.
+    The result is ``in all_reduce`` for a wait for other ranks, else a line of the program, else the
+    kernel's state of the process.
 
     >>> parse_stack_place("rank 0 pid 7\nS futex\nby py-spy\n\nThread 7 (idle)\n    f (a.py:3)")
     'at f (a.py:3)'
@@ -92,7 +93,7 @@ def parse_stack_place(stack: str) -> str:
     first, _, rest = stack.partition("\n")
     waits = rest.partition("\n")[0]
     pid = first.rpartition(" ")[2]
-    # py-spy knows a thread's name only where the program has imported threading.
+    # py-spy knows the name of a thread only if the program has imported threading.
     main = re.compile(
         rf'(?m)^(Thread.*"MainThread".*|Thread {re.escape(pid)} .*|Current thread .*)\n'
     )
@@ -125,10 +126,10 @@ def _describe_kernel_state(waits: str) -> str:
 
 
 def find_outlier_ranks(places: Mapping[int, str]) -> tuple[list[int], str, str | None]:
-    """Find the ranks that are elsewhere than the rest, why, and the collective of the others.
+    """Find the ranks at an unusual position, the reason, and the collective of the other ranks.
 
-    Those in no collective while others are in one; else those that are not where most are; else
-    those whose place explains it.
+    Ranks outside of a collective come first if others are in one; then ranks that are not at the
+    most common position; then ranks whose position explains the stall.
 
     >>> find_outlier_ranks({0: "in all_reduce", 1: "at load (data.py:7)", 2: "in all_reduce"})
     ([1], 'at load (data.py:7), 2 of 3 in all_reduce', 'all_reduce')
@@ -152,7 +153,7 @@ def find_outlier_ranks(places: Mapping[int, str]) -> tuple[list[int], str, str |
 
 
 def _list_mtimes(folder: Path, name: re.Pattern[str], since: float) -> list[tuple[str, int]]:
-    """List files with the times that they were written at, those since then."""
+    """List the matching files modified after ``since``, with their modification times."""
     found = []
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
@@ -162,7 +163,7 @@ def _list_mtimes(folder: Path, name: re.Pattern[str], since: float) -> list[tupl
 
 
 def add_flight_dumps(stall: Stall, logs: Path) -> Stall:
-    """Add to a stall who is last in which collective, where the ranks have left dumps since."""
+    """Add the ranks missing from a collective, if the ranks wrote flight recorder dumps since."""
     stamps = _list_mtimes(logs, _DUMP_NAME, stall.since)
     found = _judge_dumps(tuple(stamps)) if stamps else None
     if found is None:
@@ -176,7 +177,7 @@ def add_flight_dumps(stall: Stall, logs: Path) -> Stall:
 
 @lru_cache(maxsize=8)
 def _judge_dumps(stamps: tuple[tuple[str, int], ...]) -> tuple[list[int], Collective, str] | None:
-    """Judge dumps once for each time that they were written."""
+    """Analyze dumps; cached until the files change."""
     dumps: dict[int, Any] = {}
     left = _MAX_TOTAL_BYTES
     for name, _ in stamps:
@@ -189,7 +190,7 @@ def _judge_dumps(stamps: tuple[tuple[str, int], ...]) -> tuple[list[int], Collec
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Reads containers, texts and numbers, of which a dump consists; no class, no function."""
+    """An unpickler for containers, strings and numbers that loads no classes or functions."""
 
     def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError(f"{module}.{name} in a dump")
@@ -198,7 +199,7 @@ class _PlainUnpickler(pickle.Unpickler):
         raise pickle.UnpicklingError("a dump that is not whole")
 
 
-# A pickle that is cut, or written to do harm, fails in many ways.
+# A truncated or malicious pickle can raise any of these errors.
 _DAMAGES = (
     pickle.UnpicklingError,
     ArithmeticError,
@@ -206,13 +207,13 @@ _DAMAGES = (
     EOFError,
     LookupError,
     MemoryError,
-    RuntimeError,  # recursion, what is not implemented
+    RuntimeError,  # recursion, and NotImplementedError
     TypeError,
 )
 
 
 def read_dump(data: bytes) -> Any:
-    """Read a dump without running anything that stands in it. Raises ValueError.
+    """Read a dump without executing any code in it. Raises ValueError.
 
     >>> read_dump(pickle.dumps({"entries": []}, protocol=2))
     {'entries': []}
@@ -224,7 +225,7 @@ def read_dump(data: bytes) -> Any:
 
 
 def group_collectives(dumps: Mapping[int, Any]) -> list[Group]:
-    """Sort the collectives of all ranks by their process groups; what is odd is passed over."""
+    """Group the collectives of all ranks by process group; malformed entries are ignored."""
     found: dict[str, Group] = {}
     for rank, dump in dumps.items():
         entries = dump.get("entries") if isinstance(dump, dict) else None
@@ -235,9 +236,9 @@ def group_collectives(dumps: Mapping[int, Any]) -> list[Group]:
             if not isinstance(names, (tuple, list)) or not names or not isinstance(seq, int):
                 continue
             group = found.setdefault(str(names[0]), Group(set(), {}))
-            # nccl's and gloo's names begin with the backend.
+            # Names of nccl and gloo begin with the backend.
             name = str(entry.get("profiling_name", "collective")).rpartition(":")[2][:80]
-            # What gloo is done with is retired, and stays "scheduled" (torch 2.13).
+            # Completed gloo collectives are retired but keep the state "scheduled" (torch 2.13).
             is_done = entry.get("state") == "completed" or entry.get("retired") is True
             group.calls.setdefault(rank, {})[seq] = Call(name, is_done)
         configs = dump.get("pg_config") if isinstance(dump, dict) else None
@@ -253,10 +254,13 @@ def group_collectives(dumps: Mapping[int, Any]) -> list[Group]:
 def find_missing_ranks(
     groups: Sequence[Group], dumped: Collection[int]
 ) -> tuple[list[int], Collective, str] | None:
-    """Name the ranks that have not entered a collective in which others wait, it, and why.
+    """Find the ranks that have not entered a collective in which others wait.
 
-    The first that waits counts: ranks enter many ahead of their GPUs. A rank that waits in another
-    group is no cause. None: the dumps show none.
+    The first such collective counts, because ranks enqueue many ahead of their GPUs. A rank that
+    waits in another group is not the cause.
+
+    Returns:
+        The ranks, the collective and the reason, or None if the dumps do not show any.
 
     >>> before, waits = {7: Call("all_reduce", True)}, {8: Call("all_reduce", False)}
     >>> find_missing_ranks([Group({0, 1, 2}, {0: waits, 1: before, 2: waits})], {0, 1, 2})[2]

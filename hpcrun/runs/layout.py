@@ -1,4 +1,4 @@
-"""The run folder: every name in it, in one place; and how one is made."""
+"""The layout of the run directory: all file names in it, and its creation."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from msgspec import Struct
 
 from hpcrun.errors import InputError
 
-# Run ids: time (UTC), the job's name, four characters for the second's fraction and chance. These
-# sort as text in the order of the digits that they stand for.
+# Run ids consist of the time (UTC), the job's name, and four characters for the fraction of the
+# second and a random number. The characters are in ASCII order, so ids sort by time.
 _ALPHABET = "23456789abcdefghjkmnpqrstuvwxyz"
 RUN_ID = re.compile(r"\d{8}-\d{6}-[A-Za-z0-9._+-]+-[0-9a-z]{4}")
-# Values of variables that are not recorded; it goes when the run is over.
+# Values of variables that are not recorded; the file is removed when the run ends.
 SECRETS = "secrets.env"
-# What sbatch answered; in the folder of a run, or of a sweep for all its runs.
+# The response of sbatch, in the directory of a run, or of a sweep for all its runs.
 SUBMITTED = "submitted.json"
-# A folder with one of these is from a submission, also from one that was killed: one is made before
-# all else.
+# A directory with one of these entries was created by a submission, possibly an interrupted one,
+# because one of them is created first.
 OWN_FILES = frozenset({"attempts", "plan.json", "job.sbatch", "sweep.json", SUBMITTED})
-# The folder of a sweep's array is named after the sweep, whose id has the form of a run's.
+# The suffix of the directory of a sweep's array, whose name begins with the sweep's id.
 ARRAY = ".array"
-# The id of a sweep's task: head, number, tail; the sweep's own id is head and tail.
+# The id of a sweep's task is head, index, tail; the id of its sweep is head and tail.
 TASK_ID = re.compile(r"(.+)\.(\d+)(-[0-9a-z]{4})")
 
 
 def make_run_id(name: str, stamp: str, fraction: float, chance: int) -> str:
-    """Make a run id of a UTC stamp, the fraction of its second, a job name and a random number.
+    """Create a run id from a UTC stamp, the fraction of its second, a job name and a random number.
 
-    Two of the last four characters order the runs of one second, two are random.
+    Two of the last four characters order the runs of one second; the other two are random.
 
     >>> make_run_id("it's a test", "20261120-081455", 0.5, 123456)
     '20261120-081455-it-s-a-test-hhgg'
@@ -50,7 +50,7 @@ def make_run_id(name: str, stamp: str, fraction: float, chance: int) -> str:
 
 
 def task_run_id(sweep_id: str, index: int | str) -> str:
-    """Name the run of a sweep's task, so that it stands beside the others in a listing.
+    """Create the run id of a sweep's task, which sorts next to the other tasks in a listing.
 
     >>> task_run_id("20261120-081455-lr-7k3q", 3)
     '20261120-081455-lr.3-7k3q'
@@ -60,7 +60,7 @@ def task_run_id(sweep_id: str, index: int | str) -> str:
 
 
 def sweep_folder_name(run_id: str) -> str:
-    """Name the folder of the sweep that a run would be of, by its id alone; "" for other names.
+    """Return the name of the sweep's directory for a task's run id; "" for other names.
 
     >>> sweep_folder_name("20261120-081455-lr.3-7k3q"), sweep_folder_name("20261120-081455-lr-7k3q")
     ('20261120-081455-lr-7k3q.array', '')
@@ -70,7 +70,10 @@ def sweep_folder_name(run_id: str) -> str:
 
 
 def parse_creation_time(run_id: str) -> float:
-    """Return when a run id was made, in seconds since the epoch. Raises ValueError for no date.
+    """Return the creation time in a run id, in seconds since the epoch.
+
+    Raises:
+        ValueError: The id contains no valid date.
 
     >>> parse_creation_time("20261120-081455-zero2-4gpu-7k3q")
     1795162495.0
@@ -81,7 +84,7 @@ def parse_creation_time(run_id: str) -> float:
 
 
 class RunPath:
-    """A file or folder below the path of another, as a property of it."""
+    """A descriptor for a path below the path of a RunFolder or SweepFolder."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -91,36 +94,37 @@ class RunPath:
 
 
 class RunFolder(Struct, frozen=True):
-    """Where everything of a run lies. Each file has one writer, named here."""
+    """The paths in a run's directory, with the only writer of each in a comment."""
 
     path: Path
 
-    # submit; of a run of a sweep code/ and submitted.json lie in the sweep's folder
+    # Written by submit. For a run of a sweep, code/ and submitted.json are in the sweep's
+    # directory.
     code = RunPath("code")
     plan = RunPath("plan.json")
     script = RunPath("job.sbatch")
     task = RunPath("task.json")
     submitted = RunPath(SUBMITTED)
-    secrets = RunPath(SECRETS)  # 0600
-    secret_marks = RunPath("secret_marks.json")  # 0600; no values: secrets/mask.py
-    # the job: attempts/N/{begin.json,beat,hostfile,failures/,end.json,stall.json,
+    secrets = RunPath(SECRETS)  # mode 0600
+    secret_marks = RunPath("secret_marks.json")  # mode 0600; digests only, see secrets/mask.py
+    # Written by the job: attempts/N/{begin.json,beat,hostfile,failures/,end.json,stall.json,
     # stacks/} logs/N/{rank-R,node-K}.log logs/flight-R
     attempts = RunPath("attempts")
     logs = RunPath("logs")
-    # Slurm
+    # Written by Slurm.
     batch_log = RunPath("logs/batch.log")
-    # cancel
+    # Written by cancel.
     cancelled = RunPath("cancelled.json")
-    # readers
+    # Caches written by readers.
     seen = RunPath("cache/seen.json")
     why = RunPath("cache/why.json")
     account = RunPath("cache/account.json")
-    looks = RunPath("cache/looks.json")  # top
-    # submit, where the run is another machine's: digests of the records that were sent there
+    looks = RunPath("cache/looks.json")  # written by top
+    # Written by submit for a run on another machine: digests of the records that were sent there.
     as_submitted = RunPath("cache/as-submitted.json")
     submitted_from = RunPath("cache/submitted-from.json")
-    # resubmit, and submit --after, in the earlier run: NEW_RUN.json for each that uses this one's
-    # checkpoints; resubmit also writes resubmitted.json in the new one
+    # Written in the earlier run by resubmit and by submit --after: NEW_RUN.json for each run that
+    # uses this run's checkpoints. resubmit also writes resubmitted.json in the new run.
     successors = RunPath("successors")
 
     @property
@@ -128,20 +132,20 @@ class RunFolder(Struct, frozen=True):
         return self.path.name
 
     def samples_of(self, log: Path) -> Path:
-        """Name the file that has what readers found in a log, where the run is a mirror."""
+        """Return the file for values cached from a log, for a run in the mirror."""
         return self.path / "cache" / f"samples-{log.parent.name}-{log.stem}"
 
 
 class SweepFolder(Struct, frozen=True):
-    """Where the array of a sweep lies, beside its runs; it is the WorkDir of all tasks."""
+    """The paths in the directory of a sweep's array, beside its runs; the WorkDir of all tasks."""
 
     path: Path
 
-    # submit
+    # Written by submit.
     record = RunPath("sweep.json")
     code = RunPath("code")
     submitted = RunPath(SUBMITTED)
-    # readers, of its end
+    # A cache of the sweep's end, written by readers.
     seen = RunPath("cache/seen.json")
 
     @property
@@ -153,7 +157,7 @@ class SweepFolder(Struct, frozen=True):
 
 
 def sweep_folder(runs_dir: Path, sweep_id: str) -> SweepFolder:
-    """Name the folder of a sweep.
+    """Return the directory of a sweep.
 
     >>> sweep_folder(Path("/runs"), "20261120-081455-lr-7k3q").path.name
     '20261120-081455-lr-7k3q.array'
@@ -162,7 +166,7 @@ def sweep_folder(runs_dir: Path, sweep_id: str) -> SweepFolder:
 
 
 def parse_sweep_id(name: str) -> str | None:
-    """Read the sweep's id off the name of its folder; None for any other name.
+    """Return the sweep's id for the name of its directory; None for any other name.
 
     >>> parse_sweep_id("20261120-081455-lr-7k3q.array"), parse_sweep_id("20261120-081455-lr-7k3q")
     ('20261120-081455-lr-7k3q', None)
@@ -175,10 +179,13 @@ def parse_sweep_id(name: str) -> str | None:
 
 
 def create_run_folder(path: Path, *, is_array: bool = False) -> RunFolder:
-    """Make a new run folder with its empty parts, or that of a sweep's array. Raises InputError.
+    """Create the directory of a new run, or of a sweep's array, with its empty subdirectories.
 
-    Nobody else can write there, whatever the umask, which the job inherits: it runs what is there.
-    The modes are named, since a default ACL replaces the umask.
+    Modes are set explicitly, because the job executes files of the directory and nobody else may
+    write there: neither the umask, which the job inherits, nor a default ACL may change them.
+
+    Raises:
+        InputError: The directory cannot be created.
     """
     folder = RunFolder(path)
     umask = os.umask(0o077)
@@ -200,7 +207,7 @@ def create_run_folder(path: Path, *, is_array: bool = False) -> RunFolder:
 
 
 def expire_nfs_caches(run: RunFolder) -> None:
-    """Have an NFS client ask for what the nodes wrote (acdirmax): modes are set as they are."""
+    """Make an NFS client revalidate its cached attributes (acdirmax) by setting the modes again."""
     inner = (parent.glob("[0-9]*") for parent in (run.attempts, run.logs))
     for folder in chain((run.path, run.attempts, run.logs), chain.from_iterable(inner)):
         with contextlib.suppress(OSError):

@@ -1,9 +1,9 @@
-"""The records of a run and its attempts: as they stand in their files, read and written.
+"""The records of a run and its attempts: their types, and reading and writing them.
 
-Writes appear by atomic rename; nothing is locked.
+Writes are atomic renames; there are no locks.
 """
 
-# Annotations are not postponed: msgspec would evaluate the text of each, at every call of hpcrun.
+# Annotations are not postponed: msgspec would evaluate each as text at every start of hpcrun.
 import contextlib
 import json
 import os
@@ -25,20 +25,22 @@ from hpcrun.runs.layout import RunFolder, SweepFolder
 from hpcrun.structs import decodable
 
 T = TypeVar("T")
-# Slurm's number of a job, and of a task; "" where an attempt is not Slurm's. It becomes a word of
-# command lines, those of Slurm and those that messages ask the user to type.
+# Slurm's id of a job, or of a task of an array; "" if an attempt does not run in Slurm. The pattern
+# is strict because ids become words of command lines: Slurm's, and those that messages suggest.
 JobId = Annotated[str, msgspec.Meta(pattern=r"\A([0-9]+([_+][0-9]+)?)?\Z")]
 
-# The id of a sweep, which names a folder beside the run.
+# The id of a sweep, which names a directory beside the run.
 SweepId = Annotated[str, msgspec.Meta(pattern=rf"\A(?:{layout.RUN_ID.pattern})\Z")]
 
 
 class Submitted(Struct, frozen=True, kw_only=True):
-    """What the run was submitted as: a Slurm job, or ``hpcrun run`` here (``job_id`` None).
+    """The submission of a run: a Slurm job, or ``hpcrun run`` on this machine (``job_id`` is None).
 
-    What a listing needs of the plan stands here too, so that it opens one file less; None in the
-    records of older versions, and where the runs of a sweep may differ. ``run_id`` is what was
-    submitted, a run or a sweep; a copy of its folder has another name, and no job of its own.
+    The fields of the plan that a listing shows are repeated here to save it from opening the plan.
+    They are None in records of older versions, and if they differ between the runs of a sweep.
+
+    Attributes:
+        run_id: The submitted run or sweep. A copy of its directory has another name, and no job.
     """
 
     job_id: JobId | None
@@ -52,12 +54,16 @@ class Submitted(Struct, frozen=True, kw_only=True):
     nodes: int | None = None
     gpus_per_node: int | None = None
     log_patterns: list[str] = []
-    runs_per_job: int = 1  # how many runs of a sweep share a job
-    checkpoint_dir: str | None = None  # where it is not the run's own
+    runs_per_job: int = 1  # the number of runs of a sweep that share a job
+    checkpoint_dir: str | None = None  # None: in the run's directory
 
 
 class Task(Struct, frozen=True, kw_only=True):
-    """The run is one task of a sweep's array; ``values`` are its own, by the sweep's names."""
+    """The task of a sweep's array that is this run.
+
+    Attributes:
+        values: The run's values of the sweep's parameters.
+    """
 
     sweep_id: SweepId
     index: int
@@ -65,23 +71,26 @@ class Task(Struct, frozen=True, kw_only=True):
 
 
 class Sweep(Struct, frozen=True, kw_only=True):
-    """An array of ``tasks`` runs, at most ``limit`` of them at the same time."""
+    """An array of ``tasks`` runs, of which at most ``limit`` run at the same time."""
 
     name: str
-    tasks: Annotated[int, msgspec.Meta(ge=0, le=4_000_001)]  # the most that MaxArraySize can be
+    tasks: Annotated[int, msgspec.Meta(ge=0, le=4_000_001)]  # the maximum of MaxArraySize
     limit: int
 
 
 class Cancelled(Struct, frozen=True, kw_only=True):
-    """hpcrun asked Slurm to cancel the run."""
+    """A request of hpcrun to Slurm to cancel the run."""
 
     cancelled_at: float
     user: str
 
 
 class Resubmitted(Struct, frozen=True, kw_only=True):
-    """The run was made of an earlier one; ``checkpoint_dir`` is the earlier one's, or None where
-    the run keeps its own. ``code``: which code it has, then (the earlier run's) or now.
+    """The earlier run from which this run was made.
+
+    Attributes:
+        checkpoint_dir: The checkpoint directory of the earlier run; None if the run uses its own.
+        code: The code of the run: ``then`` (the earlier run's) or ``now``.
     """
 
     run_id: str
@@ -92,14 +101,18 @@ class Resubmitted(Struct, frozen=True, kw_only=True):
 
 
 class Successor(Struct, frozen=True, kw_only=True):
-    """A later run uses the checkpoints in this run's folder; ``reads``: and writes its own."""
+    """A later run that uses the checkpoints in this run's directory.
+
+    Attributes:
+        reads: The later run only starts from them, and writes its own.
+    """
 
     run_dir: str
     reads: bool = False
 
 
 class Begin(Struct, frozen=True, kw_only=True):
-    """An attempt began; times are seconds since the epoch on the node that wrote them."""
+    """The start of an attempt; times are in seconds since the epoch by the clock of its node."""
 
     attempt: int
     job_id: JobId
@@ -107,13 +120,16 @@ class Begin(Struct, frozen=True, kw_only=True):
     pid: int
     nodes: str
     begun_at: float
-    successor: JobId | None = None  # waits to go on, where Slurm may not start this job again
+    # waits in the queue to continue the run, if Slurm may not requeue this job
+    successor: JobId | None = None
 
 
 class Failure(Struct, frozen=True, kw_only=True):
-    """The process that failed first; ``rank`` None: a launcher failed before any rank did.
+    """The process that failed first.
 
-    ``why``: the node is not fit for the job, as a check of it found.
+    Attributes:
+        rank: None if a launcher failed before any rank.
+        why: The reason why a node check found the node unfit, if it did.
     """
 
     rank: int | None
@@ -127,11 +143,14 @@ class Failure(Struct, frozen=True, kw_only=True):
 
 
 class End(Struct, frozen=True, kw_only=True):
-    """An attempt ended; ``stopped_by`` is the signal that asked it to (TERM, INT, HUP).
+    """The end of an attempt.
 
-    ``why`` is one of the words of ``runs.ends``, None in records of older versions. ``next``: how
-    the run goes on, "requeue", "relaunch" (in the same job) or the id of the next one; None where
-    it does not, and then ``note`` may say why. ``checkpoint`` is the newest whole one at that time.
+    Attributes:
+        stopped_by: The signal that requested the end (TERM, INT, HUP).
+        why: A reason listed in ``runs.ends``; None in records of older versions.
+        next: How the run continues: "requeue", "relaunch" (in the same job), or the id of the next
+            job. None if it does not; then ``note`` may state the reason.
+        checkpoint: The newest complete checkpoint at that time.
     """
 
     attempt: int
@@ -149,12 +168,16 @@ class End(Struct, frozen=True, kw_only=True):
 
 
 class Attempt(Struct, frozen=True, kw_only=True):
-    """One start of the run, as far as its records show; ``beat`` in epoch seconds.
+    """One start of the run, as shown by its records.
 
-    ``moved``: when its first step was seen, up to half a minute late. ``warnings``: what was odd
-    about its nodes. ``ending``: why it was asked to end, where that is known before its end.
-    ``first_step``, ``last_step``: those that its log shows, and ``resumed``: the checkpoint that it
-    began from ("": none), where they were looked for.
+    Attributes:
+        beat: The last heartbeat, in seconds since the epoch.
+        moved: When the first step was noticed, up to half a minute late.
+        warnings: Warnings about its nodes.
+        ending: The reason why it was asked to end, if that is known before its end.
+        first_step: The first step in its log, if the log was read.
+        last_step: The last step in its log, if the log was read.
+        resumed: The checkpoint from which it resumed ("": none), if the log was read.
     """
 
     index: int
@@ -170,7 +193,7 @@ class Attempt(Struct, frozen=True, kw_only=True):
     warnings: list[str] = []
 
     def seconds(self, now: float | None = None) -> float | None:
-        """How long it ran: to its end, until ``now``, or to its last sign of life."""
+        """Return its duration: to its end, until ``now``, or to its last heartbeat."""
         if self.end is not None:
             return max(0.0, self.end.ended_at - self.end.begun_at)
         until = self.beat if now is None else now
@@ -180,7 +203,7 @@ class Attempt(Struct, frozen=True, kw_only=True):
 
 
 class RunRecords(Struct, frozen=True, kw_only=True):
-    """What a run's folder shows of it; of an attempt a listing reads the end or else the begin."""
+    """The records in a run's directory; a listing reads only one record of each attempt."""
 
     task: Task | None = None
     submitted: Submitted | None = None
@@ -189,11 +212,15 @@ class RunRecords(Struct, frozen=True, kw_only=True):
 
 
 class CachedRow(RunRecords, frozen=True, kw_only=True):
-    """What a listing has read of a run that is over: its records, and its log's last step and loss.
+    """The cached row of a finished run in a listing: its records, and its last step and loss.
 
-    ``run_id``: whose they are, which another folder may have a copy of; ``stamp``: its attempts'
-    folder's mtime_ns then. ``ended_at`` is in seconds since the epoch, ``elapsed`` of the last
-    attempt. None: not known.
+    None means unknown.
+
+    Attributes:
+        run_id: The run that the row describes; a copy of its directory may contain the same cache.
+        stamp: The mtime_ns of the attempts' directory when the row was cached.
+        ended_at: Seconds since the epoch.
+        elapsed: The seconds of the last attempt.
     """
 
     run_id: str
@@ -206,10 +233,12 @@ class CachedRow(RunRecords, frozen=True, kw_only=True):
 
 
 class CachedState(Struct, frozen=True, kw_only=True):
-    """A final state that Slurm reported for a run with this many attempts: Slurm forgets jobs.
+    """A final state that Slurm reported, cached because Slurm forgets jobs.
 
-    ``by_record``: it is from the run's own records, long after the end, and not from Slurm.
-    ``elapsed``: the seconds that Slurm counts of the last attempt.
+    Attributes:
+        attempts: The number of attempts of the run at that time.
+        by_record: The state was derived from the run's own records long after its end.
+        elapsed: The seconds of the last attempt, according to Slurm.
     """
 
     state: str
@@ -221,9 +250,11 @@ class CachedState(Struct, frozen=True, kw_only=True):
 
 
 class TaskEnd(Struct, frozen=True, kw_only=True):
-    """How a run of a sweep ended; ``stamp`` is its attempts' folder's mtime_ns then.
+    """The end of a run of a sweep.
 
-    ``by_record``: it is from the run's own records; Slurm may still report another.
+    Attributes:
+        stamp: The mtime_ns of its attempts' directory when the end was cached.
+        by_record: The state was derived from the run's own records; Slurm may still report another.
     """
 
     state: str
@@ -232,9 +263,10 @@ class TaskEnd(Struct, frozen=True, kw_only=True):
 
 
 class CachedSweep(Struct, frozen=True, kw_only=True):
-    """The runs of a sweep that are over, by the numbers of their tasks.
+    """The finished runs of a sweep, by task index.
 
-    ``ended_at`` is when all were first seen to be over, in seconds since the epoch; None: not yet.
+    Attributes:
+        ended_at: When all runs were first seen to be finished, in seconds since the epoch, or None.
     """
 
     ends: dict[str, TaskEnd]
@@ -242,27 +274,28 @@ class CachedSweep(Struct, frozen=True, kw_only=True):
 
 
 class History(RunRecords, frozen=True, kw_only=True):
-    """All records of a run in its folder."""
+    """All records in a run's directory."""
 
     run_id: str
     seen: CachedState | None = None
-    gone_on_as: str | None = None  # its successor, where Slurm has seen the last attempt's job end
+    # the successor, if Slurm reports that the last attempt's job has ended
+    gone_on_as: str | None = None
 
     @property
     def copy_of(self) -> str | None:
-        """The run whose folder this one was copied from; None for all others."""
+        """The run from whose directory this one was copied, or None."""
         made_as = self.submitted.run_id if self.submitted is not None else None
         return made_as if made_as != self.run_id else None
 
     @property
     def known(self) -> Attempt | None:
-        """The newest attempt that has a record: one that just begins has only its folder."""
+        """The newest attempt with a record; an attempt that just starts has only a directory."""
         with_records = (each for each in reversed(self.attempts) if each.begin or each.end)
         return next(with_records, None)
 
     @property
     def chained(self) -> str | None:
-        """The job that has the run now, where one attempt or more were another's."""
+        """The current job of the run, if it differs from the submitted job."""
         known = self.known
         record = (known.end or known.begin) if known is not None else None
         if record is None or self.submitted is None or self.is_local or self.copy_of is not None:
@@ -273,7 +306,7 @@ class History(RunRecords, frozen=True, kw_only=True):
 
     @property
     def job_id(self) -> str | None:
-        """The Slurm id: as sbatch printed it, else as the job itself recorded it."""
+        """The Slurm job id, as printed by sbatch or else as recorded by the job itself."""
         if self.chained is not None:
             return self.chained
         if self.submitted is not None:
@@ -283,17 +316,17 @@ class History(RunRecords, frozen=True, kw_only=True):
 
     @property
     def is_local(self) -> bool:
-        """Whether it is a run of this machine, without Slurm."""
+        """True for a run on this machine without Slurm."""
         return self.submitted is not None and self.submitted.job_id is None
 
     @property
     def shares_job(self) -> bool:
-        """Whether its job is that of other runs of its sweep, too, and goes on after its end."""
+        """True if other runs of its sweep share its job, which may outlive this run."""
         return self.submitted is not None and self.submitted.runs_per_job > 1
 
     @property
     def tag(self) -> str:
-        """The last part of the job's WorkDir: the run's folder, or that of its sweep."""
+        """The last component of the job's WorkDir: the run's directory, or that of its sweep."""
         if self.task is None or self.chained is not None:
             return self.run_id
         return f"{self.task.sweep_id}{layout.ARRAY}"
@@ -308,7 +341,9 @@ class History(RunRecords, frozen=True, kw_only=True):
 
     @property
     def last_sign(self) -> float:
-        """When the run last gave a sign: its beat, begin or submission, or its folder's id."""
+        """The time of the last sign of life: a heartbeat, the start, the submission, or the run
+        id.
+        """
         last = self.last
         if last is not None and last.beat is not None:
             return last.beat
@@ -318,7 +353,7 @@ class History(RunRecords, frozen=True, kw_only=True):
             return self.submitted.submitted_at
         try:
             return layout.parse_creation_time(self.run_id)
-        except ValueError:  # a folder that is only named like a run's
+        except ValueError:  # a directory with a name similar to a run id
             return 0.0
 
 
@@ -326,7 +361,11 @@ class History(RunRecords, frozen=True, kw_only=True):
 
 
 def write_file(path: Path, data: bytes, mode: int = 0o644) -> None:
-    """Write a file whole or not at all. Raises HpcrunError naming the file."""
+    """Write a file atomically.
+
+    Raises:
+        HpcrunError: The file cannot be written; the message names it.
+    """
     try:
         with files.replace_atomically(path, mode) as file:
             file.write(data)
@@ -335,15 +374,15 @@ def write_file(path: Path, data: bytes, mode: int = 0o644) -> None:
 
 
 def write_record(path: Path, record: Any, mode: int = 0o644) -> None:
-    """Write a record as JSON; what is not UTF-8 (see os.fsdecode) as escapes."""
+    """Write a record as JSON; bytes that are not UTF-8 (see os.fsdecode) become escapes."""
     write_file(path, json.dumps(msgspec.to_builtins(record)).encode() + b"\n", mode)
 
 
 def read_record(path: Path, type_: type[T]) -> T | None:
-    """Read a record; None while it is not there. What is no record counts as not there.
+    """Read a record; return None if it is missing or malformed.
 
-    Network file systems may show a name before its content, so an unreadable record is asked for
-    again by whoever polls. Which Slurm to ask is believed from the user's own records alone.
+    Network file systems may show a name before its content, so pollers retry an unreadable record.
+    Records that select a Slurm installation are trusted only if they are the user's own.
     """
     hook = None
     try:
@@ -367,9 +406,10 @@ def read_record(path: Path, type_: type[T]) -> T | None:
 def decode_record(
     data: bytes | str, type_: type[T], hook: Callable[[dict[str, Any]], Any] | None = None
 ) -> T | None:
-    """Read a record's text; None for what is none."""
+    """Decode the JSON text of a record; return None if it is malformed."""
     try:
-        # Not msgspec's decoder: texts that are not UTF-8 stand in a plan as lone surrogates.
+        # msgspec's own decoder cannot be used: bytes that are not UTF-8 appear in a plan as lone
+        # surrogates.
         return convert(
             json.loads(data, object_hook=hook, parse_int=_parse_bounded_int), decodable(type_)
         )
@@ -378,7 +418,11 @@ def decode_record(
 
 
 def _parse_bounded_int(digits: str) -> int:
-    """Read a number; no record has one that a float cannot hold. Raises ValueError."""
+    """Parse an integer that fits into a float; valid records contain no larger ones.
+
+    Raises:
+        ValueError: The integer is too large.
+    """
     if len(digits) > 30:
         raise ValueError("too long a number")
     return int(digits)
@@ -389,12 +433,12 @@ def _drop_slurm_conf(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_optional_record(path: Path, type_: type[T]) -> T | None:
-    """Read a record that most of thousands of runs do not have: those cost no opening of a file."""
+    """Read a record that few runs have; a missing one costs no attempt to open it."""
     return read_record(path, type_) if path.exists() else None
 
 
 def is_nonempty_folder(folder: Path) -> bool:
-    """Return whether there is anything in a folder; False for one that cannot be read."""
+    """Return True if a directory has entries; False if it cannot be read."""
     try:
         return any(folder.iterdir())
     except OSError:
@@ -402,9 +446,9 @@ def is_nonempty_folder(folder: Path) -> bool:
 
 
 def has_checkpoints(plan: Plan, attempts: Sequence[Attempt], *, is_here: bool) -> bool:
-    """Return whether a new run could resume from the checkpoints of this one.
+    """Return True if a new run could resume from the checkpoints of this one.
 
-    On another machine the folder cannot be opened: there the attempts' own records count.
+    The directory cannot be read on another machine, so the attempts' records decide there.
     """
     if is_here:
         return is_nonempty_folder(Path(plan.checkpoint_dir))
@@ -439,7 +483,7 @@ def read_history(folder: RunFolder) -> History:
 
 
 def cache_record(path: Path, record: Struct) -> None:
-    """Keep what was found for later readers, but in no folder of somebody else's."""
+    """Cache a result for later readers, except in another user's directory."""
     if foreign_owner(path.parent.parent) or foreign_owner(path.parent):
         return
     with contextlib.suppress(OSError, HpcrunError):
@@ -452,10 +496,13 @@ def read_history_summary(
     seen: CachedState | None = None,
     part: tuple[Task, Submitted | None] | None = None,
 ) -> History:
-    """Read what a listing of thousands of runs shows: of an attempt the end or else the begin.
+    """Read the records that a listing shows: of each attempt only the end, or else the begin.
 
-    ``beat`` is when the file was written last by its file system's clock. ``seen`` is the run's
-    own, ``part`` what the records of its sweep hold of a run, if they were read already.
+    ``beat`` is the modification time of the file by the clock of its file system.
+
+    Args:
+        seen: The run's cached state, if it was already read.
+        part: The run's part of the records of its sweep, if they were already read.
     """
     task = part[0] if part else read_task(folder)
     submitted = part[1] if part else read_submitted(folder, task)
@@ -464,7 +511,7 @@ def read_history_summary(
         run_id=folder.run_id,
         task=task,
         submitted=submitted,
-        # By whom is not shown in a listing, so no file is opened.
+        # The listing does not show who cancelled the run, so the record is not opened.
         cancelled=Cancelled(cancelled_at=at, user="") if at else None,
         seen=seen,
         attempts=[_read_attempt_summary(folder, index) for index in attempt_indices(folder)],
@@ -485,14 +532,14 @@ def _read_attempt_summary(folder: RunFolder, index: int) -> Attempt:
 
 
 def read_ending(attempt: Path) -> str | None:
-    """Read why an attempt is about to end: Slurm preempts its job, or the time limit is near."""
+    """Read why an attempt is about to end: a preemption, or the time limit."""
     return read_optional_record(attempt / "stop", str) or read_optional_record(
         attempt / "told-0", str
     )
 
 
 def read_stall(folder: RunFolder, index: int) -> Stall | None:
-    """Read what an attempt that does not move on is at, and who holds it up."""
+    """Read the stall of an attempt that makes no progress, with the rank that blocks it."""
     stall = read_optional_record(folder.attempts / str(index) / "stall.json", Stall)
     if stall is None:
         return None
@@ -502,15 +549,17 @@ def read_stall(folder: RunFolder, index: int) -> Stall | None:
 
 
 def read_mtime_ns(path: Path) -> int:
-    """Return when a path was written, in ns by its file system's clock; 0: it is not there."""
+    """Return the modification time of a path in ns; 0 if it does not exist."""
     try:
-        return os.stat(path).st_mtime_ns  # noqa: PTH116 - a thousand times in a row
+        return os.stat(path).st_mtime_ns  # noqa: PTH116 - called thousands of times in a row
     except OSError:
         return 0
 
 
 def remove_secret_files(folder: RunFolder) -> None:
-    """Remove the values of a run's secrets; an attempt on hosts of a hostfile has them, too."""
+    """Remove the values of a run's secrets, including the copies of attempts on a hostfile's
+    hosts.
+    """
     attempts = (folder.attempts / str(index) for index in attempt_indices(folder))
     for path in (folder.secrets, *(attempt / "environment" for attempt in attempts)):
         with contextlib.suppress(OSError):
@@ -518,7 +567,7 @@ def remove_secret_files(folder: RunFolder) -> None:
 
 
 def attempt_indices(folder: RunFolder) -> list[int]:
-    """Return the numbers of a run's attempts."""
+    """Return the indices of a run's attempts."""
     if not _is_trusted_folder(folder.attempts):
         return []
     try:
@@ -529,7 +578,7 @@ def attempt_indices(folder: RunFolder) -> list[int]:
 
 
 def _is_trusted_folder(path: Path) -> bool:
-    """Return whether there is a folder, and not behind a link of somebody else's."""
+    """Return True for a directory that is not reached through another user's link."""
     try:
         info = os.lstat(path)
         if stat.S_ISLNK(info.st_mode):
@@ -543,7 +592,7 @@ def _is_trusted_folder(path: Path) -> bool:
 
 
 def read_first_job_id(path: Path) -> str:
-    """Return the Slurm job that a run, or a sweep's first task, began as; "" where none did."""
+    """Return the first Slurm job of a run, or of a sweep's first task; "" if there is none."""
     sweep_id = layout.parse_sweep_id(path.name)
     run = RunFolder(path) if sweep_id is None else SweepFolder(path).run(0)
     begun = read_record(run.attempts / "0" / "begin.json", Begin)
@@ -551,20 +600,20 @@ def read_first_job_id(path: Path) -> str:
 
 
 def read_plan(folder: RunFolder) -> Plan | None:
-    """Read the run's plan; None when it is missing or of a form that this hpcrun cannot read."""
+    """Read the run's plan; return None if it is missing or incompatible with this version."""
     return read_record(folder.plan, Plan)
 
 
 def read_task(folder: RunFolder) -> Task | None:
-    """Read which task of which sweep a run is; None for a run of its own."""
-    # The id alone shows it for nearly all others, without a look at the disk.
+    """Read the sweep task of a run; return None for a run that belongs to no sweep."""
+    # The run id alone excludes nearly all other runs, without access to the disk.
     if not layout.TASK_ID.fullmatch(folder.run_id):
         return None
     return read_record(folder.task, Task)
 
 
 def read_submitted(folder: RunFolder, task: Task | None) -> Submitted | None:
-    """Read the run's own record, or its task's part of the record of its sweep's one sbatch."""
+    """Read the submission record of a run, or its task's part of the sweep's record."""
     if task is None:
         return detach_copied_record(read_record(folder.submitted, Submitted), folder.run_id)
     whole = read_record(layout.sweep_folder(folder.path.parent, task.sweep_id).submitted, Submitted)
@@ -572,7 +621,7 @@ def read_submitted(folder: RunFolder, task: Task | None) -> Submitted | None:
 
 
 def derive_task_record(whole: Submitted, index: int) -> Submitted:
-    """Make a task's record out of the record of its sweep's one sbatch."""
+    """Derive a task's record from the record of the sweep's sbatch."""
     return structs.replace(
         whole,
         job_id=whole.job_id and f"{whole.job_id}_{index // whole.runs_per_job}",
@@ -581,14 +630,20 @@ def derive_task_record(whole: Submitted, index: int) -> Submitted:
 
 
 def detach_copied_record(record: Submitted | None, id_: str) -> Submitted | None:
-    """Remove the job from a record that was copied with its folder: it works in the original."""
+    """Remove the job from a record that was copied with its directory: it belongs to the
+    original.
+    """
     if record is None or record.run_id in (None, id_):
         return record
     return structs.replace(record, job_id=None)
 
 
 def read_sweep(folder: SweepFolder) -> Sweep:
-    """Read a sweep's record. Raises InputError if it is missing or damaged."""
+    """Read a sweep's record.
+
+    Raises:
+        InputError: The record is missing or corrupt.
+    """
     found = read_record(folder.record, Sweep)
     if found is None:
         raise InputError(f"{folder.record}: no record of a sweep")
@@ -596,14 +651,14 @@ def read_sweep(folder: SweepFolder) -> Sweep:
 
 
 def runs_of(found: RunFolder | SweepFolder) -> list[RunFolder]:
-    """List the runs of a sweep, task by task; a run is the only one of itself."""
+    """List the runs of a sweep in the order of their tasks; a single run is returned alone."""
     if isinstance(found, RunFolder):
         return [found]
     return [found.run(index) for index in range(read_sweep(found).tasks)]
 
 
 def find_owner_run(checkpoint_dir: Path | None) -> RunFolder | None:
-    """Return the run in whose folder checkpoints lie; None where they lie elsewhere."""
+    """Return the run whose directory contains the checkpoints, or None."""
     for folder in checkpoint_dir.parents if checkpoint_dir is not None else ():
         if layout.RUN_ID.fullmatch(folder.name):
             return RunFolder(folder)
@@ -611,9 +666,10 @@ def find_owner_run(checkpoint_dir: Path | None) -> RunFolder | None:
 
 
 def list_successors(run: RunFolder, *, is_mirror: bool) -> list[Path]:
-    """List the folders of later runs that use this run's checkpoints, and that exist.
+    """List the existing directories of later runs that use this run's checkpoints.
 
-    ``is_mirror``: the records are another machine's, whose runs are only beside this one here.
+    Args:
+        is_mirror: The records are mirrored from another machine, so later runs are beside this one.
     """
     try:
         paths = list(run.successors.iterdir())

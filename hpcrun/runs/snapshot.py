@@ -1,4 +1,4 @@
-"""Copies the project's code into the run, so that edits made while it waits do not reach it."""
+"""Copies the project's code into the run, so that edits do not affect a waiting job."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from stat import S_IMODE, S_ISLNK, S_ISREG
 
 from hpcrun.errors import HpcrunError, InputError
 
-# A bigger file is data, not code: on this machine it is linked to, not copied.
+# A larger file is treated as data, not code: on the same machine it is linked instead of copied.
 LINK_ABOVE = 20 * 1024 * 1024
-# How often a file is copied that changes meanwhile.
+# How often the copy of a file that changes meanwhile is retried.
 _MAX_COPY_TRIES = 3
-# How many earlier copies of the code may have the same large files.
+# The number of earlier code copies that are searched for identical large files.
 _MAX_EARLIER_COPIES = 3
-# A project with more files than this is a data folder or a home: copying it would take minutes.
+# A project with more files is probably a data or home directory, which would take minutes to copy.
 MAX_FILES = 20_000
 MAX_BYTES = 500 * 1024 * 1024
-# What else a checkout's own configuration would start when git reads it: a monitor of its files,
-# hooks, and what fetches objects that a partial clone lacks.
+# Disable programs that a checkout's configuration would start when git reads it: a file system
+# monitor, hooks, and the fetch of missing objects of a partial clone.
 _GIT = ("git", "-c", "core.fsmonitor=", "-c", "core.hooksPath=/dev/null")
 _GIT_ENVIRON = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "LC_ALL": "C"}
 _IN_PLACE = "snapshot: false in the job runs the code where it is"
@@ -33,14 +33,14 @@ _SKIP = frozenset(
     {".git", ".hg", ".svn", "__pycache__", ".venv", "venv", "node_modules", ".mypy_cache"}
     | {".ruff_cache", ".pytest_cache", ".ipynb_checkpoints", ".tox", "wandb"}
 )
-# The first line of the .gitignore in a folder that `hpcrun fetch` has made.
+# The first line of the .gitignore in a directory created by `hpcrun fetch`.
 RESULTS_MARK = "# Results that hpcrun fetch has brought."
-# What hpcrun writes for editors.
+# The directory that hpcrun writes for editors.
 _OURS = ".hpcrun"
 
 
 def git_command(folder: Path, *words: str) -> list[str]:
-    """Return the command that asks git about a checkout and starts no program of its choice."""
+    """Return a git command that starts no program configured by the checkout."""
     own = [f"{name}={value}" for name, value in _GIT_ENVIRON.items()]
     return ["env", *own, *_GIT, "-C", str(folder), *words]
 
@@ -53,13 +53,19 @@ def take_snapshot(
     show: Callable[[int, int], None],
     is_sent: bool = False,
 ) -> list[str]:
-    """Copy the project to ``code``; return the links in it that lead out of the project.
+    """Copy the project to ``code``; return its links that lead out of the project.
 
-    In a git checkout: what git tracks and what it does not ignore. Else: everything but caches
-    and environments. ``leave_out`` is the folder of the runs. ``show`` is called with how many of
-    how many files are copied. ``is_sent``: the copy goes to another machine, so that all content of
-    the project has to be in it; links that lead elsewhere stay links. Raises InputError for a
-    project too large to copy, before much is written.
+    In a git checkout, tracked and untracked files are copied, except ignored ones; elsewhere
+    everything except caches and environments.
+
+    Args:
+        leave_out: The directory of the runs, which is excluded.
+        show: Called with the number of copied files and the number of all files.
+        is_sent: The copy is sent to another machine, so it must include the content of large files;
+            links out of the project remain links.
+
+    Raises:
+        InputError: The project is too large to copy; detected before much is written.
     """
     if leave_out == project:
         raise InputError(
@@ -68,7 +74,7 @@ def take_snapshot(
         )
     code.mkdir(parents=True, exist_ok=True)
     size, is_above = 0, project.is_relative_to(leave_out)
-    # Git lists what is deleted, too, and what a sparse checkout leaves out.
+    # git also lists deleted files, and files excluded by a sparse checkout.
     wanted = (
         name
         for name in _project_files(project)
@@ -80,7 +86,8 @@ def take_snapshot(
     earlier = _earlier_copies(leave_out, code) if is_sent else []
     out = []
     for number, name in enumerate(names):
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # deleted since then
+        # deleted since git listed it
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             out += [name] * _is_external_link(project / name, project)
             size += _copy(project / name, code / name, project, is_sent=is_sent)
             _hard_link_duplicate(code / name, [copy / name for copy in earlier])
@@ -96,7 +103,7 @@ def take_snapshot(
 
 
 def remove_group_write(code: Path) -> None:
-    """Let only the owner write to a copy: the modes were copied too."""
+    """Remove the write permission of the group and others, which was copied from the project."""
     for where, _, names in os.walk(code):
         for path in (Path(where), *(Path(where, name) for name in names)):
             mode = path.lstat().st_mode
@@ -105,8 +112,8 @@ def remove_group_write(code: Path) -> None:
 
 
 def _is_external_link(path: Path, project: Path) -> bool:
-    """Return whether a path is a link to a place outside of the project."""
-    # resolve() fails at a circle of links.
+    """Return True if a path is a link to a place outside of the project."""
+    # resolve() raises an error for a cycle of links.
     is_link = path.is_symlink()
     return is_link and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(project))
 
@@ -131,18 +138,18 @@ def _copy(source: Path, target: Path, project: Path, *, is_sent: bool) -> int:
         now = source.stat()
         if (now.st_size, now.st_mtime_ns) == (info.st_size, info.st_mtime_ns):
             break
-        info = now  # it was written meanwhile
+        info = now  # the file was written meanwhile
     return info.st_size
 
 
 def _earlier_copies(runs_dir: Path, code: Path) -> list[Path]:
-    """List the copies of code of the last runs."""
+    """List the code copies of the most recent runs."""
     runs = sorted((path for path in runs_dir.glob("[0-9]*-*") if path.is_dir()), reverse=True)
     return [run / "code" for run in runs if run != code.parent][:_MAX_EARLIER_COPIES]
 
 
 def _hard_link_duplicate(path: Path, earlier: Sequence[Path]) -> None:
-    """Keep a large file once if an earlier copy of it has the same content."""
+    """Replace a large file with a hard link if an earlier copy has the same content."""
     with contextlib.suppress(OSError):
         info = path.lstat()
         if not S_ISREG(info.st_mode) or info.st_size <= LINK_ABOVE:
@@ -159,7 +166,7 @@ def _hard_link_duplicate(path: Path, earlier: Sequence[Path]) -> None:
 
 
 def _project_files(project: Path) -> Iterator[str]:
-    """List the project's files, by git if it is a checkout."""
+    """List the project's files, using git if it is a checkout."""
     listed = _git_files(project)
     if listed is None:
         yield from _walk_files(project)
@@ -168,13 +175,13 @@ def _project_files(project: Path) -> Iterator[str]:
     for name in listed:
         path = project / name
         if path.is_dir() and not path.is_symlink():
-            # A submodule, or a checkout within the checkout: git names its folder only.
+            # git lists only the directory of a submodule, or of a checkout within the checkout.
             for inner in _project_files(path):
                 yield f"{name.rstrip('/')}/{inner}"
         else:
             folders.add(path.parent)
             yield name
-    # What was compiled in place is ignored by git, and imported by the code all the same.
+    # git ignores extension modules compiled in place, but the code imports them.
     known = set(listed)
     for folder in sorted(folders):
         for library in sorted(folder.glob("*.so")):
@@ -184,9 +191,10 @@ def _project_files(project: Path) -> Iterator[str]:
 
 
 def _git_files(project: Path) -> list[str] | None:
-    """List what git tracks and does not ignore; None if there is no checkout, or no git.
+    """List tracked files and untracked files that are not ignored; None without a checkout or git.
 
-    Raises InputError if git fails: all that it ignores, such as data, would be copied.
+    Raises:
+        InputError: git failed. Copying everything would include ignored files, such as data.
     """
     if shutil.which("git") is None:
         return None
@@ -219,10 +227,10 @@ def _is_fetched(folder: Path) -> bool:
 
 
 def _walk_files(project: Path) -> Iterator[str]:
-    """List everything but caches and environments."""
+    """List everything except caches and environments."""
     for where, folders, names in os.walk(str(project)):
         folder = Path(where)
-        # A link to a folder is listed as a folder: it is kept as a link.
+        # os.walk lists a link to a directory as a directory; it is kept as a link.
         links = [name for name in folders if (folder / name).is_symlink()]
         folders[:] = [
             name

@@ -1,4 +1,4 @@
-"""A job as hpcrun knows it: Slurm's answer, the records of its run, and the verdict on both."""
+"""The status of a job: Slurm's response, the records of its run, and the verdict on both."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ Scope = Literal["job", "node"]
 
 
 class Progress(Struct, frozen=True, kw_only=True):
-    """How far a job has come, by its log; None: not known.
+    """The progress of a job, according to its log; None means unknown.
 
-    ``metric`` is the one that ``value`` and ``recent`` are of: "loss", where there is one.
-    ``steps`` are those of ``recent``. ``log`` is the file that was read. ``rate`` is in ``unit``:
-    tokens_per_second, samples_per_second or steps_per_second.
+    Attributes:
+        metric: The metric of ``value`` and ``recent``: "loss" if the log contains it.
+        steps: The steps of ``recent``.
+        log: The log file that was read.
+        rate: The speed in ``unit``: tokens_per_second, samples_per_second or steps_per_second.
     """
 
     step: int | None = None
@@ -43,9 +45,11 @@ class Progress(Struct, frozen=True, kw_only=True):
 
 
 class GpuUse(Struct, frozen=True, kw_only=True):
-    """A GPU as its driver reports it; None: the driver does not.
+    """The use of a GPU, as reported by its driver; None if not reported.
 
-    ``utilization``: percent of the last moment in which a kernel ran; memory in bytes.
+    Attributes:
+        utilization: The percentage of the last sampling period in which a kernel ran.
+        memory_used: In bytes, like ``memory_total``.
     """
 
     index: int
@@ -57,11 +61,14 @@ class GpuUse(Struct, frozen=True, kw_only=True):
 
 
 class NodeUse(Struct, frozen=True, kw_only=True):
-    """How busy a node is; None: not known (yet).
+    """The use of a node; None means unknown so far.
 
-    ``cpus_busy`` of ``cpus`` were at work since the last look. ``cpu_of``, ``memory_of``: whether
-    this is the job's own use or that of all that runs on the node. Memory in bytes, without what
-    is only kept of files.
+    Memory is in bytes, without the page cache.
+
+    Attributes:
+        cpus_busy: The number of ``cpus`` that were busy since the last sample.
+        cpu_of: Whether the CPU use is that of the job or of the whole node.
+        memory_of: Whether the memory use is that of the job or of the whole node.
     """
 
     node: str
@@ -75,10 +82,12 @@ class NodeUse(Struct, frozen=True, kw_only=True):
 
 
 class WhyWaiting(Struct, frozen=True):
-    """Why a job waits. ``start`` is when Slurm expects it to start, as it writes it, or None.
+    """The reason why a job waits.
 
-    ``ahead`` counts the jobs of its partition that go first, where that was asked; ``expected`` is
-    the start as people write it.
+    Attributes:
+        start: Slurm's estimate of the start, as Slurm writes it, or None.
+        ahead: The number of jobs of its partition with a higher priority, if queried.
+        expected: The estimate in the format for people.
     """
 
     text: str
@@ -93,12 +102,17 @@ class WhyWaiting(Struct, frozen=True):
 
 
 class Cost(Struct, frozen=True, kw_only=True):
-    """What the attempts of a run have cost, in GPU hours; in node hours without GPUs.
+    """The cost of the attempts of a run in GPU hours, or in node hours without GPUs.
 
-    ``hours`` are of all attempts; of these ``replayed`` went into steps that were done again,
-    ``replayed_steps`` of them, ``restarting`` into starting again, to the first step of each
-    attempt but the first, and ``stalled`` passed without a step at the end of an attempt.
-    ``waited`` seconds passed between them. None: not known.
+    None means unknown.
+
+    Attributes:
+        hours: The total of all attempts.
+        replayed: The hours spent on steps that were repeated after a restart.
+        replayed_steps: The number of repeated steps.
+        restarting: The hours before the first step of each attempt except the first.
+        stalled: The hours without a step at the end of an attempt.
+        waited: Seconds between attempts.
     """
 
     hours: float
@@ -110,29 +124,29 @@ class Cost(Struct, frozen=True, kw_only=True):
 
     @property
     def goodput(self) -> float | None:
-        """The share (0 to 1) of the hours in which the run moved on; None: not known."""
+        """The fraction (0 to 1) of the hours in which the run made progress, or None."""
         if not self.hours or self.replayed is None:
             return None
         return max(0.0, 1 - (self.replayed + self.stalled + self.restarting) / self.hours)
 
 
 def count_nodes(attempt: Attempt, spare: int = 0) -> int:
-    """Count the nodes of an attempt: with a range of them each may have another number."""
+    """Count the nodes of an attempt, which may differ between attempts for a range of nodes."""
     known = expand_known_hosts(attempt.begin.nodes) if attempt.begin is not None else []
     return (len(known) or 1) + spare
 
 
 def _compute_startup(attempt: Attempt, seconds: float) -> float:
-    """How many of the ``seconds`` that an attempt ran went by before its first step was seen."""
+    """Return how many of an attempt's ``seconds`` passed before its first step was noticed."""
     if attempt.moved is None or attempt.begin is None:
         return seconds
     return min(max(0.0, attempt.moved - attempt.begin.begun_at), seconds)
 
 
 def _compute_stall(attempt: Attempt) -> float:
-    """How many seconds an attempt has not moved on at its end, by the clock of its first node."""
+    """Return the seconds without progress at the end of an attempt, by its first node's clock."""
     stall, end = attempt.stall, attempt.end
-    # One that moved on and ended well before that was noticed has not.
+    # A successful attempt made progress to its end, even if it ended before that was noticed.
     if stall is None or (end is not None and end.exit_code == 0):
         return 0.0
     until = end.ended_at if end is not None else attempt.beat or 0.0
@@ -140,8 +154,10 @@ def _compute_stall(attempt: Attempt) -> float:
 
 
 def _slurm_elapsed(history: History, job: SlurmJob | None = None) -> float | None:
-    """The seconds that Slurm counts of the last attempt, with what came after the end of its
-    record; None: not known, or they are not those of this attempt alone."""
+    """Return Slurm's seconds of the last attempt, including the time after its end record.
+
+    Return None if they are unknown or include other attempts.
+    """
     attempts, seen = history.attempts, history.seen
     before = attempts[-2].end if len(attempts) > 1 else None
     if history.shares_job or (before is not None and before.next == "relaunch"):
@@ -152,7 +168,7 @@ def _slurm_elapsed(history: History, job: SlurmJob | None = None) -> float | Non
 
 
 def compute_elapsed(history: History, job: SlurmJob | None = None) -> float | None:
-    """The seconds of the last attempt of a run that is over; None: not known."""
+    """Return the seconds of the last attempt of a finished run, or None if unknown."""
     own = history.last.seconds() if history.last is not None else None
     return max(filter(None, (own, _slurm_elapsed(history, job))), default=own)
 
@@ -164,14 +180,16 @@ def compute_cost(
     spare: int = 0,
     elapsed: float | None = None,
 ) -> Cost:
-    """Add up what attempts have cost in GPU hours (0 GPUs: in those of nodes).
+    """Compute the cost of attempts in GPU hours, or in node hours for 0 GPUs.
 
-    ``now`` is None after the end. The ``spare`` nodes are billed, too. ``elapsed`` are the seconds
-    of the last attempt, where more is known of them than its records have.
+    All steps of an attempt are assumed to take equally long. If other attempts show steps, an
+    attempt without a step counts as startup only; some logs have no step numbers at all. The same
+    applies to an attempt whose first step was not noticed, if that of another attempt was.
 
-    An attempt's steps are taken to have lasted equally long. One that shows no step has only
-    started, where another shows some: there are logs without numbers of steps. So has one whose
-    first step the job did not see any more, where it saw that of another.
+    Args:
+        now: None after the end of the run.
+        spare: The number of spare nodes, which are billed, too.
+        elapsed: The seconds of the last attempt, if known more precisely than from its records.
     """
     held = restarting = replayed = stalled = waited = 0.0
     again, reached = 0, None
@@ -213,12 +231,17 @@ def compute_cost(
 
 
 class ResourceUsage(Struct, frozen=True, kw_only=True):
-    """What a job that is over has used; None: not known.
+    """The resources that a finished job used; None means unknown.
 
-    Memory in bytes: the host's of all nodes together (``memory_used``: the peak that Slurm's
-    samples show), the GPU's of the one that had most, by the log or by one of ``top``'s ``looks``.
-    Shares are 0 to 1: of the CPUs' time, of the GPUs' as ``top`` saw it, and of the time of all
-    attempts that went into steps which lasted.
+    Memory is in bytes: that of the host summed over all nodes, that of the GPU with the highest
+    use, according to the log or to the ``looks`` samples of ``top``. Shares are fractions from 0 to
+    1.
+
+    Attributes:
+        memory_used: The peak of Slurm's samples.
+        cpu_share: The share of the CPU time that was used.
+        gpu_share: The utilization of the GPUs in the samples of ``top``.
+        trained_share: The share of the time of all attempts spent on steps that were not repeated.
     """
 
     memory_asked: int | None = field(default=None, name="memory_asked_bytes")
@@ -233,19 +256,27 @@ class ResourceUsage(Struct, frozen=True, kw_only=True):
 
 
 class JobStatus(Struct, frozen=True, kw_only=True):
-    """A run or another Slurm job at one moment; a listing has one for a whole sweep, too.
+    """The status of a run or another Slurm job at one moment, or of a whole sweep in a listing.
 
-    ``state`` is Slurm's (PENDING, RUNNING, COMPLETED, FAILED, CANCELLED, TIMEOUT, OUT_OF_MEMORY
-    ...), LOST (it died without a trace), NOT_SUBMITTED (Slurm never took it) or UNKNOWN (ask again
-    later: Slurm does not answer). ``final``: it will not change any more.
+    None means unknown or not applicable. Times are in seconds.
 
-    ``run`` is None for a job that hpcrun did not submit, ``job`` where Slurm shows it no more.
-    Times are in seconds: ``submitted_at`` since the epoch, ``elapsed`` of the last attempt,
-    ``limit`` the job's; ``gpu_hours`` are of all attempts, ``cost`` is that of several. ``values``
-    are those of a run of a sweep, ``states`` counts the runs of a whole sweep by their states.
-    ``uses`` are those of the nodes, while somebody watches them; ``why_no_use``: why they are not
-    known. ``out_of_reach``: why Slurm gave no answer; "" where it gave one. None: not known, or
-    there is none.
+    Attributes:
+        state: A state of Slurm (PENDING, RUNNING, COMPLETED, FAILED, CANCELLED, TIMEOUT,
+            OUT_OF_MEMORY ...), LOST (it died without a record), NOT_SUBMITTED (Slurm never accepted
+            it) or UNKNOWN (Slurm does not respond; retry later).
+        final: The state will not change any more.
+        run: None for a job that hpcrun did not submit.
+        job: None if Slurm no longer shows the job.
+        submitted_at: Seconds since the epoch.
+        elapsed: The duration of the last attempt.
+        limit: The time limit of the job.
+        gpu_hours: The total of all attempts.
+        cost: The cost of several attempts.
+        values: The parameters of a run of a sweep.
+        states: The number of runs of a whole sweep by state.
+        uses: The use of the nodes, while it is monitored.
+        why_no_use: The reason why the use is unknown.
+        out_of_reach: The reason why Slurm did not respond; "" if it did.
     """
 
     verdict: Verdict
@@ -258,7 +289,7 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     out_of_reach: str = ""
     slurm_conf: str | None = None
     values: dict[str, str] = field(default_factory=dict)
-    # What a listing shows: of a run by ``controller.status.complete``, of other jobs by Slurm.
+    # Shown in a listing: set for runs from their records, for other jobs from Slurm.
     name: str = ""
     submitted_at: float | None = None
     elapsed: float | None = None
@@ -269,12 +300,12 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     cost: Cost | None = None
     progress: Progress = Progress()
     remark: str = ""
-    # Of a listing; of what waits; of top.
+    # Set only for listings, for waiting jobs, and by top.
     short_id: str = ""
     cluster: str = ""
     states: dict[str, int] | None = None
     why: WhyWaiting | None = None
-    # Of one that is over, where that was asked: why it failed, and what it used.
+    # Set only for finished jobs on request: the cause of the failure, and the resource usage.
     diagnosis: Diagnosis | None = None
     account: JobAccounting | None = None
     used: ResourceUsage | None = None
@@ -283,7 +314,7 @@ class JobStatus(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of_job(cls, job_id: str, verdict: Verdict, job: SlurmJob | None = None) -> JobStatus:
-        """Make the status of a job that hpcrun did not submit; ``job`` is what Slurm shows."""
+        """Create the status of a job that hpcrun did not submit; ``job`` is Slurm's record."""
         name = job.name if job is not None else ""
         return cls(
             job_id=job_id, history=History(run_id=job_id), verdict=verdict, job=job, name=name
@@ -291,28 +322,28 @@ class JobStatus(Struct, frozen=True, kw_only=True):
 
     @property
     def id(self) -> str:
-        """The shortest word that names it on the command line."""
+        """The shortest unambiguous name of the job on the command line."""
         return self.short_id or self.word
 
     @property
     def word(self) -> str:
-        """What names it, as Slurm does where that is no other run's too."""
+        """Slurm's id of the job, or the run id if other runs share the job."""
         shares = self.run is not None and self.history.shares_job
         return self.run_id if shares or not self.job_id else self.job_id
 
     @property
     def run_id(self) -> str:
-        """The id of the run or of the sweep; of another job Slurm's."""
+        """The id of the run or sweep; Slurm's id for other jobs."""
         return self.history.run_id
 
     @property
     def label(self) -> str:
-        """What it is called in a sentence: the name that its user typed or saw last."""
+        """The name of the job in sentences: the one that the user typed or saw last."""
         return f"job {self.job_id}" if self.job_id == self.word else self.word
 
     @property
     def folder(self) -> RunFolder:
-        """The folder of a run; only for what hpcrun submitted."""
+        """The directory of a run; only for jobs that hpcrun submitted."""
         assert self.run is not None
         return self.run
 
@@ -323,17 +354,17 @@ class JobStatus(Struct, frozen=True, kw_only=True):
 
     @property
     def final(self) -> bool:
-        """Whether the state will not change any more."""
+        """True if the state will not change any more."""
         return self.verdict.final
 
     @property
     def ok(self) -> bool:
-        """Whether completed successfully: it is final, and the exit code was 0."""
+        """True if the job completed successfully: its state is final and its exit code is 0."""
         return self.verdict.ok
 
     @property
     def reason(self) -> str:
-        """Why it waits, or how it ended; "" where nothing is to be reported."""
+        """Why the job waits, or how it ended; "" if there is nothing to report."""
         if self.verdict.reason or not self.final or self.ok:
             return self.verdict.reason
         code = f"exit code {self.exit_code}" if self.exit_code else ""
@@ -341,7 +372,7 @@ class JobStatus(Struct, frozen=True, kw_only=True):
 
     @property
     def culprit(self) -> str:
-        """The process that failed first; "" where none is on record."""
+        """The process that failed first; "" if none is recorded."""
         failure = self.end.first_failure if self.end else None
         if failure is None:
             return ""
@@ -352,7 +383,7 @@ class JobStatus(Struct, frozen=True, kw_only=True):
 
     @property
     def failure(self) -> str:
-        """Which process failed first, and how; "" where none is on record."""
+        """The process that failed first, and how; "" if none is recorded."""
         failure = self.end.first_failure if self.end and not self.ended_between else None
         if failure is None:
             return ""
@@ -363,22 +394,22 @@ class JobStatus(Struct, frozen=True, kw_only=True):
 
     @property
     def exit_code(self) -> int | None:
-        """The training's own; None until the job's record of it is there."""
+        """The exit code of the training; None until the job has recorded it."""
         return self.verdict.exit_code
 
     @property
     def source(self) -> str:
-        """Where the state comes from: squeue, sacct, scontrol, seen (earlier), record."""
+        """The source of the state: squeue, sacct, scontrol, seen (an earlier response), record."""
         return self.verdict.source
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Where the sources disagree."""
+        """Contradictions between the sources."""
         return tuple(self.verdict.notes)
 
     @property
     def attempts(self) -> int:
-        """How many times it was started: more than 1 after a requeue."""
+        """The number of starts, which is more than 1 after a requeue."""
         return len(self.history.attempts)
 
     @property
@@ -393,17 +424,17 @@ class JobStatus(Struct, frozen=True, kw_only=True):
 
     @property
     def stall(self) -> Stall | None:
-        """Since when the last attempt does not move on, and who holds it up; None: it does."""
+        """The stall of the last attempt and its suspect; None if the attempt makes progress."""
         return self.last.stall if self.last is not None and _compute_stall(self.last) else None
 
     @property
     def stalled_for(self) -> float:
-        """How many seconds it has not moved on, by the clock of its first node."""
+        """The seconds without progress, by the clock of the first node."""
         return _compute_stall(self.last) if self.last is not None else 0.0
 
     @property
     def elapsed_by_slurm(self) -> float | None:
-        """The seconds that Slurm counts of the last attempt; None: not known."""
+        """Slurm's seconds of the last attempt; None if unknown."""
         return _slurm_elapsed(self.history, self.job)
 
     @property
@@ -415,33 +446,33 @@ class JobStatus(Struct, frozen=True, kw_only=True):
 
     @property
     def step(self) -> int | None:
-        """The last step that the log shows."""
+        """The last step in the log."""
         return self.progress.step
 
     @property
     def loss(self) -> float | None:
-        """The last training loss that the log shows."""
+        """The last training loss in the log."""
         return self.progress.value if self.progress.metric == "loss" else None
 
     @property
     def is_local(self) -> bool:
-        """Whether it is a run of this machine, without Slurm."""
+        """True for a run on this machine without Slurm."""
         return self.history.is_local
 
     @property
     def is_between(self) -> bool:
-        """Whether an attempt has ended, and the next one has not begun."""
+        """True if an attempt has ended and the next one has not started."""
         return not self.final and self.end is not None and self.end.next is not None
 
     @property
     def ended_between(self) -> bool:
-        """Whether it ended after an attempt, while it waited for the next one."""
+        """True if the job ended after an attempt, while it waited for the next one."""
         has_next = self.end is not None and self.end.next is not None
         return self.final and has_next and self.exit_code is None
 
     @property
     def ended_at(self) -> float | None:
-        """When it ended, in seconds since the epoch; None: it did not, or that is not known."""
+        """When the job ended, in seconds since the epoch, or None."""
         if not self.ended_between:
             return self.end.ended_at if self.final and self.end is not None else None
         cancelled = self.history.cancelled
@@ -449,21 +480,21 @@ class JobStatus(Struct, frozen=True, kw_only=True):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it waits, and Slurm has a reason for it."""
+        """True if the job waits for a reason that Slurm reports."""
         has_reason = bool(self.reason) or self.run is None
         return self.state in WAITING and has_reason and self.job_id is not None
 
     @property
     def trains(self) -> bool:
-        """Whether it is a training, and not a bare command."""
+        """True for a training, as opposed to a bare command."""
         return self.plan is not None and self.plan.launcher != "none"
 
 
 def compute_trained_share(status: JobStatus) -> float | None:
-    """Return the share of a run's time that went into steps which lasted; None: not known.
+    """Return the share of a run's time spent on steps that were not repeated, or None.
 
-    What came before each attempt's first step does not count, nor do steps that were done again,
-    nor a standstill at an attempt's end. The first step is noticed up to half a minute late.
+    The time before each attempt's first step, repeated steps, and a stall at the end of an attempt
+    are excluded. The first step is noticed up to half a minute late.
     """
     total = lost = 0.0
     is_known = False

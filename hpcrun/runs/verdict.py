@@ -1,4 +1,4 @@
-"""Decides a job's state from all that is known of it: Slurm's answers and the run's records."""
+"""Determine a job's state from Slurm's responses and the run's records."""
 
 from __future__ import annotations
 
@@ -8,29 +8,32 @@ from hpcrun.runs.ends import END_NAMES, END_STATES
 from hpcrun.runs.records import History, Submitted
 from hpcrun.slurm import UNKNOWN, SlurmJob, is_final
 
-# The harness beats every 30 s; four missed beats, and clocks of nodes that differ a little.
+# The harness writes a heartbeat every 30 s; this allows for four missed ones and for clock skew.
 HEARTBEAT_TIMEOUT_S = 150.0
-# A reply that was lost: for so long the job may still turn up (in seconds).
+# If sbatch's response was lost, the job may still appear during this time.
 LOST_REPLY_WINDOW_S = 600.0
-# sacct calls a job live that squeue does not show, and it gives no sign of life: a "runaway job".
+# If sacct reports a job as running that squeue does not show and that gives no sign of life for
+# this long, it is a "runaway job".
 RUNAWAY_AFTER_S = 3600.0
-# sbatch has answered and squeue does not show the job yet: a moment, not a loss.
+# squeue may not show a job immediately after sbatch responded; the job is not lost yet.
 SUBMISSION_GRACE_S = 30.0
-# Slurm counts from the job's start in whole seconds, the job from its script's first act.
+# Slurm counts whole seconds from the job's start, the job from the start of its script.
 _CLOCK_SKEW_S = 2.0
-# Reasons of Slurm's to end a job that never ran; others of a cancelled job are why it waited.
+# Slurm's reasons to end a job that never ran. Other reasons of a cancelled job state why it waited.
 _FINAL_REASONS = frozenset({"DependencyNeverSatisfied", "DeadLine"})
-# Slurm's reason where a script was killed, or could not be launched.
+# Slurm's reason for a script that was killed or could not be launched.
 NOT_LAUNCHED = "JobLaunchFailure"
-# Final states of hpcrun's own: the job died without a trace; Slurm never took it.
+# Final states of hpcrun's own: the job died without a record; Slurm never accepted it.
 LOST, NOT_SUBMITTED = "LOST", "NOT_SUBMITTED"
 
 
 class JobEvidence(Struct, frozen=True, kw_only=True):
-    """What is known of a job; ``in_reach`` False: Slurm gave no answer.
+    """The information about a job from which its state is determined.
 
-    ``missing_from_array``: Slurm shows the job's array, but not this task of it. ``limit``: the
-    job's time limit in seconds, if it is known.
+    Attributes:
+        in_reach: False if Slurm did not respond.
+        missing_from_array: Slurm shows the job's array, but not this task.
+        limit: The job's time limit in seconds, if known.
     """
 
     history: History
@@ -43,11 +46,13 @@ class JobEvidence(Struct, frozen=True, kw_only=True):
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
-    """The state of a job, and which source it comes from.
+    """The state of a job and its source.
 
-    ``state`` is a state of Slurm's, LOST (it died without a trace), NOT_SUBMITTED or UNKNOWN (ask
-    again later); ``source`` is squeue, sacct, seen (an earlier answer of Slurm's) or record.
-    ``notes`` name sources that disagree.
+    Attributes:
+        state: A state of Slurm, LOST (it died without a record), NOT_SUBMITTED or UNKNOWN (retry
+            later).
+        source: squeue, sacct, seen (an earlier response of Slurm) or record.
+        notes: Contradictions between sources.
     """
 
     state: str
@@ -63,29 +68,30 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
 
 def is_final_state(state: str) -> bool:
-    """Return whether a state is final: one of Slurm's, or hpcrun's own."""
+    """Return True if a state is final: one of Slurm's, or hpcrun's own."""
     return is_final(state) or state in (LOST, NOT_SUBMITTED)
 
 
 def decide_state(evidence: JobEvidence) -> Verdict:
-    """Decide a job's state.
+    """Determine a job's state.
 
-    Slurm's live queue goes first, then its accounting, then the run's own records: Slurm knows of
-    time limits and dead nodes, the records know exit codes and outlive Slurm's memory.
+    Slurm's queue takes precedence, then its accounting, then the run's own records: Slurm knows
+    time limits and failed nodes; the records know exit codes and outlast Slurm's memory.
     """
     last, queue, account = evidence.history.last, evidence.queue, evidence.account
     if evidence.history.copy_of is not None:
         return _decide_copy(evidence)
     end = evidence.history.end
     if evidence.history.shares_job:
-        if end is not None and end.stopped_by != "TERM":  # which comes to all runs of the job
+        if end is not None and end.stopped_by != "TERM":  # TERM is sent to all runs of the job
             return _decide_by_record(evidence)
         if last is None and evidence.history.cancelled is not None:
             return Verdict(state="CANCELLED", final=True, reason="before it began")
     if queue is not None and queue.state != UNKNOWN:
         return _decide_by_slurm(evidence.history, "squeue", queue.state, _clean_reason(queue))
     if account is not None and account.state != UNKNOWN:
-        # Not in the queue although the accounting still calls it running: the accounting is late.
+        # A job that is not in the queue has ended even if the accounting reports it as running,
+        # because the accounting lags behind.
         if is_final(account.state):
             return _decide_by_slurm(evidence.history, "sacct", account.state)
         if evidence.in_reach:
@@ -101,9 +107,9 @@ def decide_state(evidence: JobEvidence) -> Verdict:
         return Verdict(state="CANCELLED", final=True, source="sacct", reason="before it began")
     seen = evidence.history.seen
     if seen is not None and (seen.by_record or seen.attempts != len(evidence.history.attempts)):
-        seen = None  # found out again; or older than the last attempt
+        seen = None  # determine it again, or it predates the last attempt
     if queue is None and seen is not None:
-        # Slurm's earlier answer: it forgets jobs, or does not answer now.
+        # An earlier response of Slurm counts because Slurm forgets jobs, or does not respond now.
         return _decide_by_slurm(evidence.history, "seen", seen.state, seen.reason)
     submitted = evidence.history.submitted
     if submitted is not None and submitted.job_id is None:
@@ -122,7 +128,7 @@ def decide_state(evidence: JobEvidence) -> Verdict:
 
 
 def _decide_copy(evidence: JobEvidence) -> Verdict:
-    """Decide for a copy of a run's folder: it has no job, only an end that was copied with it."""
+    """Determine the state of a copied run directory: it has no job, only the copied records."""
     history, end, seen = evidence.history, evidence.history.end, evidence.history.seen
     note = f"a copy of {history.copy_of}, whose job it was"
     if seen is not None and seen.attempts == len(history.attempts):
@@ -136,7 +142,7 @@ def _decide_copy(evidence: JobEvidence) -> Verdict:
 
 
 def _decide_by_record(evidence: JobEvidence, note: str = "") -> Verdict:
-    """Decide by the run's own records: Slurm has forgotten the job."""
+    """Determine the state from the run's own records, because Slurm has forgotten the job."""
     history, last, end = evidence.history, evidence.history.last, evidence.history.end
     notes = [note] if note else []
     if end is not None and end.next is not None and history.copy_of is None:
@@ -180,7 +186,7 @@ def _decide_by_record(evidence: JobEvidence, note: str = "") -> Verdict:
 
 
 def _decide_local(evidence: JobEvidence, submitted: Submitted) -> Verdict:
-    """Decide for a run of ``hpcrun run``: there are only its records."""
+    """Determine the state of a run of ``hpcrun run``, which only has its records."""
     last = evidence.history.last
     if last is not None and last.end is not None:
         return _decide_by_record(evidence)
@@ -192,35 +198,38 @@ def _decide_local(evidence: JobEvidence, submitted: Submitted) -> Verdict:
 
 
 def _clean_reason(queue: SlurmJob) -> str:
-    """Return why a job waits, or why it ended; Slurm keeps a reason when it is over."""
+    """Return why a job waits or why it ended; Slurm keeps an obsolete reason after the end."""
     waited = queue.state in ("COMPLETED", "CANCELLED") and queue.reason not in _FINAL_REASONS
     return "" if waited or queue.reason in ("None", "NonZeroExitCode") else queue.reason
 
 
 def _is_of_next_attempt(state: str, reason: str) -> bool:
-    """Whether a job's end shows that it came after that of its last attempt on record."""
+    """Return True if a job's end belongs to an attempt after the last recorded one."""
     return state.startswith("CANCELLED") or (state, reason) == ("FAILED", NOT_LAUNCHED)
 
 
 def _decide_by_slurm(history: History, source: str, state: str, reason: str = "") -> Verdict:
-    """Make the verdict of Slurm's answer, with notes on what the job's own record contradicts."""
+    """Create the verdict from Slurm's response, with notes on contradictions by the job's
+    record.
+    """
     end, notes = history.end, []
     final = source == "seen" or is_final(state)
     if final and end is not None and end.next is not None and _is_of_next_attempt(state, reason):
-        end = None  # of an attempt before the job's
+        end = None  # the record belongs to an earlier attempt
     if final and end is not None and end.why in END_STATES and state in ("COMPLETED", "FAILED"):
-        # Slurm shows how the batch script ended, which was asked to end.
+        # Slurm reports the exit of the batch script, which was asked to end for the recorded
+        # reason.
         state = END_STATES[end.why]
     elif state == "PREEMPTED" and end is not None and (end.why, end.exit_code) == ("done", 0):
-        # From 24.05 to 25.11 it says so of the attempt after the one that was preempted, too.
+        # Slurm 24.05 to 25.11 also report PREEMPTED for the attempt after the preempted one.
         state = "COMPLETED"
-    # A job of another program has no records at all.
+    # A job of another program never has records, so only hpcrun's own jobs get this note.
     if state == "FAILED" and history.last is None and history.submitted is not None:
         notes.append("the job left no record: do the compute nodes see the folder of the run?")
     if final and end is not None and (state == "COMPLETED") != (end.exit_code == 0):
         notes.append(f"Slurm reports {state}, the job's own record exit code {end.exit_code}")
     code = end.exit_code if final and end is not None else None
-    # Slurm calls a job RUNNING until the grace of its preemption is over.
+    # Slurm reports RUNNING until the grace time of a preemption has passed.
     if state == "RUNNING" and end is None and history.last is not None and history.last.ending:
         reason = f"about to end: {END_NAMES.get(history.last.ending, 'asked to')}"
     return Verdict(

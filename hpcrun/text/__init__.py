@@ -1,7 +1,6 @@
 """Text for terminals: numbers with units, tables, colours, widths.
 
-Pure: no files, processes, sockets, environment, clock or randomness; text and values in,
-values out.
+The package is pure: it accesses no files, processes, sockets, environment, clock or randomness.
 """
 
 from __future__ import annotations

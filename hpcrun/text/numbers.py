@@ -1,4 +1,4 @@
-"""Numbers as reports and views print them."""
+"""Formatting of numbers for reports and views."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 GIB = 2.0**30
-# The square of a larger value is no number.
+# The square of a larger value would overflow.
 LARGEST = 1e140
 _BARS = "▁▂▃▄▅▆▇█"
 
 
 def format_value(value: float) -> str:
-    """Print a metric with four significant digits, without an exponent where it stays short.
+    """Format a metric with four significant digits, without an exponent if it stays short.
 
     >>> [format_value(v) for v in (2.0, 2.31456, 1.5e-05, 123456.7, 0.0, float("nan"))]
     ['2.000', '2.315', '1.5e-05', '123457', '0', 'nan']
@@ -32,7 +32,7 @@ def format_value(value: float) -> str:
 
 
 def format_rate(value: float) -> str:
-    """Print a rate per second.
+    """Format a rate per second.
 
     >>> format_rate(21034.4), format_rate(3.14159)
     ('21,034', '3.142')
@@ -41,7 +41,7 @@ def format_rate(value: float) -> str:
 
 
 def format_seconds(value: float) -> str:
-    """Print the duration of something short, as a step.
+    """Format a short duration, such as that of a step.
 
     >>> [format_seconds(v) for v in (0.0123, 0.19, 1.5, 86.5, 4020.0)]
     ['12.3 ms', '190 ms', '1.50 s', '86.5 s', '1 h 7 min']
@@ -58,7 +58,7 @@ def format_seconds(value: float) -> str:
 
 
 def format_clock(seconds: float | None) -> str:
-    """Write a time as people do.
+    """Format a time as hours, minutes and seconds.
 
     >>> format_clock(3725), format_clock(62), format_clock(None)
     ('1:02:05', '1:02', '-')
@@ -71,7 +71,7 @@ def format_clock(seconds: float | None) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Print how long something takes, in its two largest units.
+    """Format a duration in its two largest units.
 
     >>> [format_duration(v) for v in (4.2, 90.0, 7800.0, 200000.0)]
     ['4 s', '1 min 30 s', '2 h 10 min', '2 d 7 h']
@@ -84,7 +84,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_bytes(value: float) -> str:
-    """Print an amount of memory in GiB.
+    """Format an amount of memory in GiB.
 
     >>> format_bytes(459000000), format_bytes(51.5e9)
     ('0.43 GiB', '48.0 GiB')
@@ -94,7 +94,7 @@ def format_bytes(value: float) -> str:
 
 
 def format_size(value: int) -> str:
-    """Print the size of files, in bytes, by the powers of 1024; whole KiB, as du(1) has them.
+    """Format a file size in units of powers of 1024; KiB are whole numbers, as in du(1).
 
     >>> format_size(0), format_size(5_000_000), format_size(3 << 40)
     ('0 KiB', '4.8 MiB', '3.0 TiB')
@@ -106,7 +106,7 @@ def format_size(value: int) -> str:
 
 
 def format_count(number: int, noun: str) -> str:
-    """Print a number of things.
+    """Format a count with its noun.
 
     >>> format_count(1, "file"), format_count(12000, "line")
     ('1 file', '12,000 lines')
@@ -115,7 +115,7 @@ def format_count(number: int, noun: str) -> str:
 
 
 def format_sweep_size(runs: int, limit: int) -> str:
-    """Print how many runs a sweep has, and how many of them may run at once.
+    """Format the number of runs of a sweep, and how many of them may run at once.
 
     >>> format_sweep_size(6, 4), format_sweep_size(2, 4)
     ('6 runs, at most 4 at a time', '2 runs')
@@ -125,7 +125,7 @@ def format_sweep_size(runs: int, limit: int) -> str:
 
 
 def json_number(value: float) -> float | str:
-    """Return a value that JSON can hold.
+    """Return a value that JSON can represent.
 
     >>> json_number(2.5), json_number(float("nan")), json_number(float("-inf"))
     (2.5, 'NaN', '-Infinity')

@@ -1,6 +1,6 @@
-"""The one layouter of tables, and how text is measured, cut and coloured for a terminal.
+"""Table layout, and measuring, truncating and colouring text for a terminal.
 
-Text may carry colours (ECMA-48's SGR): they take no room, and stay whole where a text is cut.
+Text may contain colour sequences (SGR of ECMA-48): they have no width and are never split.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from hpcrun.patterns import pattern_of
 
 _SGR = pattern_of(r"\x1b\[[\d;]*m")
 _GAP = "  "
-# Where a terminal is narrower, remarks below a row and values of pairs leave it.
+# In narrower terminals, remarks after a row, and values of pairs, are not squeezed further.
 _LEAST_BELOW, _LEAST_VALUE = 20, 30
 
-# The width of a pipe or a file: everything fits.
+# The width of a pipe or a file, in which everything fits.
 UNLIMITED = 1 << 30
 BOLD, DIM = "1", "2"
 _RESET = "\x1b[0m"
 
 
 class Display(Struct, frozen=True):
-    """What a window can show, and how large it is, in characters; a pipe has no height."""
+    """The size of a terminal in characters, and its capabilities; a pipe has no height."""
 
     width: int = UNLIMITED
     height: int = UNLIMITED
@@ -40,14 +40,17 @@ _PIPE = Display()
 
 
 class Column(Struct, frozen=True):
-    """How a column of a table is laid out.
+    """The layout of a column of a table.
 
-    ``right``: its texts stand at the right, as numbers do. ``optional``: it is left out where no
-    row has a text. Where the window is too narrow for all columns, those with ``goes`` are left
-    out, 1 first, then those with ``least`` are cut, down to this width. ``most``: it is never
-    wider. ``fills``: it takes the room that the others leave, ``least`` at least.
-    ``below``, for the last column: its text stands below its row where it does not fit behind the
-    others, or, where it may be cut, where fewer than ``least`` characters would have room.
+    Attributes:
+        right: Align texts to the right, like numbers.
+        optional: Omit the column if all its texts are empty.
+        goes: If the window is too narrow, columns with this value are omitted, 1 first.
+        least: After that, columns with this value are truncated, down to this width.
+        most: The maximum width.
+        fills: The column takes the remaining width, but at least ``least``.
+        below: For the last column: its text is placed below its row if it does not fit behind the
+            others, or, if it may be truncated, if fewer than ``least`` characters would fit.
     """
 
     title: str = ""
@@ -86,7 +89,7 @@ class Table:
     ) -> None:
         """Choose the columns and their widths; ``head`` is the style of the titles."""
         self._columns, self._rows, self._look, self._head = columns, rows, display, head
-        # The width of each column by its place; those that are left out have none.
+        # Column widths by index; omitted columns have no entry.
         self.widths: dict[int, int] = {}
         last = len(columns) - 1
         remark = columns[last] if columns and columns[last].below else None
@@ -118,14 +121,14 @@ class Table:
                 self.widths[at] = min(width, self._columns[at].most or width)
 
     def _room(self) -> int:
-        """Return how many characters the columns leave of a line; negative: they do not fit."""
+        """Return the number of free characters in a line; negative if the columns do not fit."""
         return self._look.width - sum(self.widths.values()) - len(_GAP) * (len(self.widths) - 1)
 
     def head(self) -> list[str]:
         return self._block([column.title for column in self._columns], self._head, self._head)
 
     def row(self, texts: Sequence[str]) -> list[str]:
-        """Lay out a row, with what stands below it."""
+        """Lay out a row, with the text below it."""
         return self._block(texts, "", DIM)
 
     def lines(self) -> list[str]:
@@ -147,7 +150,7 @@ class Table:
 
 
 def format_pairs(rows: Iterable[tuple[str, str]], display: Display) -> Iterator[str]:
-    """Lay out names and values in two columns; no value, no row; long ones take several lines.
+    """Lay out names and values in two columns, long values on several lines; omit empty values.
 
     >>> rows = [("state", "FAILED"), ("note", "a " * 20 + "b")]
     >>> print("\\n".join(format_pairs(rows, Display(width=44))))
@@ -167,33 +170,33 @@ def format_pairs(rows: Iterable[tuple[str, str]], display: Display) -> Iterator[
 def format_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], display: Display
 ) -> list[str]:
-    """Lay out a table of texts; its last column, of remarks, is cut to fit.
+    """Lay out a table of texts; its last column, of remarks, is truncated to fit.
 
-    Where there is next to no room for a remark, it stands below its row.
+    If almost no width remains for a remark, it is placed below its row.
     """
     columns = [*map(Column, header[:-1]), Column(header[-1], least=_LEAST_BELOW, below=True)]
     return Table(columns, rows, display).lines()
 
 
 def format_next_steps(*verbs: tuple[str, str], display: Display) -> list[str]:
-    """Lay out what to type next: verbs with their arguments, and why; nothing without any."""
+    """Lay out suggested commands with their descriptions; return no lines if there are none."""
     width = max_text_width(verb for verb, _ in verbs)
     lines = [f"  hpcrun {verb:<{width}}  {dim(why, display)}".rstrip() for verb, why in verbs]
     return ["Next", *lines] if lines else []
 
 
 def paint(text: str, sgr: str, display: Display) -> str:
-    """Print a text with parameters of ECMA-48's SGR, where there are colours."""
+    """Apply SGR parameters (ECMA-48) to a text if the display has colours."""
     return f"\x1b[{sgr}m{text}{_RESET}" if display.colour and sgr and text else text
 
 
 def dim(text: str, display: Display) -> str:
-    """Print a text faintly, where there are colours."""
+    """Make a text faint if the display has colours."""
     return paint(text, DIM, display)
 
 
 def strip_colours(text: str) -> str:
-    r"""Take the colours off a text.
+    r"""Remove colour sequences from a text.
 
     >>> strip_colours("\x1b[1;31mFAILED\x1b[0m")
     'FAILED'
@@ -202,7 +205,7 @@ def strip_colours(text: str) -> str:
 
 
 def replace_unprintable(text: str, display: Display = _PIPE) -> str:
-    r"""Replace what could command a terminal, or what its encoding lacks, by question marks.
+    r"""Replace control characters, and characters that the encoding lacks, with question marks.
 
     >>> replace_unprintable("a\x1b[2J\u3042")
     'a?[2J\u3042'
@@ -215,7 +218,7 @@ def replace_unprintable(text: str, display: Display = _PIPE) -> str:
 
 
 def text_width(text: str) -> int:
-    r"""Count the columns that a text takes in a terminal.
+    r"""Count the columns that a text occupies in a terminal.
 
     >>> [text_width(text) for text in ("abc", "損失", "e\u0301", "\x1b[1mabc\x1b[0m")]
     [3, 4, 1, 3]
@@ -230,12 +233,12 @@ def text_width(text: str) -> int:
 
 
 def max_text_width(texts: Iterable[str]) -> int:
-    """Count the columns of the widest text, 0 without any."""
+    """Return the width of the widest text, or 0 without any."""
     return max(map(text_width, texts), default=0)
 
 
 def pad(text: str, width: int, *, right: bool = False) -> str:
-    """Fill a text up with blanks to ``width`` columns; ``right``: it stands at the right.
+    """Pad a text with blanks to ``width`` columns, on the left if ``right`` is set.
 
     >>> pad("損失", 6), pad("42", 4, right=True)
     ('損失  ', '  42')
@@ -245,7 +248,7 @@ def pad(text: str, width: int, *, right: bool = False) -> str:
 
 
 def cut_text(text: str, width: int) -> str:
-    r"""Keep the start of a text that fits into ``width`` columns.
+    r"""Return the longest prefix of a text that fits into ``width`` columns.
 
     >>> cut_text("abcdef", 4), cut_text("損失", 3), cut_text("\x1b[1mabc\x1b[0mdef", 2)
     ('abcd', '損', '\x1b[1mab\x1b[0m')
@@ -265,7 +268,7 @@ def cut_text(text: str, width: int) -> str:
 
 
 def truncate(text: str, width: int, display: Display) -> str:
-    """Cut the end of a text that is too long, and mark it by an ellipsis.
+    """Truncate the end of a text that is too long, and mark it with an ellipsis.
 
     >>> truncate("abcdef", 4, Display()), truncate("ab", 2, Display())
     ('abc…', 'ab')
@@ -283,7 +286,7 @@ def truncate(text: str, width: int, display: Display) -> str:
 
 
 def truncate_start(text: str, width: int, display: Display = _PIPE) -> str:
-    """Make a name printable and cut it to ``width`` columns; the end, where names differ, stays.
+    """Make a name printable and truncate it at the start, because names differ at the end.
 
     >>> truncate_start("runs/20261120-zero2/logs/0.log", 12)
     '…/logs/0.log'
@@ -302,9 +305,10 @@ def truncate_start(text: str, width: int, display: Display = _PIPE) -> str:
 
 
 def wrap(text: str, width: int, indent: int = 0, *, whole_words: bool = False) -> list[str]:
-    r"""Break a text into rows of at most ``width`` columns, all but the first indented.
+    r"""Wrap a text into rows of at most ``width`` columns, all but the first indented.
 
-    ``whole_words``: a longer word, such as a path, stays whole.
+    Args:
+        whole_words: Do not split words that are longer than a row, such as paths.
 
     >>> wrap("loss is nan at step 91", 12, 2)
     ['loss is nan', '  at step 91']
