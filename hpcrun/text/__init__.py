@@ -1,6 +1,6 @@
 """Text for terminals: numbers with units, tables, colours, widths.
 
-The package is pure: it accesses no files, processes, sockets, environment, clock or randomness.
+Pure: no access to files, processes, sockets, the environment, the clock or randomness.
 """
 
 from __future__ import annotations
