@@ -1,4 +1,4 @@
-"""Curve: what the logs of a run say, one value per step; long series are thinned."""
+"""The curve of a run: metrics with one value per step. Long series are thinned."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Point(NamedTuple):
 
 
 class Summary(Struct, frozen=True):
-    """A metric in numbers; ``min`` and ``max`` pass over nan, and are None if there is only nan."""
+    """Statistics of a metric; ``min`` and ``max`` ignore nan, and are None if only nan remains."""
 
     count: int
     first: Point
@@ -31,12 +31,19 @@ class Summary(Struct, frozen=True):
 
 
 class Series(Struct, frozen=True):
-    """One metric, one value per step, in the order of the run.
+    """The values of one metric, one per step, in the order of the run.
 
-    ``steps``: all None where the log has none. ``times``: seconds since 1970 by the log's own time
-    stamps, None where it has none. ``summary`` is of all points; of a very long log ``steps``,
-    ``values`` and ``times`` hold a limited number, lows and highs among them, and ``sample`` evenly
-    spaced values, at ``sample_steps``, for what lows and highs would distort.
+    For very long logs ``steps``, ``values`` and ``times`` contain a limited number of points, which
+    include the extremes.
+
+    Attributes:
+        steps: Step of each value; all None if the log has no steps.
+        values: The values.
+        times: Timestamps of the log in seconds since 1970; None if the log has none.
+        summary: Statistics of all points, including those not kept.
+        sample: Evenly spaced values of a thinned series, for statistics that the extremes would
+            bias; otherwise None.
+        sample_steps: The steps of ``sample``.
     """
 
     steps: list[int | None]
@@ -48,7 +55,7 @@ class Series(Struct, frozen=True):
 
     @property
     def thinned(self) -> bool:
-        """Whether points were left out."""
+        """Whether points were dropped."""
         return len(self.values) < self.summary.count
 
 
@@ -68,7 +75,7 @@ def build_series(
 
 
 def summarize(places: NDArray[Any], column: Floats) -> Summary:
-    """Put a metric in numbers; ``places``: its steps."""
+    """Compute the statistics of a metric from its steps and values."""
 
     def point(index: int) -> Point:
         return Point(places.item(index), column.item(index))
@@ -76,16 +83,20 @@ def summarize(places: NDArray[Any], column: Floats) -> Summary:
     def first(value: float) -> Point | None:
         return None if math.isnan(value) else point(int((column == value).argmax()))
 
-    low, high = np.fmin.reduce(column), np.fmax.reduce(column)  # nan if there is nothing else
+    low, high = np.fmin.reduce(column), np.fmax.reduce(column)  # nan if all values are nan
     return Summary(len(column), point(0), point(-1), first(low), first(high))
 
 
 class Restart(Struct, frozen=True):
     """A further attempt of a run, or a resumption within one log.
 
-    ``lost_at``: the last step that was logged before; ``resumed_at``: the first one after, None
-    if this attempt logged no training loss, or none with a step; ``replayed``: how many steps were
-    done again (0 where the log has no steps). ``cause``: what ended the attempt before, in words.
+    Attributes:
+        attempt: Index of the attempt.
+        lost_at: Last step that was logged before the restart.
+        resumed_at: First step that was logged afterwards; None if this attempt logged no training
+            loss with a step.
+        replayed: Number of steps that were repeated; 0 if the log has no steps.
+        cause: Why the previous attempt ended, as text.
     """
 
     attempt: int
@@ -98,8 +109,11 @@ class Restart(Struct, frozen=True):
 class Curve(Struct, frozen=True):
     """The metrics of a run by name, and its restarts.
 
-    ``total_steps``: how many steps the run will have, where the log shows it. ``notes``: what was
-    decided where the log could be read in two ways, for people.
+    Attributes:
+        metrics: Series by name.
+        restarts: Further attempts and resumptions, in order.
+        total_steps: Planned number of steps, or None if the log does not show it.
+        notes: How ambiguities of the log were resolved, for the user.
     """
 
     metrics: dict[str, Series]
@@ -108,9 +122,9 @@ class Curve(Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
     def arrays(self, name: str) -> tuple[Floats, Floats, Floats]:
-        """Return a metric's steps, nan where they are not known, its values and its times.
+        """Return steps (nan if unknown), values and times of a metric.
 
-        Empty ones, if the log has no such metric, or no times.
+        The arrays are empty if the log lacks the metric; the times are empty if it has none.
         """
         times = self.metrics[name].times if name in self.metrics else None
         columns = self.steps(name), self.values(name), times or []
@@ -118,20 +132,20 @@ class Curve(Struct, frozen=True):
         return steps, values, moments
 
     def steps(self, name: str) -> list[int | None]:
-        """Return a metric's steps; none if the log has no such metric."""
+        """Return the steps of a metric; empty if the log lacks it."""
         return self.metrics[name].steps if name in self.metrics else []
 
     def values(self, name: str) -> list[float]:
-        """Return a metric's values; none if the log has no such metric."""
+        """Return the values of a metric; empty if the log lacks it."""
         return self.metrics[name].values if name in self.metrics else []
 
     def summary(self, name: str) -> Summary | None:
-        """Return a metric in numbers, None if the log has no such metric."""
+        """Return the statistics of a metric, or None if the log lacks it."""
         return self.metrics[name].summary if name in self.metrics else None
 
 
 def is_increasing(steps: Sequence[int | None] | NDArray[Any]) -> bool:
-    """Return whether all steps are known and each is higher than the one before it.
+    """Return True if all steps are known and strictly increasing.
 
     >>> is_increasing([1, 2, 5]), is_increasing([1, 1]), is_increasing([None, 1])
     (True, False, False)

@@ -139,8 +139,15 @@ def derive_curve(store: Store, build: Callable[..., Series] = build_series) -> C
 class MetricPoints(NamedTuple):
     """The points of one metric: one for each step, in the order of the run.
 
-    ``axis`` and ``source`` say how their steps were found. ``which`` are the indices of the points
-    among the values of all ``rows``. ``times``: nan where unknown. ``epochs``: those of the passes.
+    Attributes:
+        axis: The axis on which the points are ordered.
+        source: The origin of the steps.
+        values: The value of each point.
+        rows: The rows that contain the points.
+        which: Indices of the points among the values of all ``rows``.
+        steps: The step of each point.
+        times: The timestamp of each point in seconds; nan if unknown.
+        epochs: Epochs of the passes that the points belong to.
     """
 
     axis: StepAxis
@@ -175,8 +182,14 @@ class MetricPoints(NamedTuple):
 class LogCounter(Struct, eq=False):
     """The progress that one log shows on one axis.
 
-    ``counted``: the rows that show the progress. ``turns``: where their counter falls.
-    ``counter``: its state at the end of the log. ``begins``: run and epoch at the start of the log.
+    Attributes:
+        log: The log.
+        rows: Its rows on the axis.
+        counted: The steps of the rows that show the progress, or None.
+        rows_by_name: The rows by metric.
+        counter: State of the step counter at the end of the log.
+        begins: Run and epoch at the start of the log.
+        turns: Positions at which the counter falls.
     """
 
     log: LogSteps
@@ -615,7 +628,7 @@ class MetricChooser:
         return losses is not None and losses.axis is self.in_order
 
     def is_logged_once_per_epoch(self, column: MetricPoints | None) -> bool:
-        """Return True if the metric is logged once per epoch: its step then says nothing."""
+        """Return True if a metric is logged once per epoch, so its step is uninformative."""
         if column is None or not self.within_epoch or column.axis is not self.by_step:
             return False
         return len(column.values) == len(column.epochs) > 1

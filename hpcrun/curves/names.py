@@ -1,4 +1,4 @@
-"""Canonical names of metrics, and the words by which logs say where a value stands.
+"""Canonical names of metrics, and the spellings of metrics, steps, epochs and splits in logs.
 
     loss                 training loss
     eval_loss            loss on the evaluation split
@@ -9,15 +9,15 @@
     step_seconds         duration of one optimizer step, seconds
     memory_bytes         device memory, bytes (2**30 to the GiB)
     loss_scale           factor by which mixed precision scales the loss
-    epoch                how far the passes over the data have come; with step, where a row stands
+    epoch                number of passes over the data; step and epoch are the position of a row
 
-Every other name stays as a log has it.
+All other names are kept as logged.
 
-Of how logs spell these, a key is taken apart into words: a word may name the split (``train/loss``,
-``loss_val``), some only say how the number was taken (``avg``, ``running``, ``step``), and what is
-left must be a spelling that the tables hold, whole. So ``loss_weight``, ``lm loss PPL`` and
-``min_lr`` are neither loss nor lr. Where a line has one metric in several spellings, the plainest
-is meant (``Spelling.rank``).
+To recognize the spellings of these metrics, a key is split into words. Words that name the split
+(``train/loss``, ``loss_val``) and words that describe how the number was computed (``avg``,
+``running``, ``step``) are removed. The remaining words must match a spelling in the tables exactly,
+so that ``loss_weight``, ``lm loss PPL`` and ``min_lr`` are neither loss nor lr. If a line contains
+several spellings of one metric, the most basic one is used (``Spelling.rank``).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from hpcrun.patterns import pattern_of
 LOSS = "loss"
 EVAL_LOSS = "eval_loss"
 TEST_LOSS = "test_loss"
-TRAIN_LOSS = "eval_train_loss"  # what an evaluation finds on the training's data
+TRAIN_LOSS = "eval_train_loss"  # loss of an evaluation on training data
 LR = "lr"
 GRAD_NORM = "grad_norm"
 TOKENS_PER_SECOND = "tokens_per_second"
@@ -44,15 +44,15 @@ LOSS_SCALE = "loss_scale"
 EPOCH = "epoch"
 
 LOSSES = frozenset({LOSS, EVAL_LOSS, TEST_LOSS})
-# A line is a measurement only if it measures something: a rate schedule (lr) stands in
-# configurations as well, beside words such as step, so lr and epoch alone prove nothing.
+# Metrics that identify a line as a measurement. Learning rate and epoch are excluded, because
+# configurations contain them too, next to words such as "step".
 MEASURED = LOSSES | {GRAD_NORM, TOKENS_PER_SECOND, SAMPLES_PER_SECOND, STEP_SECONDS, MEMORY_BYTES}
-# What a run has but once: an evaluation's lr is the run's.
+# Metrics that do not depend on the split: the learning rate on an evaluation line is the run's.
 OF_THE_RUN = frozenset({LR, MEMORY_BYTES, LOSS_SCALE, EPOCH})
 
 
 def words(text: str) -> frozenset[str]:
-    """Part a list of words.
+    """Split text at whitespace into a set of words.
 
     >>> sorted(words("loss lr"))
     ['loss', 'lr']
@@ -71,13 +71,14 @@ _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z][a-z])")
 _NOT_WORD = re.compile(r"[^\w@+]+|_+")
 
 
-# All as ``fold`` gives them.
+# Spellings in the normalized form that ``fold`` returns.
 SPLIT_SPELLINGS = words("split phase mode stage type kind subset partition dataset event job_type")
 RANK_SPELLINGS = words("rank global_rank")
 TOTAL_SPELLINGS = words("total_steps max_steps total_iters max_iters num_steps n_batches")
 
-# Step and epoch with their ranks: the lowest on a line is its place. A counter of the whole run is
-# trusted over one that may count within an epoch, and that over one of batches.
+# Spellings of steps and epochs in order of rank; the one of lowest rank on a line is used. Counters
+# of the whole run precede counters that may restart with each epoch, and these precede counters of
+# batches.
 _STEPS = (
     "global_step train_global_step trainer_global_step training_global_step global_iteration "
     "global_iter acc_iter num_updates train_num_updates valid_num_updates step steps train_step "
@@ -90,7 +91,7 @@ _STEPS = (
 _EPOCHS = (
     "epoch época epoca train_epoch epch ep trainer_epoch end_of_epoch epoch_loaded epoch_epoch"
 )
-# A counter may say that it counts: batch_id, cur_iter, "Epoch no. 3".
+# Affixes of counters: batch_id, cur_iter, "Epoch no. 3".
 _FORMS = words("{}_num {}_no {}_nr {}_number {}_id {}_idx {}_index {}_i cur_{} curr_{} current_{}")
 
 
@@ -104,7 +105,7 @@ STEP_RANK, EPOCH_RANK = _ranked(_STEPS), _ranked(_EPOCHS)
 
 @lru_cache(maxsize=8192)
 def fold(spelling: str) -> str:
-    """Fold case and all that parts words.
+    """Normalize a spelling to lower-case words joined by underscores.
 
     >>> fold("Grad Norm"), fold("train/loss"), fold("CurrSamplesPerSec")
     ('grad_norm', 'train_loss', 'curr_samples_per_sec')
@@ -113,7 +114,7 @@ def fold(spelling: str) -> str:
     return _NOT_WORD.sub("_", parted).strip("_")
 
 
-# Words of other languages that logs use; the longest that fits is taken.
+# Translations of words of other languages that occur in logs; the longest match is replaced.
 _FOREIGN = dict(
     pair.split("=")
     for pair in words(
@@ -139,12 +140,12 @@ _FOREIGN = dict(
         "validación=valid validacion=valid validação=valid validacao=valid валидация=valid"
     )
 )
-# Those of East Asia, from あ on, stand without blanks between them.
+# East Asian words (code points from あ on) are written without spaces, so they match anywhere.
 _LONG = sorted(_FOREIGN, key=len, reverse=True)
 _EASTERN = pattern_of("|".join(word for word in _LONG if word >= "あ"))
 _WESTERN = pattern_of(rf"(?<![^\W_])(?:{'|'.join(w for w in _LONG if w < 'あ')})(?![^\W_])", re.I)
 _HANGUL, _LETTERS = pattern_of("[가-힣]+"), pattern_of(r"[^\W\d_]+")
-# "the third epoch", with a numeral: 第3轮, 第 3/10 个epoch.
+# Chinese ordinals, "the 3rd epoch": 第3轮, 第 3/10 个epoch.
 _ORDINAL = pattern_of(
     r"第\s?(\d{1,15}(?:\s?/\s?\d{1,15})?)\s?[个次]?\s?(轮|步|批次|迭代|[A-Za-z]{2,12})"
 )
@@ -155,7 +156,7 @@ _FULL_WIDTH = str.maketrans(
 
 
 def in_english(text: str) -> str:
-    """Put the words of other languages on a line into English.
+    """Translate the known words of other languages on a line into English.
 
     >>> in_english("第3轮 | 当前损失值：10.5，准确率：95％")
     'epoch 3 | current loss : 10.5, accuracy : 95%'
@@ -171,12 +172,13 @@ def in_english(text: str) -> str:
         text = _ORDINAL.sub(r"\2 \1", text)
         text = _EASTERN.sub(lambda word: f" {_FOREIGN[word.group()]} ", text)
         text = " ".join(text.split())
-    # Other words of Korean, whose endings touch numbers; in the head of a table they are names.
+    # Remove untranslated Korean words, because particles are attached to numbers. Lines without
+    # numbers may be table headers, in which such words are column names.
     return _HANGUL.sub("", text).strip() if any(map(str.isdecimal, text)) else text
 
 
 def decode(line: bytes) -> str:
-    """Decode a line of a log; what is no UTF-8 is Chinese if it has words of that.
+    """Decode a line as UTF-8, or as GB 18030 if it then contains known Chinese words.
 
     >>> decode("损失".encode("gb18030")), decode("café".encode("latin-1"))
     ('损失', 'caf\ufffd')
@@ -189,7 +191,7 @@ def decode(line: bytes) -> str:
 
 
 def name_in(split: str, name: str) -> str:
-    """Return the name of a metric in a split: what an evaluation took is not a training step's.
+    """Return the name of a metric in a split, so that evaluation and training are kept apart.
 
     >>> name_in("eval", "loss"), name_in("eval", "eval_loss"), name_in("eval", "lr")
     ('eval_loss', 'eval_loss', 'lr')
@@ -203,7 +205,7 @@ def name_in(split: str, name: str) -> str:
 
 @lru_cache(maxsize=8192)
 def split_of(name: str) -> str:
-    """Return the split that a name names, "" if none.
+    """Return the split that a metric name contains, or "".
 
     >>> split_of("val/acc"), split_of("accuracy"), split_of("train_runtime")
     ('eval', '', 'train')
@@ -226,7 +228,7 @@ _SCORES = words(
 
 @lru_cache(maxsize=8192)
 def is_loss_name(name: str) -> bool:
-    """Say whether a name is that of some loss.
+    """Return True if a name denotes a loss of any kind.
 
     >>> is_loss_name("actor/pg_loss"), is_loss_name("loss_scale"), is_loss_name("l_pix")
     (True, False, True)
@@ -239,7 +241,7 @@ def is_loss_name(name: str) -> bool:
 
 @lru_cache(maxsize=8192)
 def is_score_name(name: str) -> bool:
-    """Say whether a name is that of something that only a model under training or test has.
+    """Return True if a name denotes a quality measure of a model, such as accuracy.
 
     >>> is_score_name("val/acc"), is_score_name("rewards/mean"), is_score_name("batch_size")
     (True, True, False)
@@ -249,11 +251,14 @@ def is_score_name(name: str) -> bool:
 
 
 class Spelling(Struct, frozen=True):
-    """What a spelling names.
+    """The meaning of a spelling.
 
-    The value in the metric's unit is the printed one times ``factor``, or ``factor`` divided by it
-    where ``inverse`` (steps per second). ``split`` is "" where the spelling does not say. Of
-    several spellings of one metric in a line the one of lowest ``rank`` is meant.
+    Attributes:
+        name: Canonical name of the metric.
+        factor: Factor that converts printed values to the metric's unit.
+        inverse: Whether the value is ``factor`` divided by the printed value (steps per second).
+        split: Split that the spelling contains, or "".
+        rank: Of several spellings of one metric on a line, the one of lowest rank is used.
     """
 
     name: str
@@ -263,14 +268,14 @@ class Spelling(Struct, frozen=True):
     rank: int = 0
 
     def scale(self, value: float) -> float:
-        """Bring a printed value to the metric's unit."""
+        """Convert a printed value to the metric's unit."""
         if self.inverse:
             return self.factor / value if value else float("inf")
         return value * self.factor
 
 
 def _spell(spellings: dict[str, str]) -> dict[str, Spelling]:
-    """Rank the spellings of metrics, the plainest first; those behind a bar are far from plain."""
+    """Rank spellings by their order; spellings after a "|" get ranks that are higher by 100."""
     return {
         spelling: Spelling(name, rank=100 * distance + 2 * place)
         for name, listed in spellings.items()
@@ -279,7 +284,7 @@ def _spell(spellings: dict[str, str]) -> dict[str, Spelling]:
     }
 
 
-# What is counted by the second; "per" and the device are left out.
+# Nouns of rates per second; "per" and names of devices are removed before the comparison.
 _RATES = {
     TOKENS_PER_SECOND: "tokens token toks tok words",
     SAMPLES_PER_SECOND: "samples sample images image imgs img examples sequences seqs ins "
@@ -292,7 +297,7 @@ _STEP_UNITS = {
     **dict.fromkeys(words("us usec µs μs"), 1e-6),
 }
 
-# Folded spellings with all that they say; what varies freely (split, avg) is not in them.
+# Meaning by folded spelling, without words for splits and averages, which vary freely.
 _TABLE: dict[str, Spelling] = {
     f"{noun}_{second}": Spelling(name, inverse=name == STEP_SECONDS)
     for name, nouns in _RATES.items()
@@ -306,7 +311,8 @@ _TABLE |= {
 }
 _TABLE |= _spell(
     {
-        # Behind the bar objectives by their own name; in reinforcement learning the policy's.
+        # After the "|": losses named after their objective; policy losses of reinforcement
+        # learning.
         LOSS: "loss total_loss all_loss overall_loss loss_total tot_loss loss_all lm_loss "
         "lm_loss_value loss_value totalloss loss_total_loss | gpt_loss sft_loss dpo_loss "
         "kto_loss ce_loss cross_entropy_loss crossentropyloss nll_loss actor_loss "
@@ -322,8 +328,8 @@ _TABLE |= _spell(
     }
 )
 
-# Spellings that say nothing of the unit: known where the value or a word behind carries one
-# ("312ms", "48GiB", step_time_ms). The plainest first, of memory the peak.
+# Spellings without a unit, which are recognized only if the value or the key contains one ("312ms",
+# "48GiB", step_time_ms). The most basic spellings come first; peak memory precedes other memory.
 _OPEN = _spell(
     {
         STEP_SECONDS: "step_time iter_time iteration_time time_per_step time_per_iteration "
@@ -337,10 +343,10 @@ _OPEN = _spell(
         "cuda_memory cuda_mem vram gpu_mem_used memory_used",
     }
 )
-# A plain "time" is a step's only in units that nothing longer is given in.
+# "time" denotes a step time only in units below a second, in which no longer times are printed.
 _RANK_OF_TIME = 40
 
-# What is the loss where nothing is called so: the first of these.
+# Metrics that stand in for the loss in logs without a metric of that name; the first is preferred.
 _STAND_INS = _spell(
     {
         LOSS: "cross_entropy crossentropy xent ce nll objective criterion sum_loss loss_sum "
@@ -350,7 +356,7 @@ _STAND_INS = _spell(
         "g_gan g_a l1 error"
     }
 )
-# Words that only say how a number was taken, and how far they lead away from the plain metric.
+# Words that describe how a number was computed, and how much each raises the rank of a spelling.
 _MODIFIERS = {
     word: away
     for away, listed in (
@@ -365,20 +371,20 @@ _MODIFIERS = {
 }
 _GLUED_LOSS = pattern_of(r"(train|trn|tr|valid|vali|val|dev|eval|test|te)loss(?![a-z])")
 _SETS = words("set data dataset split")
-# An lr may be that of an optimizer's first group.
+# Suffixes of learning rates of an optimizer's first parameter group, and their rank.
 _OPTIMIZERS = dict.fromkeys(
     words("x adam adamw sgd fusedadam lion muon group group0 pg pg0 0 scheduler"), 2
 )
-# Some splits are named so only beside another word.
+# These abbreviations denote a split only in combination with another word.
 _SPLITS_BESIDE = {**SPLITS, "tr": "train", "va": "eval"}
-# "time (ms)", "time in ms", and what the value is printed in units of: "train/lr(1e-3)".
+# Units within keys: "time (ms)", "time in ms", and factors: "train/lr(1e-3)".
 _UNIT_IN_KEY = pattern_of(
     r"^(.*?\w)[ _]*(?:[(\[][ ]?([\w/%]{1,16}|1[eE]-\d{1,2})[ ]?[)\]]|[ ]in[ ](\w{1,8}))$"
 )
 _FACTOR = pattern_of(r"1[eE]-?\d{1,2}")
 
-# Unit as printed, in lower case -> metric whose unit it scales to, factor. GB is 10**9 bytes and
-# GiB 2**30: many programs print GB for GiB, which no log shows; the text is taken at its word.
+# Metric and conversion factor by lower-case unit. GB is 10**9 bytes and GiB 2**30 bytes. Many
+# programs print GB for GiB, but logs do not show this, so the printed unit is used.
 UNITS: dict[str, tuple[str, float]] = {
     **{unit: (STEP_SECONDS, factor) for unit, factor in _STEP_UNITS.items()},
     **dict.fromkeys(("m", "min", "mins", "minutes"), (STEP_SECONDS, 60.0)),
@@ -391,7 +397,7 @@ _COUNTS = {"k": 1e3, "m": 1e6, "b": 1e9}
 
 @lru_cache(maxsize=8192)
 def spelling_of(key: str) -> Spelling | None:
-    """Return what a key names, None if it is no known spelling.
+    """Return the meaning of a key without regard to units, or None if the spelling is unknown.
 
     >>> spelling_of("train/loss").name, spelling_of("Avg Valid Loss").split
     ('loss', 'eval')
@@ -400,13 +406,13 @@ def spelling_of(key: str) -> Spelling | None:
     """
     known = _look_up(_GLUED_LOSS.sub(r"\1_loss", fold(key)), _TABLE)
     if known and known.name == LOSS and "loss/value" in key.lower():
-        return None  # what a critic makes of it
-    # "step_s" may well be a step's seconds; "step/s" and "steps_per_s" are not.
+        return None  # the loss of a value function (critic)
+    # "step_s" may mean seconds per step, unlike "step/s" and "steps_per_s".
     return None if known and known.inverse and "/" not in key and "per" not in key else known
 
 
 def stand_in_rank(name: str) -> int | None:
-    """Return how well a metric stands for a loss that is not there, the lowest best; None: not.
+    """Return how well a metric can stand in for a missing loss: the lowest rank is best, or None.
 
     >>> stand_in_rank("Cross entropy") < stand_in_rank("Generator Loss"), stand_in_rank("accuracy")
     (True, None)
@@ -416,7 +422,7 @@ def stand_in_rank(name: str) -> int | None:
 
 
 def _look_up(folded: str, table: dict[str, Spelling]) -> Spelling | None:
-    """Look for the words that are left when split and modifiers are gone."""
+    """Look up the words of a key that remain after removing splits and modifiers."""
     if known := table.get(folded):
         return known
     parts = folded.split("_")
@@ -431,7 +437,7 @@ def _look_up(folded: str, table: dict[str, Spelling]) -> Spelling | None:
             away += 2 * (part == "losses")
             left.append(part.replace("losses", "loss"))
         elif split not in ("", named):
-            return None  # what an evaluation found on the training data
+            return None  # two splits: an evaluation on training data
         else:
             split, away = named, away + 1
     if left == ["cost"] and (not split or "on" in parts):  # a "training cost" may be in seconds
@@ -446,7 +452,7 @@ def _look_up(folded: str, table: dict[str, Spelling]) -> Spelling | None:
 
 
 def _with_unit(key: str, unit: str) -> Spelling | None:
-    """Return what a key names whose value carries a unit, None if the two do not go together."""
+    """Return the meaning of a key whose value has a unit, or None if they are incompatible."""
     if "/" in unit and (rate := spelling_of(unit)):
         return rate
     if unit[1:2] == " " and (rate := spelling_of(unit[2:])):  # 12.3K tokens/s
@@ -468,7 +474,7 @@ def _with_unit(key: str, unit: str) -> Spelling | None:
 
 
 def name_of(key: str) -> str:
-    """Return the metric that a key names, "" if none.
+    """Return the canonical name of the metric that a key denotes, or "".
 
     >>> name_of("Train Loss"), name_of("gamma")
     ('loss', '')
@@ -479,9 +485,10 @@ def name_of(key: str) -> str:
 
 @lru_cache(maxsize=8192)
 def metric_of(key: str, unit: str = "") -> Spelling | None:
-    """Return what a key names; the unit may stand behind the value or in the key.
+    """Return the meaning of a key, with the unit given separately or contained in the key.
 
-    None if the key is unknown, or does not go together with the unit.
+    Returns:
+        None if the key is unknown or incompatible with the unit.
 
     >>> metric_of("elapsed time per iteration (ms)").factor, metric_of("mem_gb").factor
     (0.001, 1000000000.0)

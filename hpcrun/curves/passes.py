@@ -1,6 +1,6 @@
-"""Follow a step counter through a log: what its falls mean.
+"""Follow a step counter through a log, and interpret each decrease of the counter.
 
-The step of a training mostly rises. Where it falls:
+The step of a training mostly rises. If it falls:
 
 - The epoch has grown: the counter counts within the epoch, and a new *pass* begins.
 - A mark says that the job was requeued or resumed: steps from this one on are *repeated*.
@@ -11,13 +11,13 @@ The step of a training mostly rises. Where it falls:
   step (a closing summary, the best checkpoint) is no resumption, and neither are several processes
   that print with a delay.
 - It falls to its start, or to the first step of another distance: another run in the same file, or
-  another epoch of a log that names none. That takes more than two logged steps, unless the counter
-  falls only to its very first step; then each such row begins a run. A progress bar that was full
-  begins its next pass at once, and so does a training of another length.
+  another epoch of a log without epochs. This requires more than two logged steps, unless the
+  counter falls only to its very first step; then each such row begins a run. A progress bar that
+  was full begins its next pass at once, and so does a training of another length.
 
-Two cases cannot be told apart: a job that was requeued from scratch into the same file, without a
-message, looks like another run. A job that was resumed at most two logged steps back shows no
-restart, but its values are the later ones all the same.
+Two cases cannot be distinguished. A job that was requeued from scratch into the same file without a
+message is treated as another run. A job that was resumed at most two logged steps back shows no
+restart, but its later values are used nevertheless.
 """
 
 from __future__ import annotations
@@ -53,9 +53,12 @@ class Position(NamedTuple):
 class CounterTurn(NamedTuple):
     """An offset in a log from which on rows belong to another run, epoch, or resumption.
 
-    ``run``: index of the run in the file. ``at``: the position at which the counter continues.
-    ``reached``: the highest position before; None where only the next epoch begins. ``replayed``:
-    number of repeated steps; None where another run begins.
+    Attributes:
+        offset: Byte offset in the log.
+        run: Index of the run in the file.
+        at: Position at which the counter continues.
+        reached: Highest position before; None if only the next epoch begins.
+        replayed: Number of repeated steps; None if another run begins.
     """
 
     offset: int
@@ -73,10 +76,14 @@ class CounterTurn(NamedTuple):
 class CountedSteps(NamedTuple):
     """The steps on the lines of a log, as columns.
 
-    ``offsets``: bytes at which the lines begin. ``epochs``: nan where unknown, None if no line has
-    one. ``total``: the largest total number of steps. ``lengths``: the number of steps of the
-    training that each line belongs to, or of its epochs, -1 where unknown; None unless the log has
-    several trainings. ``is_bar``: the lines are drawings of a progress bar.
+    Attributes:
+        offsets: Byte offsets of the lines.
+        steps: Step of each line.
+        epochs: Epoch of each line, nan if unknown; None if no line has an epoch.
+        total: Largest total number of steps.
+        lengths: Number of steps of the training (or of its epochs) that each line belongs to, -1 if
+            unknown; None unless the log contains several trainings.
+        is_bar: Whether the lines are drawings of a progress bar.
     """
 
     offsets: Ints
@@ -90,9 +97,13 @@ class CountedSteps(NamedTuple):
 class StepCounter(Struct):
     """The state of a step counter.
 
-    ``begun`` and ``highest``: first and highest position of the run, None before the first step.
-    ``recent``: the last three highest steps. ``ends``: epoch -> its last step. ``behind``: number
-    of rows at earlier steps that meant nothing.
+    Attributes:
+        run: Index of the run in the file.
+        begun: First position of the run; None before the first step.
+        highest: Highest position of the run; None before the first step.
+        recent: The last three highest steps.
+        ends: Last step by epoch.
+        behind: Number of ignored rows at earlier steps.
     """
 
     run: int = 0
@@ -320,7 +331,7 @@ def _gaps(steps: Sequence[int]) -> list[int]:
 
 
 def _is_regular(climb: Sequence[Position], recent: Sequence[int]) -> bool:
-    """Return True if steps follow_counter each other as evenly as a counter's do."""
+    """Return True if the distances between steps are as regular as those of a counter."""
     gaps = _gaps([at.step for at in climb])
     return max(gaps) <= 1.5 * max([min(gaps), *_gaps(recent)])
 
