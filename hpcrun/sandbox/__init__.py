@@ -1,4 +1,4 @@
-"""A real Slurm on this machine, without root, to try jobs on."""
+"""A real Slurm on this machine, without root, for testing jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sandbox is to be, and the texts that make it so: Slurm's configuration, the profile."""
+"""The shape of a sandbox, and its configuration files: those of Slurm and the cluster profile."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from hpcrun.sandbox.directory import MAX_NODES, SandboxFiles
 PARTITION = "sandbox"
 MAX_GPUS_PER_NODE = 16
 MEMORY_MB = 4 * 1024 * 1024
-# Slurm's default MaxJobId is 67043328; the room above is left for the jobs.
+# Slurm's default MaxJobId is 67043328; the remaining ids are left for the jobs.
 LAST_FIRST_JOB_ID = 60_000_000
 
 
 class NodeKind(Struct, frozen=True, kw_only=True):
-    """Nodes that are alike: how many, and what each claims to have.
+    """A group of identical nodes and their configured resources.
 
-    ``gpu_type`` is the type of its gres, ``feature`` what --constraint names; "" for none.
+    Attributes:
+        gpu_type: The type of the gpu gres; "" for none.
+        feature: The feature for --constraint; "" for none.
     """
 
     partition: str = PARTITION
@@ -35,7 +37,7 @@ class NodeKind(Struct, frozen=True, kw_only=True):
 
 
 class SandboxPartition(Struct, frozen=True, kw_only=True):
-    """A partition's name and limits, as slurm.conf spells them."""
+    """A partition's name and limits, in the format of slurm.conf."""
 
     name: str = PARTITION
     options: tuple[str, ...] = ("MaxTime=UNLIMITED",)
@@ -43,11 +45,15 @@ class SandboxPartition(Struct, frozen=True, kw_only=True):
 
 
 class SandboxShape(Struct, frozen=True, kw_only=True):
-    """All that is asked of a sandbox.
+    """The requested configuration of a sandbox.
 
-    ``profile``: YAML of its cluster profile, beyond where Slurm is. ``like``: the profile that it
-    is modelled on, "" for none; memory is counted then, as clusters do. ``settings`` are further
-    lines of slurm.conf. A queue without nodes of its own has those of all.
+    A partition without nodes of its own contains the nodes of all partitions.
+
+    Attributes:
+        profile: YAML for its cluster profile, in addition to the location of Slurm.
+        like: The profile on which it is modelled, "" for none. Memory is a consumable resource
+            then, as on clusters.
+        settings: Additional lines for slurm.conf.
     """
 
     kinds: tuple[NodeKind, ...]
@@ -88,7 +94,10 @@ def describe_size(nodes: int, gpus_per_node: int, like: str) -> str:
 
 
 def plain_shape(nodes: int, gpus_per_node: int) -> SandboxShape:
-    """Return one partition of nodes that are all alike. Raises InputError when it is too large.
+    """Return a shape with one partition of identical nodes.
+
+    Raises:
+        InputError: The shape is too large.
 
     >>> plain_shape(2, 4).nodes, plain_shape(2, 4).gpus_per_node
     (2, 4)
@@ -115,7 +124,7 @@ gpu_types:
 
 
 def node_names(nodes: int) -> list[str]:
-    """Name the nodes.
+    """Return the names of the nodes.
 
     >>> node_names(2)
     ['node1', 'node2']
@@ -124,7 +133,7 @@ def node_names(nodes: int) -> list[str]:
 
 
 def cpus_per_node(gpus_per_node: int) -> int:
-    """Return the CPUs that a node claims to have, whatever the machine has.
+    """Return the configured CPUs of a node, which do not depend on the machine.
 
     >>> cpus_per_node(0), cpus_per_node(4)
     (8, 16)
@@ -133,12 +142,12 @@ def cpus_per_node(gpus_per_node: int) -> int:
 
 
 def first_job_id(unix_time: float, root: Path) -> int:
-    """Return the id of the first job of a sandbox in ``root`` that starts at that time (seconds).
+    """Return the first job id of a sandbox in ``root`` that starts at a time in seconds.
 
-    One id per second: a later sandbox does not give the ids of an earlier one again, which had
-    fewer jobs than seconds, so that an id still names one run after ``down`` and ``up``. The ids
-    come round again after 694 days. Sandboxes in two places begin far apart, though they start in
-    one second: they share this machine's ports, and a job takes its port from its id.
+    Ids advance by one per second. As long as a sandbox has fewer jobs than seconds, the next one
+    does not reuse its ids, and an id still identifies one run after ``down`` and ``up``. The ids
+    repeat after 694 days. Sandboxes in different directories start far apart even in the same
+    second, because they share this machine's ports and a job derives its port from its id.
 
     >>> here, there = Path("/tmp/s"), Path("/tmp/t")
     >>> first_job_id(1_800_000_001, here) - first_job_id(1_800_000_000, here)
@@ -160,7 +169,11 @@ def slurm_conf(
     ports: Sequence[int],
     first_job: int,
 ) -> str:
-    """Write slurm.conf; ``ports`` are slurmctld's and then one for each node."""
+    """Return slurm.conf.
+
+    Args:
+        ports: The port of slurmctld, followed by one port for each node.
+    """
     nodes: list[str] = []
     of_queue: dict[str, list[str]] = {queue.name: [] for queue in shape.queues}
     for (kind, name), port in zip(shape.each(), ports[1:], strict=True):
@@ -173,7 +186,7 @@ def slurm_conf(
         _queue_line(queue, of_queue[queue.name] or everywhere) for queue in shape.queues
     )
     settings = "".join(f"{line}\n" for line in shape.settings)
-    # A job that a cluster would never start is refused, as most clusters do.
+    # Jobs that a cluster would never start are rejected at submission, as on most clusters.
     strict = ("CR_Core_Memory", "ALL") if shape.like else ("CR_Core", "NO")
     return f"""\
 # A Slurm of one user on one machine. Written by `hpcrun sandbox up`.
@@ -236,7 +249,7 @@ def _queue_line(queue: SandboxPartition, nodes: Sequence[str]) -> str:
 
 
 def gres_conf(layout: SandboxFiles, shape: SandboxShape) -> str:
-    """Write gres.conf: device files that exist, for GPUs that do not.
+    """Return gres.conf, which maps nonexistent GPUs to existing device files.
 
     >>> kind = NodeKind(nodes=2, cpus=16, gpus=4, gpu_type="a100")
     >>> print(gres_conf(SandboxFiles(Path("/tmp/s")), SandboxShape(kinds=(kind,))), end="")
@@ -252,9 +265,9 @@ def gres_conf(layout: SandboxFiles, shape: SandboxShape) -> str:
 
 
 def cgroup_conf(version: tuple[int, int]) -> str:
-    """Write cgroup.conf: from 24.11 on an option makes Slurm leave cgroups alone.
+    """Return cgroup.conf, which disables cgroups with an option of Slurm 24.11 and later.
 
-    Older releases refuse the key and want an empty file.
+    Older releases reject the key and need an empty file.
 
     >>> cgroup_conf((22, 5)), cgroup_conf((24, 11))
     ('', 'CgroupPlugin=disabled\\n')
@@ -263,7 +276,7 @@ def cgroup_conf(version: tuple[int, int]) -> str:
 
 
 def cluster_profile(layout: SandboxFiles, shape: SandboxShape) -> str:
-    """Write the cluster profile (YAML) that makes hpcrun use this sandbox."""
+    """Return the cluster profile (YAML) that selects this sandbox."""
     about = f"Slurm on this machine: {shape.about()}, in name only"
     return f"""\
 # Written by `hpcrun sandbox up`; `hpcrun sandbox down` removes it.

@@ -1,4 +1,4 @@
-"""The directory of a sandbox: its files, that it is the user's own, and one user at a time."""
+"""The directory of a sandbox: its files, the check of its owner, and its lock."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from hpcrun.errors import HpcrunError, InputError
 from hpcrun.ownership import describe_insecure_path, is_own
 
 MAX_NODES = 64
-# sun_path in <sys/un.h> holds 108 bytes, the final NUL included.
+# sun_path in <sys/un.h> holds 108 bytes, including the final NUL.
 MAX_SOCKET_PATH = 107
-# The longest socket of a sandbox is slurmstepd's: SPOOL/NODE_JOBID.STEPID.
+# The longest socket path of a sandbox is that of slurmstepd: SPOOL/NODE_JOBID.STEPID.
 LONGEST_SOCKET = f"/spool/node{MAX_NODES}/node{MAX_NODES}_67043328.4294967294"
 MAX_DIRECTORY = MAX_SOCKET_PATH - len(LONGEST_SOCKET)
 
 
 class SandboxFiles:
-    """Where every file of the sandbox in ``root`` lies."""
+    """The paths of all files of the sandbox in ``root``."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -48,15 +48,15 @@ class SandboxFiles:
         return self.root / "log" / f"{daemon}.log"
 
     def output(self, daemon: str) -> Path:
-        """Return where a daemon prints before it has opened its log."""
+        """Return the file for a daemon's output before it has opened its log."""
         return self.root / "log" / f"{daemon}.out"
 
 
 def sandbox_dir(environ: Mapping[str, str], uid: int) -> Path:
-    """Return the directory of this user's sandbox: HPCRUN_SANDBOX_DIR, or one of its places.
+    """Return the directory of this user's sandbox: HPCRUN_SANDBOX_DIR, or a default directory.
 
-    The place is where there is a sandbox, whatever this shell's environment has, else the first.
-    Raise InputError when Slurm could not work in HPCRUN_SANDBOX_DIR.
+    Of the default directories, the one with a sandbox is returned, or else the first. Raise
+    InputError if Slurm cannot work in HPCRUN_SANDBOX_DIR.
 
     >>> sandbox_dir({"HPCRUN_SANDBOX_DIR": "/tmp/mine"}, 1000)
     PosixPath('/tmp/mine')
@@ -70,10 +70,11 @@ def sandbox_dir(environ: Mapping[str, str], uid: int) -> Path:
 
 
 def _candidate_folders(environ: Mapping[str, str], uid: int) -> Iterator[Path]:
-    """Yield where a sandbox may lie: where nobody else can make it, and last in /tmp.
+    """Yield the default directories: those that only the user can create, and finally /tmp.
 
-    The user's runtime folder belongs to one machine, as a sandbox does; a home may belong to many.
-    Not tempfile.gettempdir(): a batch job's TMPDIR is long, and differs from job to job.
+    The user's runtime directory is local to one machine, like a sandbox, whereas a home may be
+    shared. tempfile.gettempdir() is not used, because TMPDIR is long in a batch job and differs
+    between jobs.
     """
     runtime, home = environ.get("XDG_RUNTIME_DIR"), Path(home_dir(environ))
     below_home = home / ".cache" / "hpcrun" / f"sandbox-{os.uname().nodename.partition('.')[0]}"
@@ -81,7 +82,7 @@ def _candidate_folders(environ: Mapping[str, str], uid: int) -> Iterator[Path]:
         with contextlib.suppress(OSError, InputError):
             if folder and folder.stat().st_uid == uid and not describe_insecure_path(folder):
                 place = resolve_parents(below_home if folder == home else folder / "hpcrun-sandbox")
-                check_directory(place)  # a home may be deep
+                check_directory(place)  # the path of a home may be too long
                 yield place
     yield Path(f"/tmp/hpcrun-sandbox-{uid}")
 
@@ -93,12 +94,12 @@ def _is_sandbox(place: Path) -> bool:
 
 
 def resolve_parents(directory: Path) -> Path:
-    """Make absolute and resolve the folders above; ``directory`` itself may not be a link."""
+    """Make a path absolute and resolve its parents; ``directory`` itself may not be a link."""
     return directory.parent.resolve() / directory.name
 
 
 def check_directory(directory: Path) -> None:
-    """Raise InputError for a path that slurm.conf, which has no quoting, cannot carry.
+    """Raise InputError for a path that slurm.conf, which has no quoting, cannot contain.
 
     >>> check_directory(Path("/run/user/1000/hpcrun-sandbox"))
     """
@@ -117,7 +118,7 @@ def check_directory(directory: Path) -> None:
 
 
 def check_owned(directory: Path) -> bool:
-    """Return whether it exists; raise InputError when it cannot be this user's sandbox."""
+    """Return True if the directory exists; raise InputError if it cannot be this user's sandbox."""
     fix = "set HPCRUN_SANDBOX_DIR to a path that does not exist yet"
     try:
         found = directory.lstat()
@@ -137,7 +138,7 @@ def check_owned(directory: Path) -> bool:
 
 
 def create_folder(directory: Path) -> None:
-    """Make the directory, closed to others; raise InputError when it cannot be made or used."""
+    """Create the directory, accessible only to the user; raise InputError if that is impossible."""
     if check_owned(directory):
         directory.chmod(0o700)
     else:
@@ -151,7 +152,7 @@ def create_folder(directory: Path) -> None:
                 f"{directory}: {error.strerror}",
                 fix="set HPCRUN_SANDBOX_DIR to a path you can write",
             ) from error
-    with contextlib.suppress(FileNotFoundError):  # a `down` was quicker
+    with contextlib.suppress(FileNotFoundError):  # a concurrent `down` has removed it
         if why := describe_insecure_path(directory):
             with contextlib.suppress(OSError):
                 directory.rmdir()
@@ -163,7 +164,11 @@ def create_folder(directory: Path) -> None:
 
 @contextmanager
 def lock_folder(directory: Path) -> Iterator[None]:
-    """Hold ``directory`` against another up or down. Raises FileNotFoundError when it is gone."""
+    """Lock ``directory`` against a concurrent up or down.
+
+    Raises:
+        FileNotFoundError: The directory no longer exists.
+    """
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
     while True:
         handle = os.open(directory, flags)
@@ -177,7 +182,11 @@ def lock_folder(directory: Path) -> Iterator[None]:
 
 
 def remove_contents(directory: Path) -> None:
-    """Remove what is in ``directory``, the record that marks a sandbox last. Raises HpcrunError."""
+    """Remove the contents of ``directory``, and last the record that marks it as a sandbox.
+
+    Raises:
+        HpcrunError: A file cannot be removed.
+    """
     record = SandboxFiles(directory).shape
     try:
         for entry in directory.iterdir():

@@ -1,17 +1,17 @@
-"""Starts the daemons of a sandbox and adopts every process that they or their jobs leave behind.
+"""Start the daemons of a sandbox and adopt all orphaned processes of the daemons and their jobs.
 
-It runs as a program of its own (``python -I -S keeper.py``) and imports nothing of hpcrun.
+It runs as a separate program (``python -I -S keeper.py``) and imports nothing of hpcrun.
 
-Why it exists: a job's process that makes a session of its own, clears its environment and loses
-its parent belongs to init, and nothing shows any more whose it was. The keeper is a child
-subreaper (prctl(2)), so such processes become its children: what descends from the keeper is the
-sandbox's. It also reaps them, which the init of many a container does not do.
+A process of a job that starts its own session, clears its environment and loses its parent is
+adopted by init, and can no longer be attributed to the sandbox. The keeper is a child subreaper
+(prctl(2)), so it adopts such processes instead: all descendants of the keeper belong to the
+sandbox. It also reaps them, which init does not do in many containers.
 
 Standard input is a JSON object: ``pid_file``, and ``daemons``, a list of objects with ``name``,
-``argv``, ``output`` (a file for what it prints), ``pid_file`` and ``port`` (where it listens; 0:
-nowhere). Each goes into the background by itself, and is up when its pid file is written and its
-port answers; the next one is started then. The answer on standard output is one line per daemon,
-its name and its exit code; standard output is closed when all have started.
+``argv``, ``output`` (a file for the daemon's output), ``pid_file`` and ``port`` (its port; 0 for
+none). Each daemon detaches itself, and is up when its pid file is written and its port accepts
+connections; then the next one is started. Standard output has one line per daemon, with its name
+and exit code, and is closed when all have started.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ UP_TIMEOUT = 60.0  # seconds
 
 
 def reset_signals() -> None:
-    """Give every signal its default action again: nohup and ``&`` leave ignored ones behind."""
+    """Reset all signals to their default actions: nohup and ``&`` make children ignore some."""
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
@@ -39,7 +39,7 @@ def reset_signals() -> None:
 
 
 def is_up(pid_file: Path, port: int) -> bool:
-    """Return whether a daemon has written its pid and, with a port, listens there."""
+    """Return True if a daemon has written its pid and, if it has a port, accepts connections."""
     try:
         if not pid_file.read_text().strip():
             return False
@@ -52,7 +52,7 @@ def is_up(pid_file: Path, port: int) -> bool:
 
 
 def wait_until_up(pid_file: Path, port: int) -> bool:
-    """Wait for a daemon, whose parents end with code 0, until it is up, has failed, or is late."""
+    """Wait until a daemon, whose parents end with code 0, is up or has failed, or for a timeout."""
     deadline = time.monotonic() + UP_TIMEOUT
     while time.monotonic() < deadline:
         if is_up(pid_file, port):
@@ -67,7 +67,7 @@ def wait_until_up(pid_file: Path, port: int) -> bool:
 
 
 def start(argv: list[str], output: str, pid_file: str, port: int) -> int:
-    """Start one daemon; return its exit code, or -1 when it never came up."""
+    """Start a daemon; return its exit code, or -1 if it did not come up."""
     with Path(output).open("ab") as sink:
         code = subprocess.run(
             argv, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, check=False
@@ -78,7 +78,7 @@ def start(argv: list[str], output: str, pid_file: str, port: int) -> int:
 
 
 def main() -> None:
-    """Detach, adopt, start, report; then reap until no child is left."""
+    """Detach, start the daemons and report; then reap until no child is left."""
     request = json.load(sys.stdin)
     if os.fork():
         os._exit(0)

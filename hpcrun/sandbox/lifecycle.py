@@ -1,4 +1,4 @@
-"""Brings a sandbox up, reports on it and takes it down: a real Slurm of one user, without root."""
+"""Start a sandbox, report its status and stop it: a real Slurm of one user, without root."""
 
 from __future__ import annotations
 
@@ -27,23 +27,26 @@ from hpcrun.slurm import FINAL, SlurmJob, parse_squeue, parse_version, squeue_ar
 from hpcrun.structs import decodable
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sinfo", "squeue", "scancel")
-# Not on an ordinary user's PATH; the last two are where sites build their own Slurm.
+# Directories that are missing from an ordinary user's PATH; sites install their own Slurm into the
+# last two.
 MORE_PATH = (
     "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin:/opt/slurm/sbin:/opt/slurm/bin"
 )
-# The only variables of the user's that daemons and commands get: no SLURM_*, SBATCH_*, SINFO_* ...
+# The only variables of the user that daemons and commands inherit: no SLURM_*, SBATCH_*, SINFO_*.
 KEPT_VARIABLES = ("HOME", "LD_LIBRARY_PATH", "LOGNAME", "TZ", "USER")
 LOWEST_PORT = 10_000
-START_TIMEOUT = 120.0  # seconds, on a machine that does much else
-# Slurm kills what ignores SIGTERM after ten seconds (KillWait, config.py).
+START_TIMEOUT = 120.0  # seconds, for a busy machine
+# Slurm kills jobs that ignore SIGTERM after ten seconds (KillWait, config.py).
 CANCEL_GRACE = 30.0  # seconds that jobs have to end by themselves in ``down``
 
 
 class SandboxStatus(Struct, frozen=True):
     """The status of a sandbox.
 
-    ``like``: the profile whose shape it has, "" for none; ``pids`` holds the living daemons,
-    ``dead`` the names of the others.
+    Attributes:
+        like: The profile on which its shape is modelled, "" for none.
+        pids: The running daemons.
+        dead: The names of the daemons that do not run.
     """
 
     directory: str
@@ -62,7 +65,11 @@ class SandboxStatus(Struct, frozen=True):
 
 
 def status(directory: Path) -> SandboxStatus | None:
-    """Return the status of the sandbox in ``directory``, None without one. Raises InputError."""
+    """Return the status of the sandbox in ``directory``, or None if there is none.
+
+    Raises:
+        InputError: The directory belongs to another user, or is unusable.
+    """
     layout = SandboxFiles(place.resolve_parents(directory))
     if not place.check_owned(layout.root):
         return None
@@ -83,7 +90,7 @@ def status(directory: Path) -> SandboxStatus | None:
         like=shape.like,
         pids=living,
         dead=dead,
-        # The profile is written last, when every node is ready.
+        # The profile is written last, when all nodes are ready.
         up=not dead and layout.profile.exists(),
     )
 
@@ -94,11 +101,17 @@ def up(
     shape: SandboxShape | None = None,
     show: Callable[[int, int], None] = lambda done, total: None,
 ) -> SandboxStatus:
-    """Bring up a sandbox and return when a job would start at once.
+    """Start a sandbox and return when it can run jobs.
 
-    One that is up already is left as it is; what is left of a broken one is removed first. ``show``
-    is called with how many of how many daemons are started. Raises InputError when one of another
-    shape is up or the directory is unusable, and HpcrunError: nothing is left then.
+    A running sandbox is left unchanged; the remains of a broken one are removed first. On failure,
+    nothing remains.
+
+    Args:
+        show: Called with the number of started daemons and the number of all daemons.
+
+    Raises:
+        InputError: A sandbox of another shape is running, or the directory is unusable.
+        HpcrunError: The sandbox cannot be started.
     """
     shape = shape or plain_shape(2, 4)
     layout = SandboxFiles(place.resolve_parents(directory))
@@ -108,7 +121,7 @@ def up(
     programs = find_programs(environ["PATH"])
     while True:
         place.create_folder(layout.root)
-        # A `down` that held the directory has removed it: make it again.
+        # A concurrent `down` that held the lock may have removed the directory: retry.
         with contextlib.suppress(FileNotFoundError), place.lock_folder(layout.root):
             found = status(layout.root)
             if found and found.up:
@@ -144,7 +157,7 @@ def start_sandbox(
     shape: SandboxShape,
     show: Callable[[int, int], None],
 ) -> SandboxStatus:
-    """Start everything in the empty directory and wait until every node is idle."""
+    """Start everything in the empty directory and wait until all nodes are idle."""
     layout.shape.write_bytes(msgspec.json.encode(shape))
     version = query_slurm_version(programs["slurmctld"], environ)
     port = write_files(layout, shape, version)
@@ -168,12 +181,13 @@ def start_sandbox(
 
 
 def live_jobs(directory: Path) -> list[SlurmJob]:
-    """Return the jobs that wait or run in the sandbox in ``directory``; none where it is not up."""
+    """Return the waiting and running jobs of the sandbox in ``directory``; none if it is not up."""
     layout = SandboxFiles(place.resolve_parents(directory))
     if not (now := status(layout.root)) or "slurmctld" in now.dead:
         return []
     environ = clean_environment(os.environ, layout)
-    with contextlib.suppress(HpcrunError):  # Slurm's packages are gone, its daemons are not
+    # The daemons may still run although Slurm's packages were removed.
+    with contextlib.suppress(HpcrunError):
         squeue = find_programs(environ["PATH"])["squeue"]
         found = parse_squeue(run_slurm_command([squeue, *squeue_argv()[1:]], environ))
         return [job for job in found if job.state not in FINAL | {"COMPLETING"}]
@@ -181,10 +195,13 @@ def live_jobs(directory: Path) -> list[SlurmJob]:
 
 
 def down(directory: Path) -> bool:
-    """End the sandbox in ``directory`` with its jobs, and remove it; return whether there was one.
+    """Stop the sandbox in ``directory`` and its jobs, and remove it; return True if there was one.
 
-    Jobs have a few seconds to write their last output. Raises InputError where it is no sandbox of
-    this user's, or the caller is one of its jobs, and HpcrunError.
+    Jobs have some seconds to write their last output.
+
+    Raises:
+        InputError: It is not a sandbox of this user, or the caller is one of its jobs.
+        HpcrunError: A process or a file cannot be removed.
     """
     layout = SandboxFiles(place.resolve_parents(directory))
     existed = place.check_owned(layout.root)
@@ -197,13 +214,13 @@ def down(directory: Path) -> bool:
         with place.lock_folder(layout.root):
             cancel_jobs(layout)
             remove_sandbox(layout)
-    except FileNotFoundError:  # another `down` was quicker
+    except FileNotFoundError:  # a concurrent `down` has removed it
         return False
     return True
 
 
 def cancel_jobs(layout: SandboxFiles) -> None:
-    """Let Slurm end the running jobs, if it can and as far as it does within CANCEL_GRACE."""
+    """Cancel the running jobs through Slurm, as far as possible within CANCEL_GRACE."""
 
     def no_step_left() -> bool:
         return not any(
@@ -213,8 +230,9 @@ def cancel_jobs(layout: SandboxFiles) -> None:
     if no_step_left() or not (now := status(layout.root)) or "slurmctld" in now.dead:
         return
     environ = clean_environment(os.environ, layout)
-    with contextlib.suppress(HpcrunError):  # Slurm's packages are gone, its daemons are not
-        # No answer of slurmctld is no error: the end comes anyway.
+    # The daemons may still run although Slurm's packages were removed.
+    with contextlib.suppress(HpcrunError):
+        # Errors of scancel are ignored, because all processes are killed anyway.
         scancel = find_programs(environ["PATH"])["scancel"]
         run_slurm_command(
             [scancel, "--quiet", f"--user={os.geteuid()}"], environ, timeout=CANCEL_GRACE
@@ -230,7 +248,7 @@ def remove_sandbox(layout: SandboxFiles) -> None:
 
 
 def refuse_from_inside(layout: SandboxFiles) -> None:
-    """Raise InputError when the caller would be among the processes that it ends."""
+    """Raise InputError if the caller is one of the processes that would be killed."""
     if any(one.pid == os.getpid() for one in processes.find_members(layout.root)):
         raise InputError(
             f"this runs in a job of the sandbox {layout.root}, which it would end",
@@ -239,7 +257,7 @@ def refuse_from_inside(layout: SandboxFiles) -> None:
 
 
 def read_pid(layout: SandboxFiles, daemon: str) -> int | None:
-    """Read the pid that a daemon wrote, whether it still lives or not."""
+    """Read the pid that a daemon wrote; the daemon may have exited."""
     try:
         return int(layout.pid(daemon).read_text())
     except (OSError, ValueError):
@@ -247,7 +265,7 @@ def read_pid(layout: SandboxFiles, daemon: str) -> int | None:
 
 
 def read_shape(directory: Path) -> SandboxShape | None:
-    """Read the shape that was asked for; None when it is not on record."""
+    """Read the recorded shape; None if there is no record."""
     try:
         return msgspec.json.decode(
             SandboxFiles(directory).shape.read_bytes(), type=decodable(SandboxShape)
@@ -257,7 +275,7 @@ def read_shape(directory: Path) -> SandboxShape | None:
 
 
 def clean_environment(environ: Mapping[str, str], layout: SandboxFiles) -> dict[str, str]:
-    """Return the environment for the sandbox's own calls of Slurm.
+    """Return the environment for the sandbox's own Slurm commands.
 
     >>> files = SandboxFiles(Path("/tmp/s"))
     >>> made = clean_environment({"PATH": "/x", "SLURM_CONF": "/other"}, files)
@@ -270,7 +288,11 @@ def clean_environment(environ: Mapping[str, str], layout: SandboxFiles) -> dict[
 
 
 def find_programs(path: str) -> dict[str, str]:
-    """Return where Slurm's and munge's programs are; raise HpcrunError when some are missing."""
+    """Return the paths of the programs of Slurm and munge.
+
+    Raises:
+        HpcrunError: Some programs are missing.
+    """
     found = {program: shutil.which(program, path=path) or "" for program in PROGRAMS}
     if missing := [program for program, where in found.items() if not where]:
         raise HpcrunError(
@@ -283,7 +305,7 @@ def find_programs(path: str) -> dict[str, str]:
 
 
 def check_user(uid: int) -> None:
-    """Raise InputError for a user without a name, as in many a container: Slurm refuses them."""
+    """Raise InputError for a uid without a name, which Slurm rejects and many containers have."""
     try:
         pwd.getpwuid(uid)
     except KeyError:
@@ -294,7 +316,7 @@ def check_user(uid: int) -> None:
 
 
 def run_slurm_command(argv: Sequence[str], environ: Mapping[str, str], timeout: float = 10) -> str:
-    """Return what a command of Slurm's prints; "" when it does not end in ``timeout`` seconds."""
+    """Return the output of a Slurm command; "" if it does not exit within ``timeout`` seconds."""
     try:
         answer = subprocess.run(
             argv,
@@ -311,7 +333,7 @@ def run_slurm_command(argv: Sequence[str], environ: Mapping[str, str], timeout: 
 
 
 def query_slurm_version(slurmctld: str, environ: Mapping[str, str]) -> tuple[int, int]:
-    """Ask slurmctld for its release. Raise HpcrunError where the answer has none."""
+    """Query slurmctld for its release. Raise HpcrunError if the output does not contain it."""
     answer = run_slurm_command([slurmctld, "-V"], environ)
     version = parse_version(answer)
     if version is None:
@@ -320,7 +342,7 @@ def query_slurm_version(slurmctld: str, environ: Mapping[str, str]) -> tuple[int
 
 
 def find_free_ports(count: int) -> list[int]:
-    """Find free TCP ports below the range that the kernel hands out. Raises HpcrunError."""
+    """Find free TCP ports below the kernel's ephemeral range. Raises HpcrunError."""
     try:
         text = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text()
         ceiling = int(text.split()[0])
@@ -349,12 +371,13 @@ def write_files(layout: SandboxFiles, shape: SandboxShape, version: tuple[int, i
     layout.munge_key.touch(mode=0o600)
     layout.munge_key.write_bytes(os.urandom(128))
     for index in range(shape.gpus_per_node):
-        # slurmd wants device files. A link to one that every machine and container has will do.
+        # slurmd requires device files. It accepts links to /dev/null, which every machine and
+        # container has.
         layout.gpu(index).symlink_to("/dev/null")
     layout.slurm_conf.write_text(
         config.slurm_conf(
             layout,
-            # Slurm compares with the host's name up to the first dot.
+            # Slurm compares the name with the host's name up to the first dot.
             hostname=socket.gethostname().partition(".")[0],
             user=str(os.geteuid()),
             shape=shape,
@@ -368,10 +391,11 @@ def write_files(layout: SandboxFiles, shape: SandboxShape, version: tuple[int, i
 
 
 def munged_argv(layout: SandboxFiles, program: str) -> list[str]:
-    """Write the command line of munged."""
+    """Return the command line of munged."""
     return [
         program,
-        "--force",  # the folders above the sandbox may be open to others; the sandbox is not
+        # directories above the sandbox may be open to others, but not the sandbox itself
+        "--force",
         f"--key-file={layout.munge_key}",
         f"--socket={layout.munge_socket}",
         f"--seed-file={layout.munge_seed}",
@@ -388,7 +412,11 @@ def start_daemons(
     port: int,
     show: Callable[[int, int], None],
 ) -> None:
-    """Start the keeper and, through it, daemons that outlive the caller. Raises HpcrunError."""
+    """Start the keeper and, through it, the daemons, which outlive the caller.
+
+    Raises:
+        HpcrunError: A daemon did not start.
+    """
     commands = {
         "munged": munged_argv(layout, programs["munged"]),
         "slurmctld": [programs["slurmctld"]],
@@ -436,13 +464,13 @@ def start_daemons(
 
 
 def query_node_states(sinfo: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Ask for the state of each node; empty when slurmctld does not answer."""
+    """Query the state of each node; return an empty dict if slurmctld does not respond."""
     answer = run_slurm_command([sinfo, "--noheader", "--Node", "--format=%N %T"], environ)
     return dict(line.split(" ", 1) for line in answer.splitlines() if " " in line)
 
 
 def read_log_tail(layout: SandboxFiles, daemon: str) -> str:
-    """Return the last lines that a daemon printed or logged, to end an error message with."""
+    """Return the last lines of a daemon's output or log, for an error message."""
     printed: list[str] = []
     for file in (layout.output(daemon), layout.log(daemon)):
         with contextlib.suppress(OSError):

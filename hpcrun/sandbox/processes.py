@@ -1,4 +1,4 @@
-"""Finds the processes of one sandbox and ends them, and no others."""
+"""Find the processes of one sandbox and kill them, and no others."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from msgspec import Struct
 
 from hpcrun.errors import HpcrunError
 
-# In the environment of the keeper and of the daemons: the sandbox's directory.
+# An environment variable of the keeper and the daemons that contains the sandbox's directory.
 MARK = "HPCRUN_SANDBOX"
-# Both write their title over their environment, so that no mark is left in it.
+# Both overwrite their environment with their process title, which destroys the mark.
 TITLE_WRITERS = ("slurmstepd", "slurmscriptd")
-# seconds; what does not end in that time is stuck.
+# Processes that do not exit within this time are considered stuck.
 _KILL_TIMEOUT_S = 10.0
 
 
 class Process(Struct, frozen=True):
-    """A living process; ``pid`` with ``start`` (clock ticks since boot) is unique."""
+    """A running process; ``pid`` with ``start`` (clock ticks since boot) is unique."""
 
     pid: int
     parent: int
@@ -31,7 +31,7 @@ class Process(Struct, frozen=True):
 
 
 def parse_stat(text: str) -> tuple[str, str, int, int]:
-    """Read name, state, parent and start from /proc/PID/stat (proc(5)).
+    """Parse name, state, parent and start from /proc/PID/stat (proc(5)).
 
     >>> parse_stat("7 (a) b) S 1 7 7 0 -1 4 0 0 0 0 0 0 0 0 20 0 1 0 4711 9")
     ('a) b', 'S', 1, 4711)
@@ -42,10 +42,10 @@ def parse_stat(text: str) -> tuple[str, str, int, int]:
 
 
 def is_marked(environ: bytes, name: str, cwd: str, root: Path) -> bool:
-    """Return whether a process shows by itself that it belongs to the sandbox in ``root``.
+    """Return True if a process by itself shows that it belongs to the sandbox in ``root``.
 
-    A daemon carries the mark. A job's process has SLURMD_NODENAME (the user's own shells and
-    srun have not) beside the sandbox's SLURM_CONF. A step daemon works in the log folder.
+    Daemons have the mark. A process of a job has SLURMD_NODENAME, unlike the user's shells and
+    srun, and the sandbox's SLURM_CONF. The working directory of a step daemon is the log directory.
 
     >>> root = Path("/tmp/s")
     >>> is_marked(b"A=1\\0HPCRUN_SANDBOX=/tmp/s\\0", "slurmd", "/", root)
@@ -67,7 +67,7 @@ def is_marked(environ: bytes, name: str, cwd: str, root: Path) -> bool:
 
 
 def read_process(pid: int, root: Path) -> Process | None:
-    """Read one process; None when it is gone or a zombie."""
+    """Read one process; None if it has exited or is a zombie."""
     folder = Path("/proc") / str(pid)
     try:
         name, state, parent, start = parse_stat((folder / "stat").read_text(errors="replace"))
@@ -77,15 +77,16 @@ def read_process(pid: int, root: Path) -> Process | None:
         return None
     try:
         environ, cwd = (folder / "environ").read_bytes(), str((folder / "cwd").readlink())
-        # Root can read everybody's, and anybody can put on a mark: it counts on our own only.
+        # Root can read the processes of all users, and any user can set the mark, so only the mark
+        # of our own processes counts.
         ours = folder.stat().st_uid == os.geteuid()
-    except OSError:  # another user's, or ending
+    except OSError:  # another user's process, or one that is exiting
         return Process(pid, parent, start, name, False)
     return Process(pid, parent, start, name, ours and is_marked(environ, name, cwd, root))
 
 
 def select_members(processes: Iterable[Process]) -> list[Process]:
-    """Return the marked processes and all that descend from them.
+    """Return the marked processes and all their descendants.
 
     >>> parents = {4: 3, 2: 1, 3: 2, 9: 1}
     >>> everyone = [Process(pid, parents[pid], 0, "", marked=pid == 2) for pid in parents]
@@ -102,14 +103,14 @@ def select_members(processes: Iterable[Process]) -> list[Process]:
 
 
 def find_members(root: Path) -> list[Process]:
-    """Return the living processes of the sandbox in ``root``."""
+    """Return the running processes of the sandbox in ``root``."""
     pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
     found = (read_process(pid, root) for pid in pids)
     return select_members(one for one in found if one)
 
 
 def send_signal(process: Process, number: signal.Signals) -> None:
-    """Signal this very process, never another one that has got its pid since."""
+    """Send a signal to this process, but not to another one that has reused its pid."""
     try:
         handle = os.pidfd_open(process.pid)
     except ProcessLookupError:
@@ -131,7 +132,7 @@ def send_signal(process: Process, number: signal.Signals) -> None:
 
 
 def wait_for(condition: Callable[[], bool], timeout: float) -> bool:
-    """Ask ``condition`` every 20 ms for ``timeout`` seconds; return its last answer."""
+    """Poll ``condition`` every 20 ms for ``timeout`` seconds; return its last result."""
     deadline = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > deadline:
@@ -141,10 +142,16 @@ def wait_for(condition: Callable[[], bool], timeout: float) -> bool:
 
 
 def kill_members(root: Path, keeper: int | None) -> None:
-    """Kill every process of the sandbox in ``root``; ``keeper`` is its keeper's pid.
+    """Kill every process of the sandbox in ``root``.
 
-    All are stopped before any is killed, so that none forks on its way out. The keeper goes last:
-    until then it adopts and reaps the others. Raises HpcrunError.
+    All are stopped before any is killed, so that none can fork meanwhile. The keeper is killed
+    last, because until then it adopts and reaps the others.
+
+    Args:
+        keeper: The pid of the sandbox's keeper.
+
+    Raises:
+        HpcrunError: Some processes do not exit.
     """
     deadline = time.monotonic() + _KILL_TIMEOUT_S
 

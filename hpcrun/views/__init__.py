@@ -1,7 +1,6 @@
-"""JobStatus -> lines of text and JSON: listings, details, top, the changes that watchers show.
+"""Text and JSON views of jobs: listings, details, top, and state changes of watched jobs.
 
-Pure: no files, processes, sockets, environment, clock or randomness; text and values in,
-values out.
+Pure: no access to files, processes, sockets, the environment, the clock or randomness.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a run's attempts did, what they cost, and after which ends it goes on, as lines."""
+"""Views of a run's attempts, their cost, and the ends after which the run restarts."""
 
 from __future__ import annotations
 
@@ -27,9 +27,12 @@ def format_attempt_rows(
     *,
     resumes: bool = True,
 ) -> list[tuple[str, ...]]:
-    """Say how each attempt went, in ATTEMPT_COLUMNS; ``elapsed`` are the last one's seconds,
-    where more is known of them than its records have. ``resumes``: something has the program
-    resume, as far as the plan shows."""
+    """Describe each attempt in a row of ATTEMPT_COLUMNS.
+
+    Args:
+        elapsed: The seconds of the last attempt, if known more precisely than from its records.
+        resumes: The plan shows that something makes the program resume.
+    """
     rows: list[tuple[str, ...]] = []
     for attempt, after in zip_longest(attempts, attempts[1:]):
         begin, end, first = attempt.begin, attempt.end, attempt.first_step
@@ -64,7 +67,7 @@ def format_attempt_rows(
 
 
 def format_attempts(status: JobStatus, local_time: Callable[[float], str]) -> list[str]:
-    """Say how each attempt went, as a line."""
+    """Describe each attempt in a line."""
     texts = []
     attempts = status.history.attempts
     rows = format_attempt_rows(
@@ -76,7 +79,7 @@ def format_attempts(status: JobStatus, local_time: Callable[[float], str]) -> li
     for attempt, cells in zip(attempts, rows, strict=True):
         number, began, nodes, ran, steps, how, then = cells
         if attempt is status.last and status.final and attempt.end and attempt.end.next:
-            then = ""  # it was cancelled meanwhile
+            then = ""  # the run was cancelled meanwhile
         if attempt.end is not None:
             how = f": {how}" if how.startswith("exit code") else f" by {how}"
             how = f"ended after {ran}{how}"
@@ -92,7 +95,7 @@ def format_attempts(status: JobStatus, local_time: Callable[[float], str]) -> li
 
 
 def describe_common_facts(attempts: Sequence[Attempt]) -> str:
-    """Say what was the same in attempts that ended; "" where nothing was."""
+    """Describe the properties that all ended attempts share; "" if there are none."""
     facts = [
         (
             _describe_end(attempt.end) if attempt.end is not None else "no end record",
@@ -124,12 +127,12 @@ def _describe_end(end: End) -> str:
 
 
 def format_exit(end: End) -> str:
-    """Say how an attempt's process ended."""
+    """Describe how an attempt's process ended."""
     return str(end.exit_code) + (f", stopped by SIG{end.stopped_by}" if end.stopped_by else "")
 
 
 def format_cost(cost: Cost | None, *, has_gpus: bool) -> str:
-    """Say what several attempts cost, and how much of it was lost."""
+    """Describe the cost of several attempts, and how much of it was lost."""
     if cost is None:
         return ""
     parts = [f"{cost.hours:.2f} {'GPU' if has_gpus else 'node'} hours"]
@@ -147,7 +150,7 @@ def format_cost(cost: Cost | None, *, has_gpus: bool) -> str:
 
 
 def describe_restarts(status: JobStatus) -> str:
-    """Say after which ends the run goes on, or that it is about to."""
+    """Describe after which ends the run restarts, or that it is about to restart."""
     if status.is_between:
         return describe_next_attempt(status)
     survive = status.plan.survive if status.plan is not None else None
@@ -155,7 +158,7 @@ def describe_restarts(status: JobStatus) -> str:
 
 
 def describe_next_attempt(status: JobStatus) -> str:
-    """Say what a run that waits between two attempts goes on after, and from where."""
+    """Describe why a run that waits between two attempts restarts, and from which checkpoint."""
     end = status.end
     if not status.is_between or end is None:
         return ""
@@ -170,7 +173,7 @@ def _checkpoint_name(checkpoint: str | None) -> str:
 
 
 def describe_survival(survive: SurvivePlan) -> str:
-    """Say after which ends a run goes on, and after which not; "" where it never does.
+    """Describe after which ends a run restarts, and after which it does not; "" if it never does.
 
     >>> describe_survival(SurvivePlan(when=["preempted", "time_limit"], max_attempts=20))
     'after preemption, the time limit, at most 20 attempts; not after a failed node, a standstill'
@@ -184,7 +187,7 @@ def describe_survival(survive: SurvivePlan) -> str:
 
 
 def format_usage_rows(used: ResourceUsage | None, *, has_gpus: bool) -> list[tuple[str, str]]:
-    """Say what is known of what a job that is over has used, for two columns.
+    """Return rows about the resources that a finished job used, for two columns.
 
     >>> used = ResourceUsage(memory_asked=8 << 30, memory_used=6 << 30, cpus=4, cpu_share=0.5)
     >>> format_usage_rows(used, has_gpus=False)

@@ -1,4 +1,4 @@
-"""Why a job failed, as lines and as JSON."""
+"""Views of the cause of a failure, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from hpcrun.text import BOLD, Display, dim, paint, replace_unprintable
 if TYPE_CHECKING:
     from hpcrun.why import Cause, Diagnosis
 
-# A line of a log may be as long as a program likes.
+# A line of a log may be arbitrarily long.
 _MAX_ALSO_LENGTH = 150
 _MAX_LINE_LENGTH = 300
 
 
 def format_cause_rows(diagnosis: Diagnosis | None) -> list[tuple[str, str]]:
-    """Say why it failed, what shows it and what to do, for two columns."""
+    """Return rows about the cause of a failure, its evidence and its fixes, for two columns."""
     cause = diagnosis.cause if diagnosis is not None else None
     if diagnosis is None or cause is None:
         return []
     rows = [("cause", format_cause(cause))]
-    if cause.file is not None or not cause.text.isupper():  # a state stands above
+    if cause.file is not None or not cause.text.isupper():  # a state is already shown above
         rows.append(("line", _format_evidence(cause)))
     return rows + [("fix", replace_unprintable(fix)) for fix in diagnosis.fixes[:2]]
 
 
 def format_cause(cause: Cause) -> str:
-    """Say it in one sentence, with whose failure it is.
+    """Describe a cause in one sentence, with the process that failed.
 
     >>> from hpcrun.why.rule import Cause
     >>> format_cause(Cause(id="x", cls="oom_gpu", title="out of GPU memory", rank=3, host="n1"))
@@ -38,9 +38,9 @@ def format_cause(cause: Cause) -> str:
 
 
 def format_cause_suffix(diagnosis: Diagnosis | None) -> str:
-    """Say it behind the state of a job that has ended; "" where nothing is known."""
+    """Return the suffix for the state of a finished job; "" if the cause is unknown."""
     cause = diagnosis.cause if diagnosis is not None else None
-    if cause is not None and cause.without_log:  # who, and with which code, stands there already
+    if cause is not None and cause.without_log:  # rank and exit code are already shown
         return f", and {cause.without_log}"
     return f": {replace_unprintable(cause.title)}" if cause is not None else ""
 
@@ -53,7 +53,7 @@ def _format_evidence(cause: Cause) -> str:
 
 
 def format_diagnosis(source: str, diagnosis: Diagnosis, state: str, display: Display) -> list[str]:
-    """Lay out why one job failed."""
+    """Lay out the diagnosis of one failed job."""
     head = f"{source}: {state}" if state else source
     cause = diagnosis.cause
     if cause is None:
@@ -77,7 +77,7 @@ def format_diagnosis(source: str, diagnosis: Diagnosis, state: str, display: Dis
 
 
 def shorten(text: str) -> str:
-    """Cut a text to one line.
+    """Shorten a text to one line.
 
     >>> shorten("a" * 200)[-4:], len(shorten("a" * 200)), shorten("short")
     ('a...', 150, 'short')
@@ -86,7 +86,7 @@ def shorten(text: str) -> str:
 
 
 def diagnosis_json(diagnosis: Diagnosis | None) -> dict[str, Any]:
-    """Verdict, cause, further causes and fixes."""
+    """Return the JSON of a diagnosis: verdict, cause, further causes and fixes."""
     if diagnosis is None:
         return {"verdict": None, "cause": None, "also": [], "fixes": []}
     return {
@@ -98,7 +98,7 @@ def diagnosis_json(diagnosis: Diagnosis | None) -> dict[str, Any]:
 
 
 def cause_json(cause: Cause | None) -> dict[str, Any] | None:
-    """One cause; ``class`` is one of a few words."""
+    """Return the JSON of one cause; ``class`` has a fixed set of values."""
     if cause is None:
         return None
     return {

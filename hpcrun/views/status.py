@@ -1,4 +1,4 @@
-"""What is known of jobs, as lines: one on each, a listing, one job in detail; and as JSON."""
+"""Views of the status of jobs: single lines, a listing, one job in detail, and JSON."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ from hpcrun.views.cause import diagnosis_json, format_cause, format_cause_rows, 
 
 # ---- lines on one job
 
-# The yellow and the cyan of the 16 colours are faint on white: these are from xterm's 256.
+# Yellow and cyan of the 16 standard colours are hard to read on white; these are xterm-256 colours.
 RED, GREEN, YELLOW, BLUE, MAGENTA, CYAN = "31", "32", "38;5;130", "34", "35", "38;5;30"
 _COLOURS = {"COMPLETED": GREEN, "RUNNING": BLUE, "PENDING": YELLOW, "UNKNOWN": YELLOW}
-_COLOURS["CANCELLED"] = MAGENTA  # it did not fail
+_COLOURS["CANCELLED"] = MAGENTA  # not shown as a failure
 
 
 def state_colour(state: str) -> str:
-    """Return the colour of a state, as a parameter of SGR."""
+    """Return the colour of a state as an SGR parameter."""
     return _COLOURS.get(state, RED)
 
 
 def describe_reason(verdict: Verdict) -> str:
-    """Say why a job has ended, in plain words; of one that has not, Slurm's reason."""
+    """Describe why a job has ended; for a job that has not ended, return Slurm's reason."""
     return explain_reason(verdict.reason).words if verdict.final else verdict.reason
 
 
 def describe_stall(status: JobStatus) -> str:
-    """Say for how long a run has not moved on, and who seems to hold it up; "" for all others."""
+    """Describe how long a run has made no progress, and the suspected rank; "" without a stall."""
     stall = status.stall
     if stall is None:
         return ""
@@ -67,18 +67,18 @@ def describe_stall(status: JobStatus) -> str:
 
 
 def format_values(values: Mapping[str, str]) -> str:
-    """Write what a run of a sweep has of its own, behind its state."""
+    """Format a sweep run's own values as a suffix of its state."""
     return f" [{label(values)}]" if values else ""
 
 
 def format_state(status: JobStatus, display: Display) -> str:
-    """Say a state that is not the last, in one line."""
+    """Format a state that is not final in one line."""
     reason = f" ({status.reason})" if status.reason else ""
     return dim(f"{status.label}: {status.state}{reason}", display) + format_values(status.values)
 
 
 def format_end(status: JobStatus, display: Display) -> str:
-    """Say how a job ended, in one line: state, exit code, who failed first; of which task."""
+    """Format the end of a job in one line: state, exit code, first failed process, sweep values."""
     colour = state_colour(status.state)
     text = paint(f"{status.label}: {status.state}", f"{colour};{BOLD}", display)
     if not status.ok:
@@ -91,7 +91,7 @@ def format_end(status: JobStatus, display: Display) -> str:
 
 def _describe_failure(status: JobStatus) -> str:
     if status.run is None:
-        # Slurm's code:signal, where no record has more.
+        # Slurm's code:signal is used if there is no record of the exit code.
         by_slurm = format_exit_code(status.job.exit_code) if status.job is not None else ""
         text = f"exit code {status.exit_code}" if status.exit_code else by_slurm
         return f", {text}" if text not in ("", "exit code 0") else ""
@@ -107,14 +107,14 @@ def _describe_failure(status: JobStatus) -> str:
 
 
 def format_verdict(status: JobStatus, display: Display) -> str:
-    """Say how a run ended, what sources disagree on, and what to type next."""
+    """Format how a run ended, contradictions between sources, and a suggested command."""
     text = format_end(status, display)
     if status.run is None:
         return text
     text += "".join(f"\n  note: {note}" for note in status.notes)
     verb = "logs --err" if not status.ok else "parse" if status.trains else "logs"
     if status.state == "CANCELLED" and not status.attempts:
-        verb = "status"  # it has no output
+        verb = "status"  # the run has no output
     return f"{text}\n  hpcrun {verb} {status.word}"
 
 
@@ -136,7 +136,7 @@ _LISTING = (
 
 
 def format_listing(rows: Sequence[JobStatus], older: int, display: Display) -> list[str]:
-    """Lay out a line a run; what it waits for or how it failed stands behind or below it."""
+    """Lay out one line per run; the reason why it waits or failed is placed after or below it."""
     clusters = {row.cluster for row in rows}
     cells = [
         [replace_unprintable(row.cluster) if len(clusters) > 1 else "", *_format_row(row, display)]
@@ -173,7 +173,8 @@ def _format_row(row: JobStatus, display: Display) -> list[str]:
 
 def _format_remark(row: JobStatus) -> str:
     states = _format_counts(row.states or {})
-    if row.states is not None and len(row.states) == 1:  # the state itself stands in its column
+    # a single state is already shown in its column
+    if row.states is not None and len(row.states) == 1:
         (count,) = row.states.values()
         states = f"{count} run{'s' if count > 1 else ''}"
     why = row.remark or describe_reason(row.verdict) or ("" if row.final else describe_stall(row))
@@ -188,7 +189,7 @@ def _format_counts(states: Mapping[str, int]) -> str:
 
 # ---- one run
 
-_MAX_WARNINGS = 10  # of nodes, that are shown
+_MAX_WARNINGS = 10  # the number of node warnings that are shown
 
 
 def format_run(
@@ -199,10 +200,12 @@ def format_run(
     has_checkpoints: bool,
     there: str = "",
 ) -> list[str]:
-    """Lay out all that matters of one run, and what to type next.
+    """Lay out all details of one run, and suggested commands.
 
-    ``local_time`` writes seconds since the epoch for people; ``has_checkpoints``: there are some
-    from which a new run would go on; ``there``: its folder on a cluster that is not here.
+    Args:
+        local_time: Formats seconds since the epoch for people.
+        has_checkpoints: A new run could resume from checkpoints of this one.
+        there: The run's directory on a remote cluster.
     """
     plan, history, last, end = status.plan, status.history, status.last, status.end
     cluster = f" on {history.submitted.cluster}" if history.submitted else ""
@@ -282,7 +285,7 @@ def _stall_rows(status: JobStatus, display: Display) -> list[tuple[str, str]]:
 
 
 def _suggest_time_option(status: JobStatus) -> str:
-    """Return the option that gives a job twice the time, where the limit has ended it."""
+    """Return the option that doubles a job's time limit, if the limit has ended the job."""
     if status.state != "TIMEOUT" or not status.limit:
         return ""
     minutes, seconds = divmod(round(2 * status.limit), 60)
@@ -337,7 +340,7 @@ def _describe_end(status: JobStatus) -> str:
 
 
 def format_jobs(job_id: str, statuses: Sequence[JobStatus], display: Display) -> list[str]:
-    """Lay out what Slurm knows of a job that hpcrun did not submit, or of an array's tasks."""
+    """Lay out Slurm's view of a job that hpcrun did not submit, or of an array's tasks."""
     if len(statuses) == 1:
         return _format_job(statuses[0], display)
     lines = [f"job {job_id}, not submitted by hpcrun: {len(statuses)} tasks or parts"]
@@ -383,14 +386,14 @@ def _format_job(status: JobStatus, display: Display) -> list[str]:
 
 
 def _format_range(text: str, noun: str) -> str:
-    """Write a number, or the least and the most, as scontrol does, with its noun."""
+    """Format a number, or a range as scontrol prints it, with its noun."""
     least, _, most = text.partition("-")
     text = least if least == most else text
     return f"{text} {noun}" + ("s" if text != "1" else "")
 
 
 def _exit_code(status: JobStatus) -> str:
-    """Slurm's ``code:signal`` of a job that is over."""
+    """Return Slurm's ``code:signal`` of a finished job."""
     return status.job.exit_code if status.job is not None and status.final else ""
 
 
@@ -398,7 +401,7 @@ def _exit_code(status: JobStatus) -> str:
 
 
 def listing_json(rows: Sequence[JobStatus], older: int, out_of_reach: str) -> dict[str, Any]:
-    """The JSON of a listing."""
+    """Return the JSON of a listing."""
     return {
         "runs": [row_json(row) for row in rows],
         "older": older,
@@ -407,7 +410,7 @@ def listing_json(rows: Sequence[JobStatus], older: int, out_of_reach: str) -> di
 
 
 def row_json(row: JobStatus) -> dict[str, Any]:
-    """The JSON of a row of a listing."""
+    """Return the JSON of a row of a listing."""
     folder = row.run or row.sweep
     return {
         "kind": "sweep" if row.sweep else "run",
@@ -434,7 +437,7 @@ def row_json(row: JobStatus) -> dict[str, Any]:
 
 
 def run_json(status: JobStatus) -> dict[str, Any]:
-    """The JSON of a run in detail: that of its row in a listing, and more."""
+    """Return the JSON of a run in detail, which extends that of its row in a listing."""
     plan, submitted, last = status.plan, status.history.submitted, status.last
     cost = status.cost
     return {
@@ -454,7 +457,7 @@ def run_json(status: JobStatus) -> dict[str, Any]:
 
 
 def job_json(status: JobStatus) -> dict[str, Any]:
-    """The JSON of a job that hpcrun did not submit; ``run_id`` is null."""
+    """Return the JSON of a job that hpcrun did not submit; ``run_id`` is null."""
     job = status.job
     texts: Mapping[str, str] = msgspec.to_builtins(job) if job else {}
     nodes = texts.get("nodes", "")
@@ -480,7 +483,7 @@ def job_json(status: JobStatus) -> dict[str, Any]:
 
 
 def ended_json(status: JobStatus) -> dict[str, Any]:
-    """The JSON of a job that was waited for."""
+    """Return the JSON of a job after ``hpcrun wait``."""
     return {
         "run_id": status.run.run_id if status.run is not None else None,
         "job_id": status.job_id,
@@ -506,7 +509,7 @@ def _why_json(why: WhyWaiting | None) -> dict[str, Any]:
 
 
 def _rounded(value: Any) -> Any:
-    """Round a number, or those of a dict, to thousandths."""
+    """Round a number, or the numbers in a dict, to thousandths."""
     if isinstance(value, dict):
         return {key: _rounded(each) for key, each in value.items()}
     return round(value, 3) if isinstance(value, float) else value

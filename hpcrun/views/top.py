@@ -1,4 +1,4 @@
-"""What hpcrun top shows: a table with a block for each job, or JSON."""
+"""The view of hpcrun top: a table with a block for each job, or JSON."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _UNITS = {
     "samples_per_second": "samples/s",
     "steps_per_second": "steps/s",
 }
-# At this width, in characters, a job's speed stands in its row.
+# From this width in characters on, a job's speed is shown in its row.
 _WIDE_DISPLAY = 110
-# A job on more nodes gets one line for all of them.
+# For a job on more nodes, one line summarizes all nodes.
 _MAX_NODE_ROWS = 4
-# A GPU that works less, percent, is worth a look.
+# GPUs with a lower utilization are highlighted.
 _IDLE_GPU_PERCENT = 20
 _COLUMNS = (
     Column("JOB"),
@@ -54,14 +54,14 @@ _COLUMNS = (
     Column("SPEED"),
     Column("LEFT"),
 )
-_NARROW = 6  # columns where SPEED and LEFT stand below
+_NARROW = 6  # columns that are shown if SPEED and LEFT are placed below
 _CURVE = 5
 
 
 def top_json(
     jobs: Sequence[JobStatus], *, cluster: str, at: float, left_out: int
 ) -> dict[str, Any]:
-    """The stable JSON of a snapshot; ``at`` in seconds since the epoch."""
+    """Return the stable JSON of a snapshot; ``at`` is in seconds since the epoch."""
     return {
         "at": round(at, 3),
         "cluster": cluster,
@@ -102,7 +102,7 @@ def _job_json(job: JobStatus) -> dict[str, Any]:
 
 
 def format_top(jobs: Sequence[JobStatus], display: Display) -> list[list[str]]:
-    """Lay out the head of the table, then the rows of each job; all fit into the width."""
+    """Lay out the head of the table, then the rows of each job, within the width of the display."""
     if not jobs:
         return []
     columns = _COLUMNS if display.width >= _WIDE_DISPLAY else _COLUMNS[:_NARROW]
@@ -133,7 +133,7 @@ def format_top(jobs: Sequence[JobStatus], display: Display) -> list[list[str]]:
 
 
 def _format_cells(job: JobStatus, display: Display) -> list[str]:
-    """What stands in the columns, the curve aside; of a job that waits only the first ones."""
+    """Return the cells of a job except the curve; a waiting job fills only the first ones."""
     progress = job.progress
     step = "" if progress.step is None else str(progress.step)
     if step and progress.total_steps:
@@ -173,7 +173,7 @@ def _format_time(job: JobStatus) -> str:
 
 
 def _format_limit(seconds: float) -> str:
-    """Write a time limit in few characters.
+    """Format a time limit in few characters.
 
     >>> _format_limit(86400), _format_limit(7200), _format_limit(5400), _format_limit(3725)
     ('1d', '2h', '90min', '1:02:05')
@@ -194,7 +194,7 @@ def _format_speed(job: JobStatus) -> str:
 
 
 def _describe_attempt(job: JobStatus) -> str:
-    """Say which attempt it is, where it is not the first, and what ended the one before."""
+    """Describe the current attempt and why the previous one ended; "" for the first attempt."""
     if job.is_between:
         return f"restarts {describe_next_attempt(job)}"
     if job.attempts < 2:
@@ -259,7 +259,7 @@ def _summarize_nodes(uses: Sequence[NodeUse], display: Display) -> str:
 
 
 def _style_usage(parts: Sequence[str], shares: Sequence[float | None], display: Display) -> str:
-    """Lay out what is known of one node or of all; a GPU that idles is worth a look."""
+    """Format the use of one node or of all nodes; highlight it if a GPU idles."""
     text = truncate(
         "  " + replace_unprintable("  ".join(part for part in parts if part)),
         display.width,
@@ -270,7 +270,7 @@ def _style_usage(parts: Sequence[str], shares: Sequence[float | None], display: 
 
 
 def _format_peak_memory(uses: Sequence[GpuUse | NodeUse]) -> str:
-    """The memory of the GPU, or the node, that has most of its own in use."""
+    """Format the memory of the GPU or node with the highest memory utilization."""
     known = [
         (use.memory_used / use.memory_total, use.memory_used, use.memory_total)
         for use in uses
@@ -280,7 +280,7 @@ def _format_peak_memory(uses: Sequence[GpuUse | NodeUse]) -> str:
 
 
 def _format_gib(size: int) -> str:
-    """Write bytes in GiB, in few characters.
+    """Format bytes as GiB in few characters.
 
     >>> _format_gib(1 << 30), _format_gib(81559 << 20), _format_gib(512 << 30)
     ('1.0', '79.6', '512')
