@@ -1,4 +1,4 @@
-"""The log files of a run, and how they are read by offset: the last lines, and what was added."""
+"""The log files of a run, read by offset: the last lines, and appended ones."""
 
 from __future__ import annotations
 
@@ -14,25 +14,27 @@ from hpcrun.ownership import other_owner
 from hpcrun.patterns import pattern_of
 from hpcrun.runs import RunFolder
 
-# Without ^, which would be tried at each byte of a long log; the first word is searched for.
+# Without ^, which would be tried at each byte of a long log, while the first word is searched fast.
 _BEGINS = re.compile(rb"hpcrun: attempt (\d+) (?:of job \S+ )?begins on ")
 _CHUNK = 1 << 20
 # A longer line is returned in pieces.
 _LONGEST = 1 << 20
-# Each read begins this many bytes before the new ones: if they changed, it is another file.
+# Each read starts this many bytes before the new ones: if they changed, the file was replaced.
 _OVERLAP = 64
-# A piece of a long line ends between words, if there are any in its last bytes.
+# A piece of a long line ends between words, if its last bytes contain a blank.
 _WORD = 1 << 12
-# Of what size pieces are read from the end: the first and the largest.
+# Sizes of blocks that are read backward from the end: the first and the largest.
 _BLOCKS = (1 << 16, 1 << 22)
 
 
 class LogFile(Struct, frozen=True):
-    """One log file: a rank's, a node's (its launcher's), or the batch script's own.
+    """A log file: of a rank, of a node (its launcher), or of the batch script.
 
-    The batch script's has no ``attempt``: it is one for all. ``task`` is the number in the sweep or
-    array, if several tasks are shown together; ``is_err``: the file is for stderr alone. ``there``
-    is its path on the cluster, if ``path`` is a copy.
+    Attributes:
+        attempt: None for the batch script's log, which all attempts share.
+        task: The number in the sweep or array, if several tasks are shown together.
+        is_err: The file contains stderr alone.
+        there: Its path on the cluster, if ``path`` is a copy.
     """
 
     path: Path
@@ -46,12 +48,12 @@ class LogFile(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The path as the user knows it."""
+        """The path that is shown to the user."""
         return self.there or str(self.path)
 
     @property
     def prefix(self) -> str:
-        """The prefix of lines where several files are shown as one; rank 0 has none.
+        """The prefix of lines where several files are shown together; "" for rank 0.
 
         >>> LogFile(Path("x"), 0, node=1, rank=3, task="7").prefix
         '[task7 rank3]: '
@@ -70,7 +72,7 @@ class LogFile(Struct, frozen=True):
         return f"[{' '.join(parts)}]: "
 
     def prefixed(self, line: bytes) -> bytes:
-        """Put the prefix before a line; the one that torch itself puts before its errors goes.
+        """Add the prefix to a line, instead of the one that torch adds to its errors.
 
         >>> LogFile(Path("x"), 0, node=1, rank=3).prefixed(b"[rank3]: ValueError: no")
         b'[rank3]: ValueError: no'
@@ -80,7 +82,7 @@ class LogFile(Struct, frozen=True):
 
 
 def list_log_files(run: RunFolder) -> list[LogFile]:
-    """List a run's logs: attempt by attempt the ranks, then the nodes; last the batch script's."""
+    """List a run's logs: those of ranks, then of nodes, by attempt; finally the batch script's."""
     found = []
     names = _names(run.logs)
     for attempt in filter(str.isdecimal, names):
@@ -94,7 +96,7 @@ def list_log_files(run: RunFolder) -> list[LogFile]:
 
 
 def _names(folder: Path) -> list[str]:
-    """List the folders and files; what is neither, and links of somebody else's, is left out."""
+    """List folders and regular files, without symbolic links of other users."""
     try:
         if _is_unfit(folder):
             return []
@@ -115,9 +117,10 @@ def _is_unfit(entry: os.DirEntry[str] | Path) -> bool:
 
 
 def find_attempt(text: bytes | memoryview, attempt: int) -> tuple[int, int]:
-    """Return the offsets at which an attempt begins and ends in a log; -1 is the last attempt.
+    """Return the offsets at which an attempt starts and ends in a log; -1 is the last attempt.
 
-    A log without any begin is all of it; an attempt after the last one begins at the log's end.
+    A log without any start line counts as a whole; an attempt after the last one starts at the
+    log's end.
 
     >>> find_attempt(b"hpcrun: attempt 0 begins on n1\\nhpcrun: attempt 1 begins on n1\\n", 0)
     (0, 31)
@@ -133,23 +136,23 @@ def find_attempt(text: bytes | memoryview, attempt: int) -> tuple[int, int]:
 
 
 def find_next_attempt(data: bytes, attempt: int) -> int | None:
-    """Return the offset in new lines at which a later attempt begins; None if none does."""
+    """Return the offset in new lines at which a later attempt starts; None if none does."""
     return next((at for number, at in _begins(data) if number > attempt), None)
 
 
 def _begins(text: bytes | memoryview) -> Iterator[tuple[int, int]]:
-    """Give the number of each attempt that begins, and the offset of the line that reports it."""
+    """Yield the number of each attempt that starts, and the offset of its start line."""
     for found in _BEGINS.finditer(text):
         at = found.start()
         if at == 0 or text[at - 1] == ord("\n"):
             yield int(bytes(found[1])), at
 
 
-# ---- reading them --------------------------------------------------------------------------------
+# ---- reading -------------------------------------------------------------------------------------
 
 
 def read_at(path: str | Path, offset: int, limit: int) -> bytes:
-    """Read up to ``limit`` bytes from ``offset``; empty at the end. Raises OSError."""
+    """Read up to ``limit`` bytes from ``offset``; b"" at the end. Raises OSError."""
     with open_plain(path) as file:
         file.seek(offset)
         return file.read(limit)
@@ -158,10 +161,14 @@ def read_at(path: str | Path, offset: int, limit: int) -> bytes:
 def find_last_lines(
     path: Path, count: int, keep: Callable[[bytes], bool] | None = None, *, end: int | None = None
 ) -> int:
-    """Return the offset (bytes) at which the last ``count`` lines begin; 0 if there are fewer.
+    """Return the offset (bytes) at which the last ``count`` lines start; 0 if there are fewer.
 
-    Lines end at newlines; one without an end counts too. With ``keep`` only the lines for which it
-    is true count; with ``end`` those before that offset. Raises OSError.
+    Args:
+        keep: Count only lines for which it is true.
+        end: Count only lines before this offset.
+
+    Raises:
+        OSError: The file cannot be read.
     """
     end = path.stat().st_size if end is None else end
     if count == 0:
@@ -170,7 +177,8 @@ def find_last_lines(
     while end > 0:
         first = max(0, end - block)
         data = read_at(path, first, end - first) + rest
-        # ``rest`` is the begin of a line whose end was in the block after.
+        # ``rest`` is the beginning of a line whose end was in the previous block, later in the
+        # file.
         at = len(data)
         if is_last and data.endswith(b"\n"):
             at -= 1
@@ -181,7 +189,7 @@ def find_last_lines(
                 if found == count:
                     return first + newline + 1
             at = newline
-        # Without a test the text of a line does not matter, however long it is.
+        # Without a predicate the text of a line is not needed, however long it is.
         rest = data[:at] + b"\n" if keep is not None else b""
         is_last = keep is not None
         end, block = first, min(2 * block, _BLOCKS[1])
@@ -189,7 +197,7 @@ def find_last_lines(
 
 
 class _Place:
-    """How far a file was read: the offset, the bytes before it, and the begin of a line."""
+    """The read position of a file: the offset, the bytes before it, and an incomplete line."""
 
     def __init__(self, offset: int = 0, seen: bytes = b"") -> None:
         self.offset = offset
@@ -200,11 +208,13 @@ class _Place:
 
 
 class Tail:
-    """Makes whole lines of the bytes of many files; remembers how far each was read.
+    """Splits the growth of many files into whole lines, and keeps the read position of each file.
 
-    A line ends at a newline, and so does each state of a progress bar at its carriage return. A
-    file that became shorter, or changed where it was read before, is read from its start again.
-    ``ends`` returns the offset in new lines at which a file's reading ends for good, or None.
+    A line ends at a newline, and each state of a progress bar at its carriage return. A file that
+    shrank, or changed before the read position, is read from its start again.
+
+    Args:
+        ends: Returns the offset in new lines at which a file ends for good, or None.
     """
 
     def __init__(
@@ -218,14 +228,14 @@ class Tail:
         try:
             seen = read_at(file.path, first, offset - first)
         except OSError:
-            return  # it comes later, and is then read whole
+            return  # the file does not exist yet, and is then read from its start
         if len(seen) == offset - first:
             self._places[file.path] = _Place(offset, seen)
 
     def lines(self, file: LogFile, *, is_last: bool = False) -> Iterator[bytes | None]:
-        """Give what is new, whole lines a piece; before those of a file that was rewritten None.
+        """Yield new whole lines, in pieces; None precedes the lines of a rewritten file.
 
-        What cannot be read now is left for later; with ``is_last`` nothing comes later.
+        Unreadable data is retried later, unless ``is_last``.
         """
         place = self._places.setdefault(file.path, _Place())
         while not place.is_over and (data := _new_bytes(file.path, place, is_last=is_last)):
@@ -237,7 +247,7 @@ class Tail:
             if cut:
                 cut += len(place.rest)
             elif len(whole) > _LONGEST:
-                # Between words: no secret is then cut in two.
+                # Split between words, so that no secret is cut in two.
                 low = len(whole) - _WORD
                 cut = max(whole.rfind(blank, low) for blank in (b" ", b",", b"\t")) + 1
                 cut = cut or len(whole)
@@ -251,7 +261,7 @@ class Tail:
                 yield whole[:cut]
 
     def rest(self, file: LogFile) -> bytes:
-        """Take the begin of a line that nothing will end any more; b"" where there is none."""
+        """Return and clear a last line without a newline; b"" if there is none."""
         place = self._places.get(file.path, _Place())
         rest, place.rest = place.rest, b""
         return rest + b"\n" if rest else b""
@@ -272,12 +282,12 @@ def _new_bytes(path: Path, place: _Place, *, is_last: bool) -> bytes:
     return data if is_last or len(data) == _CHUNK else data.rstrip(b"\0")
 
 
-# ---- what of them reaches a terminal: text, colours and progress bars, and no commands to it
+# ---- output on terminals: text, colours and progress bars, but no control sequences
 #
-# A log can hold whatever a program wrote: sequences that set the title, ask the terminal to answer
-# on the keyboard's line, clear it or switch its alphabet (xterm's "Control Sequences").
+# A log contains any output of programs: sequences that set the title, make the terminal send
+# answers as keyboard input, clear it or switch its character set (xterm's "Control Sequences").
 
-# C1 in UTF-8, and what turns the direction of writing (U+202A to 202E, 2066 to 2069).
+# C1 in UTF-8, and bidirectional controls (U+202A to 202E, 2066 to 2069).
 _LATER = rb"\xc2[\x80-\x9f] | \xe2\x80[\xaa-\xae] | \xe2\x81[\xa6-\xa9]"
 _CONTROLS = pattern_of(rb"[\x00-\x07\x0b\x0c\x0e-\x1f\x7f] | " + _LATER, re.VERBOSE)
 _SEQUENCE = pattern_of(
@@ -295,7 +305,7 @@ _PASSES = pattern_of(rb"\x1b\[[0-9;:]*[mK]")
 
 
 def sanitize_for_terminal(data: bytes, *, colours: bool = True) -> bytes:
-    r"""Remove the commands to a terminal; what is not UTF-8 becomes the replacement character.
+    r"""Remove control sequences; invalid UTF-8 becomes the replacement character.
 
     >>> sanitize_for_terminal(b"\x1b]0;title\x07a\x1b[31mb\x1b[2J\x1bc 10%\r20%\n")
     b'a\x1b[31mb 10%\r20%\n'

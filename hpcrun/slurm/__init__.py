@@ -1,7 +1,7 @@
-"""Slurm's dialect: the command lines that are asked, and parsers of what they answer.
+"""Slurm's interface: command lines, and parsers of their output.
 
-Pure: no files, processes, sockets, environment, clock or randomness; text and values in,
-values out.
+Pure: no files, processes, sockets, environment, clock or randomness; text and values in, values
+out.
 """
 
 from __future__ import annotations

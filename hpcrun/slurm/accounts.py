@@ -1,4 +1,4 @@
-"""What Slurm's accounting keeps of a job that is over: who cancelled it, and what it used."""
+"""Slurm's accounting of a finished job: who cancelled it, and its resource usage."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec import Struct
 from hpcrun.slurm.states import is_final, parse_duration, parse_state
 
 _FIELD = "\x1f"
-# Each exists from Slurm 20.11 to 26.05.
+# These fields exist in Slurm 20.11 to 26.05.
 _FIELDS = (
     "JobID",
     "State",
@@ -30,13 +30,18 @@ _UNITS = {unit: 1024**power for power, unit in enumerate(("", "K", "M", "G", "T"
 
 
 class JobAccounting(Struct, frozen=True, kw_only=True):
-    """What the accounting has of a job; "" and None: nothing.
+    """The accounting record of a job; "" and None mean that Slurm has no value.
 
-    ``cancelled_by`` is a uid, and ``user`` its name where that is the job's own user.
-    ``node_reason``: why ``node``, one of its, is out of use. ``step_code``: the worst exit code of
-    its steps, whatever its script made of it. Memory is that of all nodes together, in bytes;
-    ``memory_used`` is the peak of the step that took most, as far as Slurm's samples show it.
-    ``held_seconds`` are those of all ``cpus``, of which ``cpu_seconds`` were work.
+    Attributes:
+        cancelled_by: A uid.
+        user: The name for ``cancelled_by`` if that is the job's own user.
+        node_reason: Why ``node``, one of the job's nodes, is unavailable.
+        step_code: The worst exit code of its steps, whatever its script returned.
+        memory_asked: Requested memory of all nodes together, in bytes.
+        memory_used: Peak memory of the largest step on all nodes, as far as Slurm sampled it, in
+            bytes.
+        held_seconds: Allocated CPU time, that is run time times ``cpus``.
+        cpu_seconds: The part of ``held_seconds`` in which the CPUs were busy.
     """
 
     cancelled_by: str = ""
@@ -52,13 +57,13 @@ class JobAccounting(Struct, frozen=True, kw_only=True):
 
 
 def accounting_argv(job_id: str) -> list[str]:
-    """Ask for a job that is over and for its steps, which alone have their memory."""
+    """Return the query for a finished job and its steps; only steps have memory usage."""
     argv = ["sacct", "--noheader", "--parsable2", f"--delimiter={_FIELD}"]
     return [*argv, f"--format={','.join(_FIELDS)}", f"--jobs={job_id}"]
 
 
 def parse_accounting(stdout: str, job_id: str) -> JobAccounting | None:
-    r"""Read the answer to ``account_argv``; None: the job is not there, or not over there yet.
+    r"""Parse the output of accounting_argv(); None if the job is missing or not finished yet.
 
     >>> text = ("7|CANCELLED by 1000|1000|me|3:0|00:19.5|40|2|1|1000M|cpu=2,mem=1000M,node=1|||\n"
     ...         "7.0|COMPLETED||||00:19.5|40|2|1|||2|310000K|cpu=00:00:19,mem=620M\n")
@@ -82,7 +87,7 @@ def parse_accounting(stdout: str, job_id: str) -> JobAccounting | None:
         user=job["User"] if by and by[1] == job["UID"] else "",
         step_code=int(code) if code.isdigit() else None,
         cpus=_whole(job["NCPUS"]),
-        cpu_seconds=parse_cpu_time(job["TotalCPU"]) or None,  # of what was killed it may be 0
+        cpu_seconds=parse_cpu_time(job["TotalCPU"]) or None,  # may be 0 for a killed job
         held_seconds=float(held) if (held := _whole(job["CPUTimeRAW"])) else None,
         memory_asked=_asked(job),
         memory_used=max(filter(None, map(_used, jobs)), default=None),
@@ -90,7 +95,7 @@ def parse_accounting(stdout: str, job_id: str) -> JobAccounting | None:
 
 
 def parse_cpu_time(text: str) -> float | None:
-    """Read the time of a CPU, as sacct has it; None for anything else.
+    """Parse CPU time as sacct prints it; None for anything else.
 
     >>> parse_cpu_time("00:19.500"), parse_cpu_time("1-02:03:04"), parse_cpu_time("")
     (19.5, 93784.0, None)
@@ -101,7 +106,7 @@ def parse_cpu_time(text: str) -> float | None:
 
 
 def parse_memory(text: str) -> int | None:
-    """Read an amount of memory, as sacct has it, in bytes.
+    """Parse an amount of memory as sacct prints it, in bytes.
 
     >>> parse_memory("620M"), parse_memory("1.50G"), parse_memory("2048"), parse_memory("?")
     (650117120, 1610612736, 2048, None)
@@ -111,7 +116,7 @@ def parse_memory(text: str) -> int | None:
 
 
 def _asked(job: dict[str, str]) -> int | None:
-    """The memory that a job had, on all its nodes; before 21.08 a node's or a CPU's: 4Gn, 100Mc."""
+    """Return a job's memory on all nodes; before 21.08 ReqMem is per node or CPU: 4Gn, 100Mc."""
     given = re.search(r"(?:^|,)mem=([^,]+)", job["AllocTRES"])
     if given:
         return parse_memory(given[1]) or None
@@ -122,7 +127,7 @@ def _asked(job: dict[str, str]) -> int | None:
 
 
 def _used(job: dict[str, str]) -> int | None:
-    """The most that all tasks of a step had, each at its own peak."""
+    """Return the sum of the peak memory of all tasks of a step."""
     found = re.search(r"(?:^|,)mem=([^,]+)", job["TRESUsageInTot"])
     if found and (memory := parse_memory(found[1])):
         return memory
@@ -134,16 +139,16 @@ def _whole(text: str) -> int | None:
     return int(text) if text.isdigit() and len(text) < 19 else None
 
 
-# ---- why a node is out
+# ---- reasons of unavailable nodes
 
 
 def show_node_argv(node: str) -> list[str]:
-    """Ask for one node."""
+    """Return the query for one node."""
     return ["scontrol", "--oneliner", "show", "node", node]
 
 
 def parse_node_reason(stdout: str) -> str:
-    """Read why a node is out of use; "" where it is not.
+    """Parse why a node is unavailable; "" if it is available.
 
     >>> parse_node_reason(
     ...     "NodeName=n1 State=DOWN Reason=DIMM 3 is broken [root@2026-11-20T13:51:15]")

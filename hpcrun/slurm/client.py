@@ -1,7 +1,7 @@
-"""Asks and commands Slurm over a transport; its answers come back as jobs or as errors.
+"""Queries and commands to Slurm over a transport; returns jobs or raises errors.
 
-Silence is OutOfReach, whatever was asked or ordered; who can go on without an answer suppresses it.
-That there is nothing, no such job or no accounting, is an answer: an empty list or None.
+If Slurm does not answer, every function raises OutOfReach; callers that can do without an answer
+suppress it. A negative answer (no such job, no accounting) is an empty list or None.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from hpcrun.slurm.commands import Estimate
 from hpcrun.slurm.jobs import SlurmJob
 from hpcrun.slurm.reasons import matches_answer, refusal_fix
 
-# A reply may take long on a busy cluster (MessageTimeout is 10 s, and clients retry).
+# Replies may take long on a busy cluster (MessageTimeout is 10 s, and clients retry).
 TIMEOUT = 60.0
 _NO_CLUSTER = "try again later; or, to try hpcrun without a cluster: hpcrun sandbox up"
 _WRAPPER = "does squeue work in your shell? It may be the site's wrapper, or a broken Slurm"
 
 
 def _run(transport: Transport, argv: Sequence[str], *, changes: bool = False) -> Result:
-    """Run a command; the OutOfReach of one that ``changes`` something says if it was sent."""
+    """Run a command. If it ``changes`` something, OutOfReach tells whether it was sent."""
     try:
         result = transport.run(argv, timeout=TIMEOUT)
         check_answered(result, changes=changes)
@@ -42,7 +42,7 @@ def _run(transport: Transport, argv: Sequence[str], *, changes: bool = False) ->
 
 
 def check_answered(result: Result, *, changes: bool = False) -> None:
-    """Raise OutOfReach where a command of Slurm's says that Slurm did not answer it."""
+    """Raise OutOfReach if a Slurm command reports that Slurm did not answer."""
     if result.exit_code != 0 and matches_answer(result.stderr, "silence"):
         raise OutOfReach(
             f"{result.argv[0]}: Slurm does not answer: {_last_line(result.stderr)}",
@@ -65,9 +65,11 @@ def _plain(stderr: str) -> str:
 def submit_script(transport: Transport, run_dirs: Sequence[Path], env: Mapping[str, str]) -> str:
     """Submit the ``job.sbatch`` in the first of some finished folders and return the job id.
 
-    A lost reply is settled by looking for the job whose WorkDir is the run folder.
-    Raises SchedulerRefused; and OutOfReach, with ``maybe_done`` while it is unknown whether Slurm
-    took the job.
+    After a lost reply the job is identified by its WorkDir, which is the run folder.
+
+    Raises:
+        SchedulerRefused: Slurm rejected the job.
+        OutOfReach: Slurm did not answer; ``maybe_done`` is True if the job may have been accepted.
     """
     try:
         result = transport.submit_directories(run_dirs, commands.SBATCH, env=env, timeout=TIMEOUT)
@@ -84,12 +86,12 @@ def submit_script(transport: Transport, run_dirs: Sequence[Path], env: Mapping[s
                 maybe_done=not matches_answer(result.stderr, "never sent"),
             )
     except OutOfReach as silence:
-        # The WorkDir of its job ends in the run id, which is unique; the way to it may go through
-        # other links. That there is none proves nothing: the request may still be on its way.
+        # The WorkDir of the job ends in the run id, which is unique; the rest of the path may
+        # contain other links. A missing job proves nothing: the request may still be in flight.
         with contextlib.suppress(OutOfReach):
             for job in query_queue(transport) if silence.maybe_done else ():
                 if job.is_taken and job.folder == run_dirs[0].name:
-                    return job.array  # not one of its tasks
+                    return job.array  # the array's id, not that of one task
         raise
     raise SchedulerRefused(
         f"Slurm refused the job: {message or f'sbatch ended with code {result.exit_code}'}",
@@ -98,9 +100,11 @@ def submit_script(transport: Transport, run_dirs: Sequence[Path], env: Mapping[s
 
 
 def query_expected_start(transport: Transport, script: str, env: Mapping[str, str]) -> Estimate:
-    """Ask when a job would start, if it were submitted now. Nothing stays behind.
+    """Return when a job would start if it were submitted now, without submitting it.
 
-    Raises SchedulerRefused, OutOfReach.
+    Raises:
+        SchedulerRefused: Slurm rejected the job.
+        OutOfReach: Slurm did not answer.
     """
     result = transport.run(commands.ESTIMATE, env=env, timeout=TIMEOUT, stdin=script)
     estimate = commands.parse_estimate(result.stderr)
@@ -115,17 +119,20 @@ def query_expected_start(transport: Transport, script: str, env: Mapping[str, st
 def query_queue(
     transport: Transport, job_ids: Sequence[str] = (), *, strict: bool = False
 ) -> list[SlurmJob]:
-    """Ask squeue once, for my jobs or for some; jobs that Slurm has forgotten are missing.
+    """Run squeue once, for my jobs or for some; jobs that Slurm has forgotten are missing.
 
-    ``strict``: something depends on there being none. A squeue that prints nothing, as a site's
-    broken wrapper does, is asked for its column names then. Raises OutOfReach when Slurm does not
-    answer.
+    Args:
+        strict: The caller relies on an empty result. If squeue then prints nothing, which a site's
+            broken wrapper may do, column names are requested to verify it.
+
+    Raises:
+        OutOfReach: Slurm did not answer.
     """
     result = _run(transport, jobs.squeue_argv(job_ids))
     if result.exit_code != 0 and not matches_answer(result.stderr, "unknown job"):
         raise OutOfReach(f"squeue failed: {_last_line(result.stderr)}")
     stdout, banner = jobs.without_banner(result.stdout)
-    # A banner alone may be an answer of something else.
+    # A banner without rows may come from something else than squeue.
     if banner and not stdout and "JOBID" not in _run(transport, jobs.SQUEUE_HEADED).stdout.split():
         stdout, banner = result.stdout, ""
     if banner:
@@ -142,7 +149,7 @@ def query_queue(
 
 
 def query_accounting(transport: Transport, job_ids: Sequence[str]) -> list[SlurmJob] | None:
-    """Ask sacct once; None where there is no accounting. Raises OutOfReach."""
+    """Run sacct once; return None if there is no accounting. Raises OutOfReach."""
     if not job_ids:
         return []
     try:
@@ -150,16 +157,17 @@ def query_accounting(transport: Transport, job_ids: Sequence[str]) -> list[Slurm
     except OutOfReach as silence:
         if silence.maybe_done:
             raise
-        return None  # there is no sacct here
+        return None  # sacct is not installed
     if result.exit_code != 0 or jobs.is_sacct_garbled(result.stdout):
         return None
     return jobs.parse_sacct(result.stdout)
 
 
 def query_job_accounting(transport: Transport, job_id: str) -> JobAccounting | None:
-    """Ask sacct what it has of a job that is over; None where it has nothing, or not yet.
+    """Return sacct's record of a finished job; None if there is none yet.
 
-    Raises OutOfReach.
+    Raises:
+        OutOfReach: Slurm did not answer.
     """
     result = transport.run(accounts.accounting_argv(job_id), timeout=TIMEOUT)
     found = result.exit_code == 0
@@ -167,16 +175,21 @@ def query_job_accounting(transport: Transport, job_id: str) -> JobAccounting | N
 
 
 def query_node_reason(transport: Transport, node: str) -> str:
-    """Ask why a node is out of use; "" where it is not. Raises OutOfReach."""
+    """Return why a node is unavailable; "" if it is available. Raises OutOfReach."""
     return accounts.parse_node_reason(run_query(transport, accounts.show_node_argv(node)) or "")
 
 
 def cancel_jobs(transport: Transport, job_ids: Sequence[str], *, pending: bool = False) -> None:
-    """Cancel jobs, tasks or arrays; those that are over already are no error.
+    """Cancel jobs, tasks or arrays; jobs that are already finished are no error.
 
-    ``pending``: only what has not begun. Raises SchedulerRefused (another user's job), OutOfReach.
+    Args:
+        pending: Cancel pending jobs only.
+
+    Raises:
+        SchedulerRefused: A job belongs to another user.
+        OutOfReach: Slurm did not answer.
     """
-    # Slurm takes a list of any length; a site's wrapper may not.
+    # Slurm accepts a list of any length, but a site's wrapper may not.
     for start in range(0, len(job_ids), 500):
         result = _run(
             transport,
@@ -193,16 +206,20 @@ def cancel_jobs(transport: Transport, job_ids: Sequence[str], *, pending: bool =
 
 
 def query_version(transport: Transport) -> tuple[int, int] | None:
-    """Ask which Slurm is installed, as (22, 5); None where srun, a program here, does not say."""
+    """Return the version of Slurm, as (22, 5); None if srun is missing or prints none."""
     with contextlib.suppress(OutOfReach):
         return commands.parse_version(run_query(transport, commands.VERSION) or "")
     return None
 
 
 def show_jobs(transport: Transport, job_id: str) -> list[SlurmJob]:
-    """Ask slurmctld for a job, all tasks of an array or all parts of a job; none: forgotten.
+    """Return slurmctld's records of a job, all tasks of an array or all parts of a job.
 
-    Raises OutOfReach.
+    Returns:
+        An empty list for a job that Slurm has forgotten.
+
+    Raises:
+        OutOfReach: Slurm did not answer.
     """
     result = _run(transport, jobs.show_job_argv(job_id))
     if result.exit_code == 0:
@@ -213,9 +230,10 @@ def show_jobs(transport: Transport, job_id: str) -> list[SlurmJob]:
 
 
 def show_each_job(transport: Transport, job_ids: Sequence[str]) -> list[SlurmJob]:
-    """Ask slurmctld for many jobs by one command; what it does not know, or its silence, is none.
+    """Return slurmctld's records of many jobs by one command; unknown jobs are omitted.
 
-    Slurm takes no list of ids here; but it takes one question a line.
+    If Slurm does not answer, the list is empty. `scontrol show job` accepts no list of ids, but
+    scontrol reads one command per line.
     """
     argv, lines = jobs.show_each_argv(job_ids)
     try:
@@ -225,19 +243,19 @@ def show_each_job(transport: Transport, job_ids: Sequence[str]) -> list[SlurmJob
 
 
 def query_pending(transport: Transport, partition: str) -> list[SlurmJob]:
-    """Ask squeue for all jobs that wait in a partition. Raises OutOfReach."""
+    """Return all pending jobs of a partition, by squeue. Raises OutOfReach."""
     return jobs.parse_squeue(run_query(transport, jobs.squeue_argv(partition=partition)) or "")
 
 
 def requeue_jobs(
     transport: Transport, job_ids: Sequence[str], *, hold: bool = False
 ) -> dict[str, str]:
-    """Requeue jobs; return Slurm's message for each that it refuses, by id. Raises OutOfReach."""
+    """Requeue jobs; return Slurm's message for each rejected job, by id. Raises OutOfReach."""
     return _each(transport, commands.requeue_argv(job_ids, hold=hold), job_ids)
 
 
 def set_requeue(transport: Transport, job_ids: Sequence[str], *, may: bool) -> dict[str, str]:
-    """Allow or forbid that jobs are requeued; return refusals by id. Raises OutOfReach."""
+    """Allow or forbid requeueing of jobs; return rejections by id. Raises OutOfReach."""
     return _each(transport, commands.set_requeue_argv(job_ids, may=may), job_ids)
 
 
@@ -251,6 +269,6 @@ def _each(transport: Transport, argv: Sequence[str], job_ids: Sequence[str]) -> 
 
 
 def run_query(transport: Transport, argv: Sequence[str]) -> str | None:
-    """Return the answer to any other question; None where Slurm refuses it. Raises OutOfReach."""
+    """Return the output of another query; None if Slurm rejects it. Raises OutOfReach."""
     result = _run(transport, argv)
     return result.stdout if result.exit_code == 0 else None

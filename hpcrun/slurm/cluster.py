@@ -1,4 +1,4 @@
-"""A cluster as Slurm shows it: configuration, partitions, nodes, accounts and QOS."""
+"""A cluster's configuration, partitions, nodes, accounts and QOS, as Slurm shows them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from msgspec import Struct
 from hpcrun.slurm.jobs import parse_gpu_limits
 
 _UNLIMITED = frozenset({"UNLIMITED", "INFINITE", "NONE", "N/A", "(null)", "", "NO_VAL"})
-# slurmctld's configuration; and all partitions, hidden ones and those of other groups too.
+# slurmctld's configuration; and all partitions, including hidden ones and those of other groups.
 SHOW_CONFIG = ("scontrol", "show", "config")
 SHOW_PARTITIONS = ("scontrol", "--all", "--oneliner", "show", "partition")
-# All nodes of all partitions. Without --exact nodes of different sizes share a row, and the sizes
-# are minima ("8+"); --all: hidden partitions too, and those of other groups.
-# %R partition, %D nodes, %c CPUs, %m memory in MB, %T state, %N node list, %G gres, %f features.
-# Features and gres come last: they are free text. (sinfo.1, 20.11 to 26.05)
+# All nodes of all partitions. Without --exact nodes of different sizes share a row, and sizes are
+# minima ("8+"); --all includes hidden partitions and those of other groups. %R partition, %D nodes,
+# %c CPUs, %m memory in MB, %T state, %N node list, %G gres, %f features. Features and gres are free
+# text, so they come last. (sinfo.1, 20.11 to 26.05)
 SINFO = ("sinfo", "--noheader", "--all", "--exact", "--format=%R|%D|%c|%m|%T|%N|%G|%f")
-# States of nodes that run no new job until someone repairs them; more may follow, as in DOWN*.
+# Prefixes of states of nodes that run no new job until someone repairs them, as in DOWN*.
 _AWAY = ("down", "drain", "fail", "error", "future", "perfctrs", "inval")
 _SACCTMGR = ("sacctmgr", "--noheader", "--parsable2", "--readonly", "show")
 # All QOS and their limits.
@@ -30,7 +30,7 @@ _ASSOCIATION = (
 
 
 class SlurmConfig(Struct, frozen=True, kw_only=True):
-    """What a submission must know of slurm.conf; "" and None where Slurm does not say."""
+    """Settings of slurm.conf that submissions depend on; "" and None if they are unknown."""
 
     cluster: str = ""
     version: str = ""
@@ -42,7 +42,7 @@ class SlurmConfig(Struct, frozen=True, kw_only=True):
 
 
 class PartitionRow(Struct, frozen=True, kw_only=True):
-    """A partition's rules. None is no limit; an empty list of names is all; memory is in MB."""
+    """A partition's rules. None is no limit, an empty list of names allows all; memory is in MB."""
 
     name: str
     is_default: bool = False
@@ -67,7 +67,7 @@ class PartitionRow(Struct, frozen=True, kw_only=True):
 
 
 class NodeRow(Struct, frozen=True):
-    """Nodes of one partition that are alike, and in one state. ``memory`` is in MB."""
+    """Identical nodes of one partition in one state. ``memory`` is in MB."""
 
     partition: str
     nodes: int
@@ -80,14 +80,14 @@ class NodeRow(Struct, frozen=True):
 
     @property
     def is_away(self) -> bool:
-        """Whether the nodes take no new jobs: down, drained or failed."""
+        """Whether the nodes accept no new jobs: down, drained or failed."""
         return self.state.lower().startswith(_AWAY)
 
 
 class NodeLimits(Struct, frozen=True, kw_only=True):
-    """What jobs can have of a node: CPUs, and memory in MB, without what Slurm keeps back.
+    """CPUs and memory (MB) of a node that jobs can use, without Slurm's reserved share.
 
-    ``threads`` are how many of these CPUs one core is.
+    ``threads`` is the number of these CPUs per core.
     """
 
     name: str
@@ -98,9 +98,9 @@ class NodeLimits(Struct, frozen=True, kw_only=True):
 
 
 class Association(Struct, frozen=True, kw_only=True):
-    """One account that a user may charge; ``partition`` "" is all of them.
+    """An account that a user may charge; ``partition`` "" stands for all partitions.
 
-    ``max_gpus`` are the GPUs of one job, or of all at once; None: no limit that is known.
+    ``max_gpus`` is the limit for one job or for all at once; None if no limit is known.
     """
 
     cluster: str
@@ -122,7 +122,7 @@ class Qos(Struct, frozen=True, kw_only=True):
 
 
 def parse_config(stdout: str) -> SlurmConfig:
-    r"""Read ``scontrol show config``; keys that are not there stay unknown.
+    r"""Parse ``scontrol show config``; missing keys keep their defaults.
 
     >>> config = parse_config("ClusterName             = hot\nSLURM_VERSION           = 24.11.5\n"
     ...                       "AccountingStorageEnforce = associations,limits\n")
@@ -134,7 +134,7 @@ def parse_config(stdout: str) -> SlurmConfig:
     version = re.search(r"[0-9]+\.[0-9]+(\.[0-9a-z.-]+)?", values.get("SLURM_VERSION", ""))
     items = _names(values.get("AccountingStorageEnforce", "").lower())
     enforced = {item for item in items if item not in ("none", "(null)")}
-    # Each implies those before it (slurm.conf.5, AccountingStorageEnforce).
+    # Each value implies the ones before it (slurm.conf.5, AccountingStorageEnforce).
     if enforced & {"all", "safe", "limits", "qos", "wckeys"}:
         enforced |= {"associations"}
     if enforced & {"all", "safe"}:
@@ -153,7 +153,7 @@ def parse_config(stdout: str) -> SlurmConfig:
 
 
 def parse_partitions(stdout: str) -> list[PartitionRow]:
-    r"""Read ``scontrol --oneliner show partition``; keys that are not known do no harm.
+    r"""Parse ``scontrol --oneliner show partition``; unknown keys are ignored.
 
     >>> row, = parse_partitions("PartitionName=gpu AllowAccounts=ml,bio Default=YES MaxNodes=8 "
     ...                         "MaxTime=2-00:00:00 OverSubscribe=EXCLUSIVE State=UP\n")
@@ -185,7 +185,7 @@ def _partition(values: dict[str, str]) -> PartitionRow:
         max_cpus_per_node=_number(value("MaxCPUsPerNode")),
         max_memory_per_node=_number(value("MaxMemPerNode")),
         max_memory_per_cpu=_number(value("MaxMemPerCPU")),
-        # 26.05 writes Exclusive=NO|USER|TOPO beside it, which do not give whole nodes.
+        # 26.05 also prints Exclusive=NO|USER|TOPO, which do not allocate whole nodes.
         exclusive=value("OverSubscribe", "Shared").startswith("EXCLUSIVE")
         or value("Exclusive") in ("YES", "NODE"),
         root_only=value("RootOnly") == "YES",
@@ -199,7 +199,7 @@ def _partition(values: dict[str, str]) -> PartitionRow:
 
 
 def parse_sinfo(stdout: str) -> list[NodeRow]:
-    r"""Read sinfo's rows; what is no row is left out.
+    r"""Parse sinfo's rows; malformed rows are ignored.
 
     >>> row, = parse_sinfo("gpu|2|64|512000|mixed-|n[1-2]|gpu:a100:4(S:0-1)|ib,a100\n")
     >>> row.partition, row.nodes, row.memory, row.features, row.is_away
@@ -221,15 +221,15 @@ def parse_sinfo(stdout: str) -> list[NodeRow]:
 
 
 def show_nodes_argv(names: Sequence[str]) -> list[str]:
-    """Ask for these nodes, one in each line, those of hidden partitions too."""
+    """Return the query for nodes, one per line, including those of hidden partitions."""
     return ["scontrol", "--all", "--oneliner", "show", "node", ",".join(names)]
 
 
 def parse_nodes(stdout: str) -> list[NodeLimits]:
-    r"""Read ``scontrol --oneliner show node``; a line without the numbers is left out.
+    r"""Parse ``scontrol --oneliner show node``; lines without the numbers are ignored.
 
-    CPUEfctv (22.05 and later) is CPUTot less the cores that are reserved (CoreSpecCount,
-    CpuSpecList); MemSpecLimit is memory that no job gets (slurm.conf.5).
+    CPUEfctv (22.05 and later) is CPUTot without reserved cores (CoreSpecCount, CpuSpecList);
+    MemSpecLimit is memory that is reserved for the system (slurm.conf.5).
 
     >>> text = "NodeName=n1 CPUTot=64 CPUEfctv=60 RealMemory=512000 MemSpecLimit=12000 Sockets=2"
     >>> parse_nodes(text)[0].cpus, parse_nodes(text)[0].memory
@@ -242,7 +242,8 @@ def parse_nodes(stdout: str) -> list[NodeLimits]:
     """
     found = []
     for line in stdout.splitlines():
-        values = dict(reversed(re.findall(r"(?:^|\s)([A-Za-z]+)=(\S*)", line)))  # the first wins
+        # the first occurrence counts
+        values = dict(reversed(re.findall(r"(?:^|\s)([A-Za-z]+)=(\S*)", line)))
         numbers = {key: _number(value) for key, value in values.items()}
         total, memory = numbers.get("CPUTot"), numbers.get("RealMemory")
         if not values.get("NodeName") or total is None or memory is None:
@@ -264,13 +265,13 @@ def parse_nodes(stdout: str) -> list[NodeLimits]:
 
 
 def associations_argv(user: str, cluster: str) -> list[str]:
-    """Ask for a user's associations, limits of the accounts above them included."""
+    """Return the query for a user's associations, with the limits of parent accounts."""
     where = [f"cluster={cluster}"] if cluster else []
     return [*_SACCTMGR, "user", f"name={user}", "withassoc", *where, f"format={_ASSOCIATION}"]
 
 
 def parse_associations(stdout: str, cluster: str = "") -> list[Association]:
-    r"""Read the associations with this cluster (all of them where it is not known).
+    r"""Parse associations, for one cluster or, if that is unknown, all of them.
 
     >>> text = "hot|ml||ml|normal,long|normal|2-00:00:00||cpu=64,gres/gpu=8\ncold|x||x|||||\n"
     >>> only, = parse_associations(text, "hot")
@@ -294,7 +295,7 @@ def parse_associations(stdout: str, cluster: str = "") -> list[Association]:
 
 
 def parse_qos(stdout: str) -> list[Qos]:
-    r"""Read the QOS.
+    r"""Parse the list of QOS.
 
     >>> text = "long|DenyOnLimit,PartitionTimeLimit|7-00:00:00||gres/gpu=16|\n"
     >>> only, = parse_qos(text)
@@ -315,7 +316,7 @@ def parse_qos(stdout: str) -> list[Qos]:
 
 
 def _least_gpus(limits: Sequence[str]) -> int | None:
-    """Return the least number of GPUs, of any type, that one of these limits allows."""
+    """Return the smallest limit on GPUs of any type."""
     return min((gpus[""] for gpus in map(parse_gpu_limits, limits) if "" in gpus), default=None)
 
 
@@ -332,7 +333,7 @@ def _number(value: str) -> int | None:
 
 
 def _names(value: str) -> list[str]:
-    """Read names between commas; none of "all" and "nothing"."""
+    """Parse a comma-separated list of names; empty for "all" and "nothing"."""
     if value == "ALL" or value in _UNLIMITED:
         return []
     return [name.strip() for name in value.split(",") if name.strip()]

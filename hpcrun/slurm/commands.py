@@ -1,4 +1,4 @@
-"""Command lines that submit, end, requeue and enter jobs, and what answers them."""
+"""Command lines that submit, cancel, requeue and enter jobs, and parsers of their output."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 SCRIPT = "job.sbatch"
-# Submits the script in the current folder: this is the job's WorkDir then, and tags the run.
+# Submits the script in the current folder, which becomes the job's WorkDir and identifies the run.
 SBATCH = ("sbatch", "--parsable", SCRIPT)
-# When a job would start; sbatch reads the script from its input.
+# Prints when a job would start; sbatch reads the script from stdin.
 ESTIMATE = ("sbatch", "--test-only")
-# Slurm's version, which srun knows by itself.
+# Slurm's version; srun prints it without contacting slurmctld.
 VERSION = ("srun", "--version")
 Version = tuple[int, int]
-# From this version on a step with --overlap shares GPUs too (Slurm 22.05, RELEASE_NOTES).
+# From this version on, a step with --overlap shares GPUs too (Slurm 22.05, RELEASE_NOTES).
 _SHARES_GPUS = (22, 5)
 
 
 class Estimate(Struct, frozen=True):
-    """When and where a job would start: ``start`` is a local time, as Slurm has it."""
+    """When and where a job would start; ``start`` is a local time in Slurm's format."""
 
     start: str
     processors: int
@@ -29,13 +29,13 @@ class Estimate(Struct, frozen=True):
 
 
 def parse_estimate(stderr: str) -> Estimate | None:
-    """Read the answer to ``sbatch --test-only``; None where it is a refusal.
+    """Parse the output of ``sbatch --test-only``; None for a rejection.
 
     >>> parse_estimate("sbatch: Job 5 to start at 2026-11-20T12:00:00 using 8 processors on nodes "
     ...                "n[1-2] in partition gpu")
     Estimate(start='2026-11-20T12:00:00', processors=8, nodes='n[1-2]', partition='gpu')
     """
-    # 26.05 prints a stray letter behind the time.
+    # 26.05 prints a stray letter after the time.
     match = re.search(
         r"to start at (\S+)(?: \S+)? using (\d+) processors on nodes (\S*)"
         r"(?: in partition (\S+))?",
@@ -47,9 +47,10 @@ def parse_estimate(stderr: str) -> Estimate | None:
 
 
 def parse_sbatch(stdout: str) -> str | None:
-    """Read the job id from ``sbatch --parsable``; None where there is none.
+    """Parse the job id from ``sbatch --parsable``; None if there is none.
 
-    A federation adds the cluster; a site's wrapper may print lines before, or sbatch's sentence.
+    A federation appends the cluster; a site's wrapper may print lines before it, or sbatch's
+    sentence.
 
     >>> parse_sbatch("123\\n"), parse_sbatch("welcome\\n45;mpp2\\n"), parse_sbatch("error\\n")
     ('123', '45', None)
@@ -66,9 +67,9 @@ def parse_sbatch(stdout: str) -> str | None:
 def quote_directive(value: str) -> str:
     r"""Quote a value for an ``#SBATCH --name=value`` line.
 
-    sbatch has a quote parser of its own (src/sbatch/opt.c, ``get_argument``): an unquoted ``#``
-    or blank ends the value, a lone quote is fatal, and a backslash escapes the next character,
-    inside quotes too. A newline cannot be carried: the caller refuses it before.
+    sbatch has a quote parser of its own (src/sbatch/opt.c, ``get_argument``): an unquoted ``#`` or
+    blank ends the value, a lone quote is fatal, and a backslash escapes the next character, also
+    inside quotes. A newline cannot be quoted, so the caller must reject it.
 
     >>> print(quote_directive("plain-1.2"))
     plain-1.2
@@ -82,10 +83,10 @@ def quote_directive(value: str) -> str:
 
 
 def quote_pattern(path: str) -> str:
-    r"""Write a path for ``--output``, whose file names are patterns (sbatch(1), FILENAME PATTERN).
+    r"""Escape a path for ``--output``, whose file names are patterns (sbatch(1), FILENAME PATTERN).
 
-    A backslash ends the meaning of ``%``, and is itself taken out; the pattern's grammar also
-    reads a WorkDir that goes before a relative path.
+    A backslash disables ``%`` and is removed; the same grammar applies to a WorkDir that is
+    prepended to a relative path.
 
     >>> print(quote_pattern(r"/runs/50%\a"), quote_pattern("/runs/a"))
     /runs/50\%\\a /runs/a
@@ -94,22 +95,22 @@ def quote_pattern(path: str) -> str:
 
 
 def scancel_argv(*job_ids: str, pending: bool = False) -> list[str]:
-    """Cancel jobs by their ids; with ``pending`` Slurm itself spares those that have begun."""
+    """Return the command that cancels jobs; with ``pending`` Slurm skips jobs that have started."""
     return ["scancel", *(["--state=PENDING"] if pending else []), *job_ids]
 
 
 def requeue_argv(job_ids: Sequence[str], *, hold: bool = False) -> list[str]:
-    """Requeue jobs or tasks, running or over; with ``hold`` they wait until they are released."""
+    """Return the command that requeues jobs or tasks; with ``hold`` they wait for a release."""
     return ["scontrol", "requeuehold" if hold else "requeue", ",".join(job_ids)]
 
 
 def set_requeue_argv(job_ids: Sequence[str], *, may: bool) -> list[str]:
-    """Let Slurm requeue jobs, or forbid it, as sbatch's --requeue and --no-requeue do."""
+    """Return the command that sets whether jobs may be requeued, as sbatch's --requeue does."""
     return ["scontrol", "update", f"JobId={','.join(job_ids)}", f"Requeue={int(may)}"]
 
 
 def parse_refusals(stderr: str) -> dict[str, str]:
-    """Read why scontrol did not change single jobs: id -> Slurm's message.
+    """Parse why scontrol did not change single jobs: id -> Slurm's message.
 
     >>> parse_refusals("Job has already finished for job 7\\n8_1: Invalid job id specified\\n"
     ...                "8_2: No error\\n")
@@ -126,7 +127,7 @@ def parse_refusals(stderr: str) -> dict[str, str]:
 
 
 def parse_version(stdout: str) -> Version | None:
-    """Read Slurm's version from srun's; None where there is none.
+    """Parse Slurm's version from srun's output; None if there is none.
 
     >>> parse_version("slurm-wlm 22.05.8"), parse_version("slurm 26.05.0-0rc1"), parse_version("?")
     ((22, 5), (26, 5), None)
@@ -136,7 +137,7 @@ def parse_version(stdout: str) -> Version | None:
 
 
 def shares_gpus(version: Version | None) -> bool:
-    """Return whether overlapping steps share GPUs; where the version is not known they may not.
+    """Return True if overlapping steps share GPUs; False if the version is unknown.
 
     >>> shares_gpus((22, 5)), shares_gpus((20, 11)), shares_gpus(None)
     (True, False, False)
@@ -147,10 +148,10 @@ def shares_gpus(version: Version | None) -> bool:
 def shell_argv(
     job_number: str, node: str, command: Sequence[str], *, terminal: bool, version: Version | None
 ) -> list[str]:
-    """Run a command on one node of a running job, with the job's own CPUs, memory and GPUs.
+    """Return a command line that runs on one node of a running job, with its CPUs, memory and GPUs.
 
-    ``job_number`` is Slurm's own; an array's task has one too, since srun does not take 7_3. Where
-    steps cannot share GPUs it gets none: it would wait for ever for those that the job uses.
+    ``job_number`` is Slurm's own number, which an array's task also has: srun does not accept 7_3.
+    If steps cannot share GPUs the step gets none, since it would wait forever for GPUs in use.
     """
     argv = [*_overlapping(job_number, version), "--nodes=1", "--ntasks=1", f"--nodelist={node}"]
     return [*argv, *(["--pty"] if terminal else []), *command]
@@ -159,12 +160,11 @@ def shell_argv(
 def overlap_argv(
     job_id: str, nodes: int, name: str, command: Sequence[str], version: Version | None
 ) -> list[str]:
-    """Run a command once on each node of a running job, beside its steps.
+    """Return a command line that runs once on each node of a running job, next to its steps.
 
     With --overlap and --mem=0 the step shares CPUs and memory. Before 22.05 it would hold the GPUs
-    that it sees, and the job's own next step would wait for them: there it gets none, as where the
-    version is not known. It is given up when it cannot begin within seconds, and never waits for a
-    place in the job.
+    that it sees and block the job's next step, so it gets none there, nor if the version is
+    unknown. It is aborted if it cannot start within seconds, so that it never waits for resources.
     """
     argv = [*_overlapping(job_id, version), f"--nodes={nodes}", f"--ntasks={nodes}"]
     argv += ["--ntasks-per-node=1", f"--job-name={name}", "--chdir=/", "--immediate=15"]
@@ -172,6 +172,6 @@ def overlap_argv(
 
 
 def _overlapping(job: str, version: Version | None) -> list[str]:
-    # No memory of its own: the job's steps may have all of it.
+    # No memory of its own, since the job's steps may have all of it.
     argv = ["srun", f"--jobid={job}", "--overlap", "--mem=0", "--mpi=none", "--quiet"]
     return argv if shares_gpus(version) else [*argv, "--gres=none"]

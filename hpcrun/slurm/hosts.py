@@ -1,7 +1,7 @@
-"""Hosts as Slurm writes them: ``node[01-04,07]`` and ``72(x2),36``.
+"""Host lists in Slurm's notation: ``node[01-04,07]`` and ``72(x2),36``.
 
-A node list is what squeue, SLURM_JOB_NODELIST and slurm.conf hold. Hosts come in the order in which
-``scontrol show hostnames`` gives them, which is that of the ranks (src/common/hostlist.c).
+squeue, SLURM_JOB_NODELIST and slurm.conf contain node lists. Hosts keep the order of ``scontrol
+show hostnames``, which is that of the ranks (src/common/hostlist.c).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from math import prod
 from hpcrun.errors import InputError
 from hpcrun.patterns import pattern_of
 
-# Slurm's own limit for one range (MAX_RANGE in src/common/hostlist.c, 20.11 to 26.05), here for
-# the whole list: a range of a billion must not fill the memory.
+# Slurm's limit for one range (MAX_RANGE in src/common/hostlist.c, 20.11 to 26.05), applied here to
+# the whole list, so that a range of a billion does not exhaust the memory.
 HOST_LIMIT = 65536
 _NAME_LIMIT = 253  # characters in a host name, RFC 1035
-_DIGITS = 18  # more do not fit into the 64 bits that Slurm counts in
+_DIGITS = 18  # more do not fit into Slurm's 64-bit numbers
 
-# A name with its bracket groups; what parts names; a bracket that stands wrong.
+# A name with its bracket groups; a separator; a misplaced bracket.
 _PIECE = pattern_of(r"((?:[^\s,\[\]]|\[[^\[\]]*\])+)|[\s,]+|([\[\]])")
 _HOST = pattern_of(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _RANGE = pattern_of(r"([0-9]{1,64})(?:-([0-9]{1,64}))?")
@@ -29,13 +29,14 @@ _COUNT = pattern_of(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?")
 
 
 def expand_hosts(text: str) -> list[str]:
-    """Return the hosts of a node list, in Slurm's order, duplicates included.
+    """Return the hosts of a node list, in Slurm's order, including duplicates.
 
-    Padding is kept and is that of a range's first number. Of several bracket groups the last runs
-    fastest and the last but one slowest. Groups may be followed by a suffix, as Slurm takes it
-    since 23.11. Raises InputError for what Slurm refuses, for a bracket that is not closed (Slurm
-    before 23.02 guessed there), for names that no host can have, and for more than HOST_LIMIT
-    hosts.
+    Padding is that of a range's first number. Of several bracket groups the last one varies fastest
+    and the last but one slowest. A suffix may follow a group, as in Slurm since 23.11.
+
+    Raises:
+        InputError: Slurm rejects the list, a bracket is not closed (Slurm before 23.02 guessed), a
+            name is no valid host name, or there are more than HOST_LIMIT hosts.
 
     >>> expand_hosts("node[01-03,07],login")
     ['node01', 'node02', 'node03', 'node07', 'login']
@@ -84,7 +85,7 @@ def _expand_name(token: str, limit: int) -> list[str]:
 
 
 def _range(text: str, token: str) -> tuple[int, int, int]:
-    """Read ``7`` or ``01-04``: first number, last number, width."""
+    """Parse ``7`` or ``01-04``: first number, last number, width."""
     match = _RANGE.fullmatch(text)
     if match is None:
         what = f"{text!r} is neither a number nor a range" if text else "an empty range"
@@ -100,7 +101,7 @@ def _range(text: str, token: str) -> tuple[int, int, int]:
 
 
 def check_host(name: str, token: str = "") -> None:
-    """Refuse what no host is called; ``token``: where it stands. Raises InputError.
+    """Reject an invalid host name; ``token`` is the text that contains it. Raises InputError.
 
     >>> check_host("gpu-7.cluster")
     """
@@ -114,10 +115,10 @@ def check_host(name: str, token: str = "") -> None:
 
 
 def compress_hosts(hosts: Sequence[str]) -> str:
-    """Write hosts as Slurm does: neighbours that differ in their last number share a bracket.
+    """Format hosts as Slurm does: neighbours that differ in their last number share a bracket.
 
-    The order is kept, so that expanding gives the same list; every Slurm version reads it, since
-    nothing follows a bracket.
+    The order is preserved, so expanding restores the list; nothing follows a bracket, so every
+    Slurm version can parse it.
 
     >>> compress_hosts(["n08", "n09", "n10", "n12", "login", "n1", "n02"])
     'n[08-10,12],login,n[1,02]'
@@ -125,7 +126,7 @@ def compress_hosts(hosts: Sequence[str]) -> str:
     groups: list[tuple[str, list[tuple[int, int, int]]]] = []
     for host in hosts:
         match = _NUMBERED.fullmatch(host)
-        assert match is not None  # it matches any text
+        assert match is not None  # the pattern matches any text
         prefix, digits = match[1], match[2]
         if digits is None:
             groups.append((host, []))
@@ -154,7 +155,7 @@ def _write_ranges(ranges: Sequence[tuple[int, int, int]]) -> str:
 
 
 def expand_node_counts(text: str) -> list[int]:
-    """Return one number a node from SLURM_JOB_CPUS_PER_NODE and its like. Raises InputError.
+    """Parse one number per node from SLURM_JOB_CPUS_PER_NODE and the like. Raises InputError.
 
     >>> expand_node_counts("72(x2),36")
     [72, 72, 36]

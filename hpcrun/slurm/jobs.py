@@ -1,4 +1,4 @@
-"""A Slurm job, as squeue, sacct and ``scontrol show job`` show it: command lines and parsers."""
+"""A Slurm job in the output of squeue, sacct and ``scontrol show job``: queries and parsers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from msgspec import Struct
 from hpcrun.errors import InputError
 from hpcrun.slurm.states import is_unlimited, parse_duration, parse_state
 
-# Names and folders may hold any printable character and, a folder, even a newline: fields are
-# separated by the unit separator, squeue's rows end with the record separator, and what is free
-# text comes last.
+# Names and folders may contain any printable character, and folders even newlines: so fields are
+# separated by the unit separator, squeue's rows by the record separator, and free text comes last.
 _FIELD, _ROW = "\x1f", "\x1e"
-# Each exists from Slurm 20.11 to 26.05; an unknown one is an error.
+# These formats exist in Slurm 20.11 to 26.05; an unknown one would be an error.
 _SQUEUE = {
     "job_id": "%i",
     "number": "%A",
@@ -81,26 +80,29 @@ _SHOW_JOB = {
     "work_dir": "WorkDir",
     "command": "Command",
 }
-# Free text, to the end of its line or beyond; other keys share a line.
+# Free text up to the end of the line or beyond; other keys share a line.
 _TEXTS = frozenset({"Command", "Comment", "StdErr", "StdIn", "StdOut", "SubmitLine", "WorkDir"})
-# What Slurm writes for what it does not know.
+# Slurm's placeholders for missing values.
 _NOTHING = frozenset({"(null)", "N/A", "None assigned", "Unknown"})
 _COUNT = r"([0-9]{1,9})([KMGTkmgt]?)"
 _FACTOR = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 
 
 class SlurmJob(Struct, frozen=True, kw_only=True):
-    """A job, a task of an array or a part of a heterogeneous job; "" and None: Slurm does not say.
+    """A job, a task of an array or a part of a heterogeneous job; "" and None are unknown values.
 
-    ``job_id`` is 7, 7_3 for a task, 7_[4-9%2] for all tasks that wait, 6+1 for a part. ``number``
-    is Slurm's own number of it, by which every srun knows a task. Times are texts as Slurm writes
-    them; ``nodes`` may be a range, as 1-2; ``exit_code`` is Slurm's ``code:signal``, from which
-    sacct before 25.11 takes off 128 if it can; ``step_code`` that of its worst step, if one
-    failed. ``gpus`` are those of all nodes.
+    Times are texts in Slurm's format, ``nodes`` may be a range such as 1-2, and ``gpus`` counts
+    those of all nodes.
 
-    ``gres`` is what is asked for on each node. ``stdout`` and ``stderr`` are the same file unless
-    the job asked for two. ``slots`` has the GPUs of each host or, without GPUs, its tasks; it is
-    empty where Slurm leaves that open. ``source`` is the command that was asked.
+    Attributes:
+        job_id: 7, or 7_3 for a task, 7_[4-9%2] for all pending tasks, 6+1 for a part.
+        number: Slurm's number of it, by which every srun can address a task.
+        exit_code: Slurm's ``code:signal``, from which sacct before 25.11 subtracts 128 if possible.
+        step_code: The exit code of its worst step, if one failed.
+        gres: Requested resources of each node.
+        stdout: Same file as ``stderr`` unless the job requested two.
+        slots: GPUs of each host or, without GPUs, its tasks; empty if Slurm does not show them.
+        source: The command that printed the job.
     """
 
     job_id: str
@@ -145,39 +147,39 @@ class SlurmJob(Struct, frozen=True, kw_only=True):
 
     @property
     def is_taken(self) -> bool:
-        """Whether Slurm has it: what sbatch refused for its constraints is in the queue too."""
+        """Whether Slurm accepted it: the queue also shows jobs rejected for their constraints."""
         return self.reason != "BadConstraints"
 
     @property
     def folder(self) -> str:
-        """The last part of the job's working directory: of a run's job it is the run's folder."""
+        """The name of the working directory, which for a run is the name of its folder."""
         return self.work_dir.rstrip("/").rpartition("/")[2]
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The job's nodes, in Slurm's order; none while it waits."""
-        from hpcrun.slurm.hosts import expand_hosts  # here: who submits asks for no nodes
+        """The job's nodes, in Slurm's order; empty while it is pending."""
+        from hpcrun.slurm.hosts import expand_hosts  # local import: submissions expand no nodes
 
         return tuple(expand_hosts(self.node_list)) if self.node_list else ()
 
     @property
     def elapsed_seconds(self) -> float | None:
-        """How long the job has run; None: not known."""
+        """How long the job has run; None if unknown."""
         return parse_duration(self.elapsed)
 
     @property
     def limit_seconds(self) -> float | None:
-        """How long the job may run; None: without a limit, or not known."""
+        """The job's time limit; None if it has none or it is unknown."""
         return None if is_unlimited(self.limit) else parse_duration(self.limit)
 
     @property
     def outputs(self) -> list[str]:
-        """The files of the job's output and, where these are others, of its errors."""
+        """The job's output file and, if that is another one, its error file."""
         return list(dict.fromkeys(path for path in (self.stdout, self.stderr) if path))
 
 
 def is_task_id(job_id: str) -> bool:
-    """Return whether an id is that of an array's task or of a part of a job.
+    """Return True for the id of an array's task or of a part of a job.
 
     >>> is_task_id("7_3"), is_task_id("6+1"), is_task_id("7")
     (True, True, False)
@@ -195,7 +197,7 @@ def array_job_id(job_id: str) -> str:
 
 
 def split_job_id(job_id: str) -> tuple[str, str]:
-    """Return the id of a job or an array, and that of its task or part.
+    """Return the id of a job or array, and the number of its task or part.
 
     >>> split_job_id("7_3"), split_job_id("6+1"), split_job_id("7")
     (('7', '3'), ('6', '1'), ('7', ''))
@@ -205,7 +207,7 @@ def split_job_id(job_id: str) -> tuple[str, str]:
 
 
 def parse_task_numbers(text: str, most: int) -> list[int] | None:
-    """Read the tasks of an array, the first ``most`` of them; None for what is no list of some.
+    """Parse the tasks of an array, the first ``most`` of them; None for a malformed list.
 
     >>> parse_task_numbers("3-5,9", 99), parse_task_numbers("0-100:5%4", 2), parse_task_numbers(
     ...     "5-3", 99)
@@ -222,7 +224,7 @@ def parse_task_numbers(text: str, most: int) -> list[int] | None:
 
 
 def is_valid_job_id(job_id: str) -> bool:
-    """Return whether Slurm can have such an id: 32 bits, and an array's tasks have a limit too.
+    """Return True if Slurm can have assigned the id: 32 bits, and task numbers are limited, too.
 
     >>> [is_valid_job_id(word) for word in ("4711_3", "4711+1", "553038940000")]
     [True, True, False]
@@ -231,14 +233,14 @@ def is_valid_job_id(job_id: str) -> bool:
     return 0 < int(number) < 0xFFFFFFFE and int(task or 0) < 0xFFFFFFFE
 
 
-# ---- Generic resources as nodes list them: ``gpu:a100:4(S:0-1),shard:8`` -----------------------
+# ---- Generic resources in the notation of nodes: ``gpu:a100:4(S:0-1),shard:8`` ------------------
 
 
 def count_node_gpus(gres: str) -> dict[str, int]:
-    """Count the GPUs of a node by type; "" is the type of those that have none.
+    """Count the GPUs of a node by type; "" is the type of untyped GPUs.
 
-    Sockets, indices and ``no_consume`` say nothing of the number. Shares of GPUs (shard, mps) are
-    no GPUs: who asks for gres gpu does not get them. What cannot be read counts for nothing.
+    Sockets, indices and ``no_consume`` do not affect the count. Shares of GPUs (shard, mps) are not
+    GPUs: requests for gres gpu do not get them. Unreadable entries are ignored.
 
     >>> [count_node_gpus(gres) for gres in ("gpu:a100:4(S:0-1)", "gpu:4(S:0,2),shard:8", "(null)")]
     [{'a100': 4}, {'': 4}, {}]
@@ -278,9 +280,9 @@ def count_gpus(gres: str) -> int:
 
 
 def count_tres_gpus(tres: str) -> int | None:
-    """Count the GPUs in a list of trackable resources; None: it does not list them.
+    """Count the GPUs in a list of trackable resources; None if it lists none.
 
-    Types stand beside their sum.
+    Entries with a type are included in the entry without one.
 
     >>> count_tres_gpus("cpu=8,node=2,gres/gpu=4,gres/gpu:a100=4"), count_tres_gpus(
     ...     "gres/gpu:a100=2"), count_tres_gpus("")
@@ -291,7 +293,7 @@ def count_tres_gpus(tres: str) -> int | None:
 
 
 def parse_gpu_limits(text: str) -> dict[str, int]:
-    """Read the limits on GPUs from a list of trackable resources; "" is any type.
+    """Parse limits on GPUs from a list of trackable resources; "" is any type.
 
     >>> parse_gpu_limits("cpu=512,gres/gpu=16,gres/gpu:a100=8"), parse_gpu_limits(
     ...     ""), parse_gpu_limits("cpu=1")
@@ -301,29 +303,30 @@ def parse_gpu_limits(text: str) -> dict[str, int]:
     return {kind: int(count) for kind, count in pairs}
 
 
-# ---- Questions and answers ---------------------------------------------------------------------
+# ---- Queries and output ------------------------------------------------------------------------
 
-# My jobs with a line of column names, which is there though no job is.
+# My jobs with a line of column names, which is printed even if there are no jobs.
 SQUEUE_HEADED = ("squeue", "--me", "--format=%i")
 
 
 def squeue_argv(job_ids: Sequence[str] = (), *, partition: str = "") -> list[str]:
-    """Ask for all my jobs, for some jobs, or for everybody's that wait in a partition.
+    """Return the query for all my jobs, for some jobs, or for all pending jobs of a partition.
 
     One call serves any number: squeue in a loop burdens the cluster (squeue(1), PERFORMANCE).
     """
-    # --array: a row for each task of an array; else one stands for all that wait, as 7_[3-9%4].
+    # --array prints a row for each task; otherwise one row stands for all pending ones, as
+    # 7_[3-9%4].
     states = "PENDING" if partition else "all"
     argv = ["squeue", "--noheader", f"--states={states}", "--array"]
     argv.append(f"--format={_FIELD.join(_SQUEUE.values())}{_ROW}")
     if partition:
         return [*argv, f"--partition={partition}"]
-    # --jobs shows those of hidden partitions by itself, --me does not.
+    # --jobs includes jobs of hidden partitions, but --me does not.
     return [*argv, "--jobs=" + ",".join(job_ids)] if job_ids else [*argv, "--all", "--me"]
 
 
 def parse_squeue(stdout: str) -> list[SlurmJob]:
-    r"""Read the answer to ``squeue_argv``; what is no row is left out.
+    r"""Parse the output of squeue_argv(); malformed rows are ignored.
 
     >>> row = "7_3|9|RUNNING|None|0:05|1:00|2|8|n[1-2]|N/A|N/A|gpu|me|1000|lab|normal|1|(null)|"
     >>> job, = parse_squeue((row + "gres:gpu:4|/w|a b").replace("|", "\x1f") + "\x1e\n")
@@ -336,7 +339,7 @@ def parse_squeue(stdout: str) -> list[SlurmJob]:
 
 
 def is_squeue_garbled(stdout: str) -> bool:
-    r"""Return whether an answer holds anything but whole rows: to know less is not to know "none".
+    r"""Return True if the output has anything but whole rows, so that missing jobs prove nothing.
 
     >>> is_squeue_garbled("<html>"), is_squeue_garbled(""), is_squeue_garbled("7\x1fRUNNING\x1e\n")
     (True, False, True)
@@ -345,14 +348,14 @@ def is_squeue_garbled(stdout: str) -> bool:
     return rest != [""] or not all(map(_is_job, rows))
 
 
-# A message of Slurm's or of a wrapper after which rows may be missing.
+# A message of Slurm or of a wrapper, after which rows may be missing.
 _FAILURE = re.compile(r"(?i)error|fail|unable|cannot|timed? ?out|refused|denied|<[a-z]")
 
 
 def without_banner(stdout: str) -> tuple[str, str]:
     r"""Remove lines that a site's wrapper prints before or after the rows; return them, too.
 
-    Whole lines without a field are such, unless they report a failure.
+    These are whole lines without a field separator that report no failure.
 
     >>> without_banner("Welcome!\n7\x1fRUNNING\x1e\nbye\n")
     ('7\x1fRUNNING\x1e\n', 'Welcome! bye')
@@ -375,7 +378,7 @@ def _squeue_rows(stdout: str) -> list[list[str]]:
 
 
 def _is_job(fields: Sequence[str]) -> bool:
-    """Return whether these are the fields of a job: a site's wrapper may print something first."""
+    """Return True if these are the fields of a job: a site's wrapper may print something first."""
     return (
         len(fields) == len(_SQUEUE)
         and fields[0][:1].isdigit()
@@ -389,25 +392,25 @@ def _job(columns: Mapping[str, str], fields: Sequence[str], *, source: str) -> S
     values: dict[str, Any] = dict(zip(columns, [*known, *fields[-2:]], strict=True))
     values["state"] = parse_state(values["state"])
     if tres := values.pop("tres", ""):
-        # The accounting has the sum of a job's GPUs: of many nodes it leaves each one's open.
+        # The accounting has the total number of GPUs, which does not tell those of each of several
+        # nodes.
         values["gpus"] = gpus = count_tres_gpus(tres)
         values["slots"] = (gpus,) if gpus and values["nodes"] == "1" else ()
     return SlurmJob(source=source, **values)
 
 
 def sacct_argv(job_ids: Sequence[str]) -> list[str]:
-    """Ask for the last start of each job, without its steps.
+    """Return the query for the last start of each job, without its steps.
 
-    Tasks of an array that never began have no rows of their own, but share one, as 7_[3-9%4]:
-    it shows where 7 is asked for. With --jobs the default window is all time (sacct(1), DEFAULT
-    TIME WINDOW).
+    Tasks of an array that never started share one row, as 7_[3-9%4], which is printed for 7. With
+    --jobs the default window is all time (sacct(1), DEFAULT TIME WINDOW).
     """
     argv = ["sacct", "--allocations", "--noheader", "--parsable2", f"--delimiter={_FIELD}"]
     return [*argv, f"--format={','.join(_SACCT.values())}", "--jobs=" + ",".join(job_ids)]
 
 
 def parse_sacct(stdout: str) -> list[SlurmJob]:
-    r"""Read the answer to ``sacct_argv``; a newline in a name or a folder continues its row.
+    r"""Parse the output of sacct_argv(); a newline in a name or folder continues its row.
 
     >>> row = "7|7|CANCELLED by 0|0:15|1:00|2:00|s|e|1|2|n1|gpu|me|lab|normal|cpu=2,gres/gpu=1|"
     >>> row = (row + "job|/w").replace("|", "\x1f")
@@ -419,7 +422,7 @@ def parse_sacct(stdout: str) -> list[SlurmJob]:
 
 
 def is_sacct_garbled(stdout: str) -> bool:
-    """Return whether an answer holds anything but whole rows.
+    """Return True if the output has anything but whole rows.
 
     >>> is_sacct_garbled("<html>"), is_sacct_garbled("")
     (True, False)
@@ -433,12 +436,12 @@ def _sacct_rows(stdout: str) -> list[list[str]]:
 
 
 def show_job_argv(job_id: str) -> list[str]:
-    """Ask slurmctld for a job with the details of each node; values may hold blanks."""
+    """Return the query to slurmctld for a job, with per-node details; values may contain blanks."""
     return ["scontrol", "--details", "show", "job", job_id]
 
 
 def show_each_argv(job_ids: Sequence[str]) -> tuple[list[str], str]:
-    r"""Ask slurmctld for several jobs, and what the command is to read: it takes no list of them.
+    r"""Return the query to slurmctld for several jobs, and its stdin: it accepts no list of ids.
 
     >>> show_each_argv(["7_3", "9"])
     (['scontrol', '--details'], 'show job 7_3\nshow job 9\nquit\n')
@@ -451,9 +454,9 @@ def show_each_argv(job_ids: Sequence[str]) -> tuple[list[str], str]:
 
 
 def parse_show_job(text: str) -> list[SlurmJob]:
-    r'''Read the answer to ``show_job_argv``: a job, all tasks of an array or all parts of a job.
+    r'''Parse the output of show_job_argv(): a job, all tasks of an array or all parts of a job.
 
-    What waits of an array is one, as 7_[4-6].
+    The pending tasks of an array are one record, as 7_[4-6].
 
     >>> text = """JobId=9 ArrayJobId=7 ArrayTaskId=3 JobName=x
     ...    UserId=me(1000) GroupId=us(100) MCS_label=N/A
@@ -471,23 +474,23 @@ def parse_show_job(text: str) -> list[SlurmJob]:
     >>> job.job_id, job.number, job.user, job.gpus, job.slots, job.outputs
     ('7_3', '9', 'me', 3, (2, 1), ['/a b.out', '/a b.err'])
     '''
-    # Where it reads its questions from a file it shows a prompt, most builds with the question.
+    # scontrol prints prompts when it reads commands from a file, in most builds with the command.
     text = re.sub(r"(?m)^(?:scontrol: )+(?:(?:show job \S+|quit)$)?", "", text)
     return [_shown(record) for record in re.split(r"(?m)^(?=JobId=\d)", text)[1:]]
 
 
 def _shown(record: str) -> SlurmJob:
-    record = re.sub(r"(\n *)+\Z", "", record)  # 24.11 ends a job with a line of blanks
+    record = re.sub(r"(\n *)+\Z", "", record)  # 24.11 ends a record with a blank line
     head, *lines = re.split(r"\n +(?=[A-Z][\w/:]*=)", record)
     head, _, name = head.partition(" JobName=")
     values = defaultdict[str, str](str)
     for line in [head, *lines]:
         for pair in [line] if line.partition("=")[0] in _TEXTS else line.split():
             key, _, value = pair.partition("=")
-            # The first one counts: free text that looks like a key comes later.
+            # The first occurrence counts: free text that looks like a key comes later.
             values.setdefault(key, "" if value in _NOTHING else value)
     user, _, uid = values["UserId"].rstrip(")").partition("(")
-    # An salloc has no files.
+    # Jobs of salloc have no output files.
     paths = (values[key] for key in ("StdOut", "StdErr"))
     stdout, stderr = (path if path.startswith("/") else "" for path in paths)
     known: dict[str, Any] = {field: values[key] for field, key in _SHOW_JOB.items()}
@@ -504,7 +507,7 @@ def _shown(record: str) -> SlurmJob:
         slots=_slots(lines, values),
         restarts=_number(values["Restarts"]),
         stdout=stdout,
-        stderr=stderr or stdout,  # 26.05: empty where it is one file
+        stderr=stderr or stdout,  # 26.05 leaves it empty if it is the same file
         **known,
     )
 
@@ -514,7 +517,7 @@ def _number(text: str) -> int:
 
 
 def _shown_id(values: defaultdict[str, str]) -> str:
-    """Name the job as Slurm's commands take it."""
+    """Return the job id as Slurm's commands accept it."""
     array, task = values["ArrayJobId"], values["ArrayTaskId"]
     if array and task:
         return f"{array}_{task}" if task.isdigit() else f"{array}_[{task}]"
@@ -523,7 +526,7 @@ def _shown_id(values: defaultdict[str, str]) -> str:
 
 
 def _allocated(values: defaultdict[str, str]) -> int | None:
-    # AllocTRES since 23.02, beside a ReqTRES that may say another number; before it was TRES.
+    # AllocTRES since 23.02, next to a ReqTRES that may differ; older versions print TRES.
     return count_tres_gpus(values.get("AllocTRES", values["TRES"]))
 
 
@@ -532,14 +535,14 @@ def _shown_gpus(values: defaultdict[str, str]) -> int | None:
     found = count_tres_gpus(values["ReqTRES"]) if found is None else found
     if found is not None:
         return found
-    # Without accounting of GPUs (AccountingStorageTRES) only what was asked for is shown.
+    # Without accounting of GPUs (AccountingStorageTRES) only requested GPUs are shown.
     of_job, of_node = (count_gpus(values[f"TresPer{of}"]) for of in ("Job", "Node"))
     nodes = values["NumNodes"].partition("-")[0]
     return of_job or (of_node * int(nodes) if of_node and nodes.isdigit() else None)
 
 
 def _slots(lines: Sequence[str], values: defaultdict[str, str]) -> tuple[int, ...]:
-    """Count the GPUs of each host, else its tasks."""
+    """Count the GPUs of each host or, without GPUs, its tasks."""
     hosts = expand_known_hosts(values["NodeList"])
     cpus, gpus = dict.fromkeys(hosts, 0), dict.fromkeys(hosts, 0)
     for line in lines:
@@ -554,29 +557,30 @@ def _slots(lines: Sequence[str], values: defaultdict[str, str]) -> tuple[int, ..
         return tuple(gpus[host] for host in hosts)
     total = count_gpus(values["JOB_GRES"]) or _allocated(values)
     if total and hosts:
-        # Of a job that has ended Slurm keeps the sum alone; --gpus-per-node says it is even.
+        # After a job has ended Slurm keeps only the total; --gpus-per-node makes it evenly
+        # distributed.
         is_even = len(hosts) == 1 or count_gpus(values["TresPerNode"]) > 0
         return (total // len(hosts),) * len(hosts) if is_even else ()
     return _tasks(values, [cpus[host] for host in hosts])
 
 
 def expand_known_hosts(node_list: str) -> list[str]:
-    """Return the hosts of a node list, as SlurmJob.hosts does; none where that is no list."""
-    from hpcrun.slurm.hosts import expand_hosts  # here, as above
+    """Return the hosts of a node list, as SlurmJob.hosts does; empty if it is malformed."""
+    from hpcrun.slurm.hosts import expand_hosts  # local import, as above
 
     try:
         return expand_hosts(node_list)
-    except InputError:  # names that no host can have
+    except InputError:  # invalid host names
         return []
 
 
 def _tasks(values: defaultdict[str, str], cpus: Sequence[int]) -> tuple[int, ...]:
-    """Return the tasks of each node, where what Slurm shows leaves no choice."""
+    """Return the tasks of each node if Slurm's output determines them."""
     tasks = _number(values["NumTasks"])
     if not tasks or len(cpus) <= 1:
         return (tasks,) if tasks and cpus else ()
     each = values["NtasksPerN:B:S:C"].partition(":")[0]
-    if each.isdigit() and int(each) * len(cpus) == tasks:  # beside --ntasks it is but a limit
+    if each.isdigit() and int(each) * len(cpus) == tasks:  # with --ntasks it is only an upper limit
         return (int(each),) * len(cpus)
     if tasks == len(cpus):
         return (1,) * len(cpus)

@@ -1,9 +1,9 @@
-"""What Slurm's messages mean: why a job waits, and why a command was refused.
+"""Explanations of Slurm's messages: why a job is pending, and why a command was rejected.
 
-The codes of reasons are those of job_state_reason_string() in Slurm's source from 20.11 to 26.05,
-the sentences those that its job_mgr.c sets in a code's place. What a limit allows, and how much of
-it is used, is in ``scontrol show assoc_mgr``: users see their own there where the site has
-PrivateData, and slurmctld answers without asking the database.
+Reason codes are those of job_state_reason_string() in Slurm's source from 20.11 to 26.05, sentences
+those that its job_mgr.c sets instead of a code. ``scontrol show assoc_mgr`` prints limits and their
+usage: users see their own even if the site sets PrivateData, and slurmctld answers without a query
+to the database.
 """
 
 from __future__ import annotations
@@ -17,18 +17,21 @@ from hpcrun.patterns import pattern_of
 
 
 class ReasonExplanation(Struct, frozen=True):
-    """A reason as a sentence; ``fix`` is what its user can do, "" where waiting is all."""
+    """A reason as a sentence; ``fix`` is the user's remedy, or "" if waiting is the only one."""
 
     words: str
     fix: str = ""
 
 
 class ReachedLimit(Struct, frozen=True):
-    """What a reason such as QOSMaxGRESPerUser says: whose limit, on what, counted how.
+    """The parts of a reason such as QOSMaxGRESPerUser.
 
-    ``whose``: "qos" or "assoc". ``amount`` is Group (of all its users), Max or Min; ``resource``
-    is one of ``_RESOURCES``; ``per``: "" (in use at once), Job, Node, User or Account; ``minutes``:
-    "" (no time in it), Minutes (all that were ever used) or RunMinutes (those of running jobs).
+    Attributes:
+        whose: "qos" or "assoc".
+        amount: Group (all its users together), Max or Min.
+        resource: One of ``_RESOURCES``.
+        per: "" (in use at once), Job, Node, User or Account.
+        minutes: "" (no time), Minutes (total usage) or RunMinutes (running jobs).
     """
 
     whose: str
@@ -39,7 +42,7 @@ class ReachedLimit(Struct, frozen=True):
 
 
 class LimitUsage(Struct, frozen=True):
-    """How much a limit allows and how much of it is used, in ``unit``."""
+    """The value of a limit and its current usage, in ``unit``."""
 
     allowed: str
     used: str
@@ -144,7 +147,7 @@ _REASONS: dict[str, ReasonExplanation] = {
     "MaxPoweredUpNodes": ReasonExplanation("as many nodes are powered up as the site allows"),
     "MpiPortsBusy": ReasonExplanation("waits for ports for MPI"),
     "FedJobLock": ReasonExplanation("another cluster of the federation decides about it"),
-    # Of jobs that have ended.
+    # Reasons of ended jobs.
     "SystemFailure": ReasonExplanation("Slurm itself failed", _ADMIN),
     "JobLaunchFailure": ReasonExplanation(
         "its script was killed, or could not be launched: its folder or script there, or the node"
@@ -158,7 +161,7 @@ _REASONS: dict[str, ReasonExplanation] = {
     "InvaildReason": ReasonExplanation("Slurm gives no valid reason"),
 }
 
-# The same of jobs that hpcrun did not submit: their users have no options or keys of its.
+# Variants for jobs that hpcrun did not submit: hpcrun's options and keys do not apply to them.
 _OF_OTHERS: dict[str, ReasonExplanation] = {
     "DependencyNeverSatisfied": ReasonExplanation(
         "the job that it waits for did not end as it should: it will never start",
@@ -171,8 +174,8 @@ _OF_OTHERS: dict[str, ReasonExplanation] = {
     "InvalidQOS": ReasonExplanation("its QOS is not valid (any more)", "name another: --qos"),
 }
 
-# In plain words: many of it, and it times minutes; then its trackable resource, or how those of
-# its kind begin.
+# Wording: plural; plural times minutes; then the trackable resource, or a prefix of those of its
+# kind.
 _RESOURCES = {
     **dict.fromkeys(("Cpu", "CPU"), ("CPUs", "CPU-minutes", "cpu")),
     **dict.fromkeys(("Mem", "Memory"), ("memory", "memory-minutes", "mem")),
@@ -224,7 +227,7 @@ _PLAIN = {
 
 
 def parse_limit(reason: str) -> ReachedLimit | None:
-    """Read the limit that a reason names; None for a reason of another kind.
+    """Parse the limit that a reason names; None for another kind of reason.
 
     >>> parse_limit("QOSMaxGRESPerUser")
     ReachedLimit(whose='qos', amount='Max', resource='GRES', per='User', minutes='')
@@ -235,7 +238,7 @@ def parse_limit(reason: str) -> ReachedLimit | None:
     if found is None or reason in _REASONS:
         return None
     return ReachedLimit(
-        # MaxGRESPerAccount and its like are limits of a QOS.
+        # MaxGRESPerAccount and the like are limits of a QOS.
         whose="assoc" if found["whose"] == "Assoc" else "qos",
         amount=found["amount"],
         resource=found["resource"],
@@ -247,10 +250,11 @@ def parse_limit(reason: str) -> ReachedLimit | None:
 def explain_reason(
     reason: str, job_id: str = "", numbers: LimitUsage | None = None, *, own: bool = True
 ) -> ReasonExplanation:
-    """Explain why a job waits; a reason that is in no list is shown as it is.
+    """Explain why a job is pending; an unknown reason is returned unchanged.
 
-    ``numbers`` are those of the limit that the reason names, where they are known; ``own``: hpcrun
-    has submitted the job.
+    Args:
+        numbers: The usage of the limit that the reason names, if known.
+        own: hpcrun submitted the job.
 
     >>> explain_reason("QOSMaxGRESPerUser", numbers=LimitUsage("8", "8", "GPUs")).words
     'your QOS allows 8 GPUs at once; 8 are in use'
@@ -263,7 +267,7 @@ def explain_reason(
     >>> explain_reason("SomethingNew").words
     'SomethingNew'
     """
-    # squeue adds a remark to some, and older ones write it with underscores.
+    # squeue appends a remark to some reasons, in older versions with underscores.
     code, _, remark = reason.partition(",")
     remark = remark.replace("_", " ").strip() if code in _REASONS else ""
     name = code if remark else reason.replace("_", " ")
@@ -316,7 +320,7 @@ def _of_limit(limit: ReachedLimit, numbers: LimitUsage | None) -> ReasonExplanat
 
 
 def show_limits_argv(limit: ReachedLimit, qos: str, account: str) -> list[str]:
-    """Ask for the limits of a job's QOS, or of its account and those above it."""
+    """Return the query for the limits of a job's QOS, or of its account and parent accounts."""
     if limit.whose == "qos":
         return ["scontrol", "show", "assoc_mgr", "flags=qos", f"qos={qos}"]
     return ["scontrol", "show", "assoc_mgr", "flags=assoc", f"accounts={account}"]
@@ -325,7 +329,7 @@ def show_limits_argv(limit: ReachedLimit, qos: str, account: str) -> list[str]:
 def find_limit_usage(
     text: str, limit: ReachedLimit, *, user: str, uid: str, account: str
 ) -> LimitUsage | None:
-    """Find what a limit allows and how much is used; None where the text does not say.
+    """Find the value and usage of a limit; None if the text does not contain them.
 
     >>> text = "QOS=q(1)\\n  User Limits\\n    me(7)\\n      MaxTRESPU=cpu=N(1),gres/gpu=8(6)\\n"
     >>> limit = ReachedLimit("qos", "Max", "GRES", per="User")
@@ -358,14 +362,14 @@ def _key(limit: ReachedLimit) -> str | None:
 
 
 def _sections(text: str, limit: ReachedLimit, user: str, uid: str, account: str) -> list[str]:
-    """Return the parts of the answer about this user or account."""
+    """Return the parts of the output for this user or account."""
     if limit.whose == "assoc":
         records = re.split(r"(?m)^(?=ClusterName=)", text)
         own = [each for each in records if re.search(rf"UserName={re.escape(user)}\(", each)]
         return [*own, *(each for each in records if re.search(r"UserName= ", each))]
     if limit.per not in ("User", "Account") or limit.amount == "Grp":
         return [re.split(r"(?m)^\s+Account Limits", text)[0]]
-    # Users stand there by their numbers, in some versions by their names as well.
+    # Users are listed by uid, in some versions by name as well.
     of_user = rf"(?:{re.escape(user)}(?:\({uid}\))?|{re.escape(uid)})"
     name = of_user if limit.per == "User" else re.escape(account)
     heading = "User Limits" if limit.per == "User" else "Account Limits"
@@ -375,7 +379,7 @@ def _sections(text: str, limit: ReachedLimit, user: str, uid: str, account: str)
 
 
 def _reached(values: str, limit: ReachedLimit) -> LimitUsage | None:
-    """Return the numbers of the resource that is nearest to its limit."""
+    """Return the usage of the resource that is closest to its limit."""
     many, _, wanted = _RESOURCES[limit.resource]
     best: tuple[float, LimitUsage] | None = None
     for part in values.split(","):
@@ -394,15 +398,15 @@ def _reached(values: str, limit: ReachedLimit) -> LimitUsage | None:
 
 
 def _amount(name: str, value: int) -> str:
-    """Memory comes in MiB."""
+    """Format an amount; memory is in MiB."""
     return f"{value / 1024:.0f} GiB" if name == "mem" else f"{value:,}"
 
 
-# ---- refusals, and no answer ---------------------------------------------------------------------
+# ---- rejections and missing answers --------------------------------------------------------------
 
 
-# What stderr says, by Slurm's texts: those of slurm_strerror (src/common/slurm_errno.c), and of the
-# client library when the controller, the database or munge gives no answer.
+# Classes of error messages: texts of slurm_strerror (src/common/slurm_errno.c), and of the client
+# library when the controller, the database or munge does not answer.
 Answer = Literal[
     "silence",
     "never sent",
@@ -414,7 +418,7 @@ Answer = Literal[
     "denied",
 ]
 _ANSWERS: dict[Answer, re.Pattern[str]] = {
-    # Nothing is known then.
+    # The outcome is unknown.
     "silence": pattern_of(
         r"Unable to contact slurm controller"
         r"|Socket timed out"
@@ -433,24 +437,24 @@ _ANSWERS: dict[Answer, re.Pattern[str]] = {
         r"|No route to host",
         re.IGNORECASE,
     ),
-    # A request that cannot have arrived: no connection, no munge.
+    # The request cannot have arrived: no connection, no munge.
     "never sent": pattern_of(
         r"connect failure|Munge encode failed|Unable to process configuration file"
         r"|Could not establish a configuration source"
     ),
-    # There is no slurm.conf here, so no cluster is known.
+    # There is no slurm.conf, so no cluster is known.
     "no configuration": pattern_of(r"onfiguration (source|file)"),
     "unknown job": pattern_of(r"Invalid job (id|array)", re.IGNORECASE),
-    # scancel: the job is over, or about to be.
+    # scancel: the job has ended, or is completing.
     "over": pattern_of(r"already complet"),
-    # scontrol requeue: the job cannot start again, or was submitted with --no-requeue.
+    # scontrol requeue: the job cannot restart, or was submitted with --no-requeue.
     "finished": pattern_of(r"already finished"),
     "requeue disabled": pattern_of(r"disabled"),
     "denied": pattern_of(r"access|permission", re.IGNORECASE),
 }
 
 _LIMITS = "sacctmgr show qos and sacctmgr show assoc user=$USER list the limits"
-# What to do about a refusal: the text of the answer -> the fix.
+# Remedies for rejections: pattern of the message -> fix.
 _FIXES = [
     (r"invalid partition", "name a partition of this cluster: sinfo lists them"),
     (
@@ -458,7 +462,7 @@ _FIXES = [
         "name your account: --account, or account: in hpcrun.yaml "
         "(sacctmgr show assoc user=$USER lists yours)",
     ),
-    # "... (job submit limit, user's size and/or time limits)"; some versions name the limit before.
+    # "... (job submit limit, user's size and/or time limits)"; some versions name the limit first.
     (r"accounting/QOS policy", f"wait, or ask for less: {_LIMITS}"),
     (r"time limit", "ask for less time: --time, or resources.time"),
     (r"--time specification", "write the time as 90 (minutes), 24:00:00 or 2-12 (days-hours)"),
@@ -469,7 +473,7 @@ _FIXES = [
     ),
     (r"reservation", "name a reservation that you may use: scontrol show reservation lists them"),
     (
-        # 24.11 and later; before, Slurm took an unknown job for one that has ended well.
+        # 24.11 and later; older versions treated an unknown job as completed.
         r"dependency",
         "Slurm does not know the job to wait for (any more): submit without --after, or name "
         "another job",
@@ -498,7 +502,7 @@ _FIXES = [
 
 
 def matches_answer(stderr: str, answer: Answer) -> bool:
-    """Return whether a command of Slurm's was answered so.
+    """Return True if the error output of a Slurm command belongs to a class of answers.
 
     >>> matches_answer(
     ...     "sbatch: error: Batch job submission failed: Socket timed out on send/recv", "silence")
@@ -524,7 +528,7 @@ def matches_answer(stderr: str, answer: Answer) -> bool:
 
 
 def refusal_fix(stderr: str) -> str:
-    """Return what to change after a refusal; "" where Slurm's message has to be enough.
+    """Return the remedy for a rejection; "" if Slurm's message has to suffice.
 
     >>> refusal_fix("sbatch: error: invalid partition specified: x")
     'name a partition of this cluster: sinfo lists them'

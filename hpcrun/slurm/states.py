@@ -1,4 +1,4 @@
-"""Slurm's job states, exit codes and times: what they mean, and how they are written."""
+"""Slurm's job states, exit codes and times: their meaning and notation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ WAITING = frozenset(
     {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD"}
     | {"SPECIAL_EXIT", "POWER_UP_NODE"}
 )
-# REVOKED: another cluster of the federation has the job; there it waits, runs or has run.
+# REVOKED: another cluster of the federation has the job, which is pending, running or ended there.
 ACTIVE = frozenset(
     {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"}
     | {"EXPEDITING", "REVOKED"}
@@ -20,13 +20,13 @@ FINAL = frozenset(
 )
 UNKNOWN = "UNKNOWN"
 
-# Slurm also writes a year for a job without a limit, which it counts with then.
+# Slurm also prints a year for a job without a limit, which it uses internally.
 _NO_LIMIT = frozenset({"UNLIMITED", "365-00:00:00"})
 _DURATION = pattern_of(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)(?:\.\d+)?")
 
 
 def parse_state(text: str) -> str:
-    """Return the state's plain name; one that is in no list is UNKNOWN, never "done".
+    """Return the plain name of a state; an unlisted one is UNKNOWN, never "done".
 
     >>> parse_state("CANCELLED by 1000"), parse_state("CANCELLED+"), parse_state("SOMETHING_NEW")
     ('CANCELLED', 'CANCELLED', 'UNKNOWN')
@@ -37,7 +37,7 @@ def parse_state(text: str) -> str:
 
 
 def parse_exit_code(text: str) -> int | None:
-    """Read Slurm's ``code:signal`` as a shell has it: 128 and more where a signal killed the job.
+    """Convert Slurm's ``code:signal`` to a shell's exit code: 128 plus the signal that killed it.
 
     >>> parse_exit_code("3:0"), parse_exit_code("0:9"), parse_exit_code("0:0"), parse_exit_code("")
     (3, 137, 0, None)
@@ -49,7 +49,7 @@ def parse_exit_code(text: str) -> int | None:
 
 
 def format_exit_code(text: str) -> str:
-    """Describe Slurm's ``code:signal``; "" where there is none.
+    """Describe Slurm's ``code:signal``; "" if there is none.
 
     >>> format_exit_code("3:0"), format_exit_code("0:9"), format_exit_code(
     ...     "0:0"), format_exit_code("")
@@ -62,7 +62,7 @@ def format_exit_code(text: str) -> str:
 
 
 def is_final(state: str) -> bool:
-    """Return whether Slurm will do nothing more with a job in this state.
+    """Return True if Slurm takes no further action on a job in this state.
 
     >>> is_final("TIMEOUT"), is_final("COMPLETING"), is_final("UNKNOWN")
     (True, False, False)
@@ -71,7 +71,7 @@ def is_final(state: str) -> bool:
 
 
 def parse_duration(text: str) -> float | None:
-    """Read ``[days-][hours:]minutes:seconds`` as seconds; None for UNLIMITED and the like.
+    """Parse ``[days-][hours:]minutes:seconds`` as seconds; None for UNLIMITED and the like.
 
     >>> parse_duration("1-02:03:04"), parse_duration("5:00"), parse_duration("UNLIMITED")
     (93784.0, 300.0, None)
@@ -84,7 +84,7 @@ def parse_duration(text: str) -> float | None:
 
 
 def is_unlimited(limit: str) -> bool:
-    """Return whether a time limit, as squeue and sacct print it, means none.
+    """Return True if a time limit, as squeue and sacct print it, means no limit.
 
     >>> is_unlimited("UNLIMITED"), is_unlimited("365-00:00:00"), is_unlimited("7-00:00:00")
     (True, True, False)
@@ -93,7 +93,7 @@ def is_unlimited(limit: str) -> bool:
 
 
 def format_limit(limit: str) -> str:
-    """Describe a job's time limit, after the time it has run; "" where it is not known.
+    """Describe a job's time limit, to follow its run time; "" if unknown.
 
     >>> format_limit("1:00:00"), format_limit("UNLIMITED"), format_limit("")
     ('of 1:00:00', 'without a limit', '')
