@@ -1,21 +1,20 @@
-"""Fields: the keys and values that stand on a line, in a dict or not, and the row that they make.
+"""Parse the keys and values (fields) of a line, and build a row if they are a measurement.
 
-A dict shows by itself that it is whole. Its numbers may be bare, quoted, or wrapped as Python
-prints them (``tensor(2.3, device='cuda:0')``, ``np.float64(2.3)``); of a list of learning rates the
-first counts. One level of nesting is opened where its key says what is in there: a split
-(``{"train": {"loss": ..}}``) or no more than that these are metrics.
+Fields come from a dict, from a format, or from other text (``generic``). Numbers in a dict may be
+bare, quoted, or wrapped as Python prints them (``tensor(2.3, device='cuda:0')``,
+``np.float64(2.3)``). Of a list of learning rates, the first one is used. One level of nesting is
+read if its key names a split (``{"train": {"loss": ..}}``) or is a general word for metrics.
 
-Nothing is invented. Whatever found the fields (``generic``, a dict, a format), they are a row only
-if they say that something was measured:
+Fields are a row only if they show that something was measured. The conditions are:
 
-- with a step, at least one thing that only a run has (``names.MEASURED``, any loss, a score), or
-  nothing but another place (a heading);
-- with an epoch and no step, a loss, a score or a throughput: no configuration has these;
-- with neither, a loss among nothing but known names, on a line that shows no other sign of being
-  code or configuration (indented, ends in a comma, a spaced ``=``).
+- with a step: at least one metric that only a training run has (``names.MEASURED``, any loss, a
+  score), or only other positions (a heading);
+- with an epoch but no step: a loss, a score or a throughput, which no configuration contains;
+- with neither: a loss and only known names, on a line without any sign of code or configuration
+  (indentation, a comma at the end, a spaced ``=``).
 
-A loss among unknown names, and one on a line that is no items from end to end, is a row that is not
-sure: it counts if such lines recur (``Store.proven_logs``). Settings never are one.
+A row is unsure if a loss occurs with unknown names, or on a line that does not consist of items
+only. Unsure rows count only if such lines recur (``Store.proven_logs``). Settings are never rows.
 """
 
 from __future__ import annotations
@@ -56,14 +55,19 @@ from hpcrun.curves.names import (
 from hpcrun.curves.row import Row
 from hpcrun.patterns import pattern_of
 
-# Larger numbers are no counters. Every JSON reader represents numbers up to this one exactly.
+# Larger numbers are not counters. Every JSON reader represents integers up to this limit exactly.
 LARGEST_COUNT = 2**53
 
 
 class Field(Struct, frozen=True, gc=False):
-    """A key of a line and its value: a number, with its unit as printed, or a word.
+    """A key and its value on a line.
 
-    ``of`` is the number after a slash ("12/100"), ``split`` the split named before ("Val -").
+    Attributes:
+        key: The key as printed.
+        value: A number, or a word.
+        unit: The unit of the number as printed, or "".
+        of: The number after a slash: the 100 of "12/100"; otherwise None.
+        split: The split named before the field ("Val -"), or "".
     """
 
     key: str
@@ -77,6 +81,7 @@ class LineFields(Struct):
     """The keys and values found on a line.
 
     Attributes:
+        fields: the keys and values in order.
         counters: pairs of count and total without a key, ``[10/90]``. The last one counts
             steps, the one before it epochs.
         split: the split that the whole line belongs to.
@@ -95,13 +100,13 @@ class LineFields(Struct):
     is_code: bool = False
 
 
-# Bounded repetitions keep the time linear for lines that nearly match.
+# Repetitions are bounded so that lines that nearly match take linear time.
 NUMBER = (
     r"[+-]?0{0,9}(?:[nN]a[nN]|NAN|[iI]nf(?:inity)?|INF)(?![\w])"
     r"|[+-]?(?:\d{1,3}(?:,\d{3}){1,6}(?!,?\d)(?:\.\d{1,40})?|\d{1,40}(?:\.\d{1,40}|\.(?![\w.]))?"
     r"|\.\d{1,40})(?:[eE][+-]?\d{1,4})?"
 )
-# Numbers of libraries as Python prints them: tensor(2.5, device='cuda:0'), np.float64(2.5).
+# Number objects of libraries as printed by Python: tensor(2.5, device='cuda:0'), np.float64(2.5).
 WRAPPED = (
     r"(?:tensor|array|Array|DeviceArray|(?:np|numpy|torch|jnp|mx)\.\w{1,16})"
     rf"\([ ]?\[?(?P<wrapped>{NUMBER})\]?[^()]{{0,80}}(?:\([^()]{{0,80}}\)[^()]{{0,40}})?\)"
@@ -111,10 +116,10 @@ _OPENED = words(
     "metrics logs log values scalars stats data results metric train_metrics fields payload extra"
 )
 
-# Keys under which an object names its "value".
+# Keys that contain the name of an object's "value".
 _NAMES = ("metric", "name", "tag")
 
-# What Python prints otherwise than JSON; of a list and of what wraps a number that counts.
+# Python literals that differ from JSON. Lists and wrapped numbers are reduced to one number.
 _PYTHON = pattern_of(
     rf"""
     (?P<string> '(?:[^'\\]|\\.)*' | "(?:[^"\\]|\\.)*" )
@@ -192,7 +197,7 @@ def fields_of(values: Mapping[str, object], split: str = "") -> list[Field]:
         values = {str(named) if key == "value" else key: value for key, value in values.items()}
     for key, value in values.items():
         if isinstance(value, list) and value and name_of(key) == LR:
-            value = value[0]  # one for each group of parameters
+            value = value[0]  # one per parameter group
         if isinstance(value, float):
             fields.append(Field(key, value, split=split))
         elif isinstance(value, str | bool):
@@ -211,7 +216,7 @@ def fields_of(values: Mapping[str, object], split: str = "") -> list[Field]:
 
 
 def named_losses(key: str, fields: list[Field]) -> list[Field]:
-    """Name the numbers of a dict of losses: "total" is one of them, as "classification" is.
+    """Prefix the names in a dict of losses, so that "classification" is recognized as a loss.
 
     >>> [field.key for field in named_losses("losses", [Field("cls", 1.0), Field("box_loss", 2.0)])]
     ['loss/cls', 'box_loss']
@@ -243,7 +248,7 @@ def number_or_word(text: str) -> float | str:
 
 
 def to_count(value: float | str) -> int | None:
-    """Return a value as a step number, or None if it is none.
+    """Convert a value to a step number, or return None if it is not one.
 
     >>> to_count(12.0), to_count(1630000.0), to_count(0.5), to_count(-1.0), to_count("x")
     (12, 1630000, None, None, None)
@@ -256,10 +261,12 @@ def to_count(value: float | str) -> int | None:
 def build_row(
     found: LineFields, *, sure: bool = False, verbatim: Collection[str] = ()
 ) -> Row | None:
-    """Build the row of a line; return None if its fields are no measurement.
+    """Build the row of a line; return None if its fields are not a measurement.
 
-    ``sure``: the form of the line alone shows that it is one. ``verbatim``: the keys that stay as
-    they are, whatever they name.
+    Args:
+        found: The fields of the line, which are modified.
+        sure: Whether the format of the line proves that it is a measurement.
+        verbatim: Keys that are kept as names without interpretation.
 
     >>> row = build_row(LineFields([Field("step", 3.0, of=10.0), Field("loss", 2.5)]))
     >>> row.step, row.total, row.split, row.values
@@ -295,7 +302,7 @@ def build_row(
 
 
 def _with_total(fields: list[Field], is_placed: bool) -> list[Field]:
-    """Call a total, or errors of named sides, the loss where nothing else is called so.
+    """Rename a total, or mean squared errors of both splits, to losses if the line has no loss.
 
     >>> [field.key for field in _with_total([Field("loss_cls", 1.0), Field("total", 3.0)], False)]
     ['loss_cls', 'total_loss']
@@ -321,7 +328,7 @@ def _with_total(fields: list[Field], is_placed: bool) -> list[Field]:
 _TRAINING_ERROR = ("train_mse", "training_mse")
 _TIMED = words("data load forward backward fwd bwd optim optimizer compute comm")
 _MEAN = words("avg avr average averaged mean epoch")
-# What is measured again in each split; an evaluation's step is none of training.
+# Metrics that are measured separately in each split.
 _OF_A_SPLIT = MEASURED - OF_THE_RUN - {GRAD_NORM}
 _BATCH = ("batch", "batches", "batch_idx", "batch_id")
 
@@ -333,9 +340,13 @@ def _is_step(field: Field) -> bool:
 
 
 def _find_place(found: LineFields) -> Row | None:
-    """Find where a line stands: a row without values; None if a step is named but is none.
+    """Find the position (step, epoch, split) of a line.
 
-    What only a better counter stands beside is no place: "step: 10 .. iter: 0.3", its seconds.
+    A field with the name of a counter is not a position if a better counter precedes it: in
+    "step: 10 .. iter: 0.3", the second number is a duration.
+
+    Returns:
+        A row without values; None if the best step on the line is not a count.
     """
     split, rank, is_rounded = found.split, None, False
     steps: list[tuple[int, bool, Field]] = []
@@ -369,9 +380,9 @@ def _find_place(found: LineFields) -> Row | None:
     if steps:
         is_batch = fold(best.key).endswith(_BATCH)
         total = to_count(-1.0 if best.of is None else best.of)
-        if of_training or not is_batch:  # else it counts its own batches
+        if of_training or not is_batch:  # an evaluation counts its own batches
             step = to_count(best.value)
-        # "iteration:3 step:100/1687": what has no end is counted around what has one.
+        # "iteration:3 step:100/1687": the counter without a total contains the one with a total.
         around = (field.value for *_, field in steps if field.of is None is not best.of)
         epochs = epochs or [(0, value) for value in around if isinstance(value, float)]
     if epochs:
@@ -379,7 +390,7 @@ def _find_place(found: LineFields) -> Row | None:
         epoch = named if abs(named) < LARGEST_COUNT else None
     counters = found.counters
     own_total = total is not None and counters[:1] != [(step, total)]
-    # "[1/100] batch 50/646"; where each batch has the same number that is how large they are.
+    # "[1/100] batch 50/646". A batch number beside a counter may also be the batch size.
     if epoch is None and (len(counters) > 1 or (counters and (own_total or is_batch))):
         epoch = float(counters[0][0])
     if counters and step is None:
@@ -391,8 +402,8 @@ def _find_place(found: LineFields) -> Row | None:
 
 
 def _name_values(fields: list[Field], split: str, verbatim: Collection[str]) -> dict[str, float]:
-    """Name what was measured; of two spellings of one metric the plainer one is meant."""
-    # Name, rank and key of each, and its value.
+    """Return values by canonical name; of several spellings of a metric, use the lowest rank."""
+    # Tuples of name, rank, key and value.
     named: list[tuple[str, int, str, float]] = []
     for field in fields:
         value, key, known = field.value, fold(field.key), metric_of(field.key, field.unit)
@@ -415,10 +426,10 @@ def _name_values(fields: list[Field], split: str, verbatim: Collection[str]) -> 
     values: dict[str, float] = {}
     for name, rank, key, value in named:
         own = name if rank == plainest[name] and name not in values else key
-        if own == name or own not in LOSSES:  # an evaluation's second loss is no training's
+        if own == name or own not in LOSSES:  # a second loss must not become that of another split
             values.setdefault(own, value)
     if LR not in values:
-        # Of several networks' the first: "Generator Learning Rate: 2e-4, Discriminator ..".
+        # Of several networks, use the first: "Generator Learning Rate: 2e-4, Discriminator ..".
         rates = (own for own in values if own not in verbatim and _OWN_LR.fullmatch(fold(own)))
         if (first := next(rates, None)) is not None:
             values[LR] = values[first]
@@ -431,7 +442,11 @@ _OWN_LR = pattern_of(
 
 
 def _judge(found: LineFields, place: Row, values: dict[str, float]) -> bool | None:
-    """Say whether the values are a measurement: yes, if such lines recur (False), or no (None)."""
+    """Judge whether the values are a measurement.
+
+    Returns:
+        True for a measurement, False if it is one only if such lines recur, None if it is not one.
+    """
     if found.bar is not None:
         return True
     names = values.keys()
@@ -443,8 +458,8 @@ def _judge(found: LineFields, place: Row, values: dict[str, float]) -> bool | No
         return True if only_places else None
     if place.epoch is not None or found.counters or any(map(_is_step, found.fields)):
         lost = lost or any(map(is_loss_name, names))
-        # "Epoch: [1][20/100] lr: 0.001" is the heading of its step.
-        # An error that is a whole number is one of a program's.
+        # "Epoch: [1][20/100] lr: 0.001" is the heading of its step. An integer named "error" is an
+        # error code or count, not a score.
         scores = [name for name in names if values[name] % 1 or "error" not in name.lower()]
         shown = any(map(is_score_name, scores)) or (names == {LR} and place.total is not None)
         if (settings and place.step is None) or not (lost or shown or MEASURED & names):
@@ -463,7 +478,7 @@ def _judge(found: LineFields, place: Row, values: dict[str, float]) -> bool | No
     return None if worded or settings else False
 
 
-# Settings; and what stands beside losses of another kind.
+# Names of settings, and names that accompany losses of another kind, as in trading.
 _SETTINGS = words(
     "batch_size num_workers max_epochs num_epochs epochs weight_decay momentum seed max_steps "
     "num_layers hidden_size dropout lr_scheduler optimizer wd bs hidden_dim max_depth n_estimators "
@@ -472,12 +487,12 @@ _SETTINGS = words(
 
 
 def is_position_key(key: str) -> bool:
-    """Whether a key is a step or an epoch."""
+    """Return True if a key denotes a step or an epoch."""
     return fold(key) in STEP_RANK or fold(key) in EPOCH_RANK
 
 
 def is_known(key: str, unit: str = "") -> bool:
-    """Say whether a key is one that this package has a meaning for.
+    """Return True if a key has a known meaning.
 
     >>> is_known("grad norm"), is_known("Global Step"), is_known("step_time"), is_known("gamma")
     (True, True, True, False)
@@ -491,7 +506,7 @@ def is_known(key: str, unit: str = "") -> bool:
     )
 
 
-# What counts what went wrong, and the time since the start.
+# Names of numbers that are not metrics: ranks, totals, counts of nan, elapsed and remaining times.
 _NO_VALUES = (
     RANK_SPELLINGS
     | TOTAL_SPELLINGS

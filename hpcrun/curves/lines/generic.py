@@ -1,19 +1,21 @@
-"""Read any line that consists of names and values.
+"""Parse any line that consists of names and values.
 
-Items are
+A line is divided into items:
 
-- pairs with a sign, whatever their key: ``loss: 2.5``, ``loss=2.5``, ``valid_loss -> 2.5``;
-- pairs without one: ``loss 2.5``, ``| mem 31 GiB |``;
-- counters, ``[10/90]``, ``12/100``; shares, times, rates alone: ``(4%)``, ``37s``, ``24ms/step``;
-- a dict, ``{'loss': 2.5}``; brackets around items; separators;
-- words that name the split, and those that join items to a sentence (``finished``, ``in``).
+- pairs of a key and a value with a sign, with any key: ``loss: 2.5``, ``valid_loss -> 2.5``;
+- pairs without a sign: ``loss 2.5``, ``| mem 31 GiB |``;
+- counters: ``[10/90]``, ``12/100``;
+- percentages, times and rates without a key: ``(4%)``, ``37s``, ``24ms/step``;
+- a dict: ``{'loss': 2.5}``;
+- brackets around items, and separators;
+- words that name the split, and words that join items to a sentence (``finished``, ``in``).
 
 A line that consists of items only is a measurement if it has a step or an epoch, or no unknown name
 (``fields.build_row``). *Stray items* make it unsure: words and numbers that belong to no item (``in
-static KGE``), and unknown names without a sign. An unsure line counts if similar lines with other
-values are in the log (``Store.proven_logs``). A word for values that were measured elsewhere
-(``best``, ``saved``, ``expected``) ends the line. After a step and a loss, such a remark is
-ignored: ``| best 0.5 @ 3``.
+static KGE``), and unknown names without a sign. An unsure line counts if the log contains similar
+lines with other values (``Store.proven_logs``). A word that refers to values measured at another
+position (``best``, ``saved``, ``expected``) rejects the line, or, if it follows a step and a loss,
+starts a remark that is ignored: ``| best 0.5 @ 3``.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ KEY = (
     rf"{_WORD}(?:[ ]{{1,2}}(?!(?<=oss[ ])(?:nan|inf)[ ,]){_WORD}){{0,6}}"
     r"(?:[ ]?[(\[][ ]?(?!\w*[ ]\d|\d)[\w/% ]{1,24}[ ]?[)\]])?"
 )
-# Units that may stand a blank behind their number; others must touch it.
+# Units that may be separated from their number by a space.
 SPACED_UNIT = (
     r"(?:ms|us|µs|s|secs?|seconds?|mins?|minutes|h|hrs?|hours|[KMGT]i?B|GiB|MiB|bytes|%|"
     r"[A-Za-z]{1,16}(?:/s(?:ec(?:ond)?)?(?:/(?:gpu|GPU|device))?|[ ]per[ ]sec(?:ond)?)|"
@@ -124,7 +126,7 @@ _ALONE = pattern_of(
     rf"(?:(?P<clock>{CLOCK})|(?P<number>{NUMBER})[ ]?"
     rf"(?P<unit>%|{SPACED_UNIT}|(?:/s(?:/gpu)?)(?!\w))){END}"
 )
-# Losses by their names: "loss: {'classification': 6.1, 'total_loss': 6.2}", "[Losses: x 0.27, ..".
+# Groups of losses: "loss: {'classification': 6.1, 'total_loss': 6.2}", "[Losses: x 0.27, ..".
 _GROUP = pattern_of(
     r"(?P<key>(?:\w{1,30}[ ])?\w{0,30}loss(?:es)?|\w{0,30}(?:log|stats|metrics|results)\w{0,30})"
     r"(?:[ ]?[:=][ ]{0,4}|[ ](?=\{))(?:(?P<dict>(?=\{))|(?<=losses:[ ])(?=\w))",
@@ -134,12 +136,13 @@ _FREE = pattern_of(r"[^\W\d][\w'’+/-]{0,40}(?:\.(?=\s|\Z)|(?=[\s,;|:!?)\]]|\Z)
 _ODD = pattern_of(r"[^\w\s]{1,80}|[^\s,;|]{1,80}")
 _A_NUMBER = pattern_of(r"\d|nan|inf", re.IGNORECASE)
 _NOTHING = frozenset({"n/a", "na", "none", "null", "-", "--", "?"})
-# Command lines, diffs, remarks in code, strings; what darknet prints of each layer.
+# Beginnings of lines that are not measurements: command lines, diffs, comments in code, strings,
+# and the layers that darknet prints.
 _NO_LOG = pattern_of(
     r"--[a-z][\w-]{0,60}[ =]\S{1,200} --[a-z]|\+ |\s*# |[\"']"
     r"|v\d \(|Region (?:\d+ )?Avg|CV Batch \d"
 )
-# Words that join items to a sentence, or are a heading's. Verbs end a name: "loss is 2.5".
+# Words that join items to a sentence or belong to a heading. Verbs end a name: "loss is 2.5".
 _ARTICLES = words("the a an our is was are has had")
 _JOINTS = _ARTICLES | words("at and after in of on over for with from to by @")
 _VERBS = words("is was equals so far")
@@ -148,7 +151,7 @@ _FILLERS = _JOINTS | words(
     "took now end avg currently ended completed complete completion done finish finished epoch log "
     "value"
 )
-# Words for what was measured elsewhere, for settings and for failures.
+# Words that refer to values measured at another position, to settings, and to failures.
 _ELSEWHERES = (
     r"\w*(?:error|exception)|best|final(?!iz)|last|low|high|min|max|top|save|saving|load|resum|restor"
     r"|warn|note|target|expect|example|usage|skip|check|arg|conf|param|namespace|improv|decreas|stop"
@@ -160,9 +163,9 @@ _PLACE = (
     r"|generation))"
 )
 _SIDES = "|".join(SPLITS)
-# What is first put as a name and its value.
+# Replacements that convert unusual notations to names and values before parsing.
 _REWRITE_RULES = {
-    # A number of a library: tensor(2.5, device='cuda:0').
+    # A number object of a library: tensor(2.5, device='cuda:0').
     rf"(?<![\w.]){WRAPPED}": r"\g<wrapped>",
     # "Batch [0-20]".
     r"(?<=batch) ?\[\d{1,15}-(\d{1,15})\]": r" \1",
@@ -184,21 +187,21 @@ _REWRITE_RULES = {
     r"(?<!\w)(val|valid|avg|tr|ep)\. (?=\w)": r"\1 ",
     r"(?<=[a-z])\.(?=[:=] ?[\d+-])": "",
     r"(?<!\w)(\w{0,20}(?:lr|loss))(?=\d+\.\d)": r"\1: ",
-    # Who prints the line: "trainer: step 5 ..", "Fold 1 Epoch 5 ..".
+    # A prefix that names the origin of the line: "trainer: step 5 ..", "Fold 1 Epoch 5 ..".
     rf"\A([\s\[=*#>|-]{{0,40}})(?!{_ELSEWHERES}|(?:{_SIDES}):)(?:[a-z_][\w.-]{{0,40}}:|(?:fold|run|trial|seed|"
     r"task|stage|phase|client)[ :#_]{0,3}\d{1,4}[]),.:-]{0,2}|fold \d{1,3} \|"
     rf"|fine-?tun\w{{1,4}}|pre-?train\w{{0,4}}) (?={_PLACE}\w*\W{{0,3}}\d)": r"\1",
-    # A number that touches its word, "Epoch1"; one in front, "After 100 steps", "3-epoch".
+    # A number attached to its word, "Epoch1", or before it, "After 100 steps", "3-epoch".
     r"(?<![\w./\"'])(?<!\w-)((?:global_)?step|iter(?:ation)?|it|epoch|ep|batch)[._-]?(\d{1,15})"
     r"(?=:?\s|[,;|\])]|\Z)": r"\1 \2",
     r"(?<!\w)(?:after|processed) (\d{1,15}) (?:training )?"
     r"(step|iter(?:ation)?|epoch|update|batch)(?:es|s)?(?=[\s:,.;|]|\Z)": r"\2 \1",
     r"\A(\d{1,9})[ -](step|iter|epoch)(?=[ :,])": r"\2 \1",
-    # A weight behind: "loss = 2.5 * 1".
+    # A weight after the loss: "loss = 2.5 * 1".
     r"(loss ?[=:] ?\d[\d.e+-]{0,30}) \* \d{1,9}(?:\.\d{1,9})?(?= |\Z)": r"\1",
     # "Train loss 10 2.5", "Validation loss 10: 2.5" (Tacotron 2).
     r"\A((?:train|valid)\w* loss) (\d{1,9}):?[ ]{1,9}(?=\d+\.\d)": r"step \2, \1: ",
-    # The step in front: "100 | loss 2.5", "9 train loss=0.4", "0 [D loss: 1.3] [G loss: 1.0]".
+    # The step first: "100 | loss 2.5", "9 train loss=0.4", "0 [D loss: 1.3] [G loss: 1.0]".
     r"\A[ ]{0,8}#?(\d{1,12})(?:[ \t]?[|,-])?[ \t]{1,3}"
     r"(?=\[?(?:(?:train(?:ing)?|val(?:id)?|avg|[dg])[ _])?(?:loss|acc(?:uracy)?)[ :=]{1,3}"
     r"[\d.-])": r"step \1, ",
@@ -208,7 +211,7 @@ _REWRITE_RULES = {
     ),
     r"\As:(\d{1,12}) trl:(?=\d)": r"step \1, loss: ",  # llm.c
     r"\As:(\d{1,12}) tel:(?=\d)": r"step \1, val loss: ",
-    # Losses by their sides alone: "[200/3000] train=2.30 val=2.25".
+    # Losses named only by their splits: "[200/3000] train=2.30 val=2.25".
     r"\A(?!.*(?:loss|cost|test))((?:(?!acc).){0,80}(?<![a-z][ :=])(?<![a-z]: )(?<!f1: ))\btrain"
     r" ?[ =:] ?(\d+\.\d+)((?: \([^()]{0,80}\))?[ ,;|]{1,8})"
     r"(val|valid|validation|dev|heldout|holdout) ?[ =:] ?(?=\d+\.\d)": (
@@ -220,15 +223,15 @@ _REWRITE_RULES = {
         r"\3 \1 \2, \5 \1 \4"
     ),
     r"\A@?=+\w{1,20}=+ (?=epoch)": "",
-    # What was measured is no place: "loss per 100 training steps: 2.5".
+    # An averaging interval is not a position: "loss per 100 training steps: 2.5".
     r"(?<=loss) (?:per|every|(?:of|over|for|in)(?: the)? (?:last|past|previous)) \d{1,9} "
     r"(?:\w{1,20} )?(?:step|batch|iter|epoch|sample)\w{0,8}(?= ?[:=])": "",
-    # Two names of one pair: "Train/Val Loss: 2.5/2.75", "Val Loss/Acc: 2.5/0.75".
+    # Two names and two values in one pair: "Train/Val Loss: 2.5/2.75", "Val Loss/Acc: 2.5/0.75".
     r"(?<![\w/])(train\w{0,3})/(val\w{0,7}|test|dev|eval) (\w{1,20}) ?[:=]? {0,4}"
     r"(\d+\.\d[\de.+-]{0,20}%?) ?[/,] ?(?=\d)": r"\1 \3: \4, \2 \3: ",
     r"/(acc\w{0,6}|lr|ppl) ?[:=] {0,4}(\d+\.\d[\de.+-]{0,20}) ?[/,] ?(?=\d)": (r": \2, \1: "),
     r"(?<!\w)t([_ ])(loss.{1,80}?(?<!\w))v\1(?=loss)": r"train \2val ",  # T_Loss .. V_Loss
-    r"\[(\d+\.\d+)/\d+\.\d+\]": r" \1",  # MindSpore: of a batch, and the mean
+    r"\[(\d+\.\d+)/\d+\.\d+\]": r" \1",  # MindSpore: batch loss and mean loss
     r"\A(\W{0,20})epochs(?=[ :=]{1,3}\d{1,6}\b.{0,80}loss)": r"\1epoch",
     r"(?<=\d)f0(?!\w)": "",  # Julia's Float32
     r"(?<=\d)d(?=[+-]\d\d(?:\s|\Z))": "e",  # Fortran's double
@@ -242,19 +245,19 @@ _REWRITE_RULES = {
     r"'([\w ]{1,40}[:=])', ": r"\1 ",  # Python 2: ('Epoch:', 3, 'loss:', 2.5)
     r"\A\[(\d{1,9}) \| \d[\d.]{0,12}\] (?=loss)": r"step \1, ",  # "[10 | 23.10] loss=3.41"
     r"train==\[(\d[\d.]{0,20})=[^]]{1,99}\]": r"loss: \1",  # NGCF
-    # A dict over several lines.
+    # An entry of a dict that spans several lines.
     rf"\A[ {{]['\"](\w[\w/ .-]{{0,60}})['\"]: ({NUMBER})[,}}]{{1,3}}\Z": r"    \1: \2,",
-    r"(?<=\d)\+\d{1,9}\.\d{1,4}s\Z": "s",  # EDSR: of the model and of the data
+    r"(?<=\d)\+\d{1,9}\.\d{1,4}s\Z": "s",  # EDSR: times of model and data loading
     # PyTorch's tutorials: "1m 5s (- 15m 12s) (5000 6%) 2.85", "5000 6% (1m 5s) 2.85 name / guess".
     r"\A\[?(?:\d{1,6}m \d{1,2}s (?:\(- \d{1,6}m \d{1,2}s\) )?\()?(\d{1,9}) \d{1,3}%"
     r"(?:\)| \(\d{1,6}m \d{1,2}s\)) (?:loss: )?(\d+\.\d+)(?:[ \]].*)?": r"step \1, loss: \2",
-    # A place by two names, then two numbers: "Epoch and iter 28 99", "(epoch, step): (3, 100)".
+    # Two names, then two numbers: "Epoch and iter 28 99", "(epoch, step): (3, 100)".
     rf"\(?(epoch)(?: and |, ?| ?/ ?){_PLACE}\)?[ :=]{{1,3}}"
     r"[(\[]?(\d{1,9})(?:, ?| ?/ ?| )(\d{1,9})[)\]]?(?=[\s,:|-])": r"\1 \3, \2 \4, ",
     r"\Aepoch=\d{1,9}/micro_step=\d{1,15}/(?=global_step=)": "",  # DeepSpeed: the epoch is 0
-    # "Iter: [0][50/391]": of two counters the first is the epoch's.
+    # "Iter: [0][50/391]": the first of two counters is the epoch.
     r"\b(?:iter|iteration|step|batch):? ?\[ ?(\d{1,9})\] ?(?=\[ *\d{1,15} ?/ ?\d)": r"epoch \1 ",
-    # A loss in front of its place, its value behind: "Loss (of one batch) at step 200: 1.5".
+    # The position between loss and value: "Loss (of one batch) at step 200: 1.5".
     r"(?<!\w)score(?= at iteration \d)": "loss",
     r"(?<!\w)(?:the )?((?:\w{1,20} ){0,3}?(?:loss|cost))(?: \([a-z0-9 ]{1,30}\))? {1,4}"
     r"[(\[]?(?:(?:at|after|of|for|in|over|on|@) {1,4})?(?:the end of )?"
@@ -266,9 +269,9 @@ _REWRITES = [
     (pattern_of(pattern, re.IGNORECASE), plain) for pattern, plain in _REWRITE_RULES.items()
 ]
 _UNITS = ("unit", "unit2", "unit3", "unit4")
-# Keys whose word may be a split's: stage=train, msg="training".
+# Keys whose value may name a split: stage=train, msg="training".
 _OF_SPLITS = SPLIT_SPELLINGS | words("msg message event")
-# What parts a remark from the values: a remark with numbers has a cell of its own.
+# Separators between values and a remark. A remark that contains numbers must be in its own cell.
 _CELL, _REMARK = pattern_of(r"[|\t]| - "), pattern_of(r"[,;*<>←→✓✔★|\t]| - ")
 _LAST_WORD = pattern_of(r"(?:new )?(?:best|saved|improved)\W{0,9}\Z", re.IGNORECASE)
 _CELL_END = pattern_of(r"[ ]{0,40}(?:[|\t,(]|\Z)")
@@ -278,25 +281,30 @@ _MAX_STRAY_ITEMS = 8
 
 
 class _Items(LineFields):
-    """What was found on a line so far; ``group``: from this field on they are parts of a loss."""
+    """The items found on a line so far.
+
+    Attributes:
+        group: Index of the first field that is a component of a loss, or None.
+        has_loss: Whether a field is a loss of any kind.
+    """
 
     group: int | None = None
     has_loss: bool = False
 
     @property
     def is_placed(self) -> bool:
-        """Whether the line began with a step or an epoch."""
+        """Whether the line has a counter or begins with a step or an epoch."""
         return bool(self.counters) or (bool(self.fields) and is_position_key(self.fields[0].key))
 
     @property
     def says_enough(self) -> bool:
-        """Whether a remark may follow: behind a place and a loss."""
+        """Whether a remark may follow, because the line has a position and a loss."""
         return self.has_loss and self.is_placed
 
     def add(
         self, key: str, number: str, unit: str = "", of: str | None = None, split: str = ""
     ) -> bool:
-        """Add a number; False if it is none."""
+        """Add a number; return False if it is invalid or contradicts an earlier field."""
         try:
             value = finite(number.replace(",", ""))
             total = None if of is None else finite(of.replace(",", ""))
@@ -304,16 +312,16 @@ class _Items(LineFields):
             return False
         if fold(key) in STEP_RANK:
             if self.counters and "." in number and not unit:
-                return True  # "[230] .. steps=112.0": how many there were, in the mean
+                return True  # "[230] .. steps=112.0": a mean number of steps
             same = (each.value for each in self.fields if each.key.lower() == key.lower())
             if next(same, value) != value:
-                return False  # "step1 .., step2 ..": of two things
+                return False  # "step1 .., step2 ..": two different quantities
         self.fields.append(Field(key, value, unit, total, split or self.split))
         self.has_loss = self.has_loss or is_loss_name(key)
         return True
 
     def take_dict(self, text: str, place: int, key: str = "") -> int | None:
-        """Take the fields of a dict; return what comes behind it, None if there is none."""
+        """Add the fields of a dict; return the position after it, or None if there is no dict."""
         if self.has_dict or (read := read_dict(text, place)) is None:
             return None
         self.has_dict = True
@@ -322,7 +330,7 @@ class _Items(LineFields):
         return read[1]
 
     def take_word(self, word: str) -> bool:
-        """Take a word that is no name; False if it ends the reading."""
+        """Process a word that is not a name; return False if it makes the line unreadable."""
         word = word.rstrip(".").lower()
         if word in SPLITS:
             self.split = SPLITS[word]
@@ -332,7 +340,7 @@ class _Items(LineFields):
 
 
 def read_generic(text: str, split: str = "") -> Row | None:
-    """Read a line without prefixes.
+    """Read a line whose prefixes have been removed.
 
     >>> read_generic("Step: 3/100, train loss: 2.5, step_time: 250ms, eta: 0:12:33").values
     (('loss', 2.5), ('step_seconds', 0.25))
@@ -347,24 +355,24 @@ def read_generic(text: str, split: str = "") -> Row | None:
     found = _split_items(text)
     if found is None or (found.is_code and " # " in text):
         return None
-    # Names of several words are none in code or settings, however far indented; nor do pairs stand
-    # side by side there.
+    # Names of several words and several pairs on one line do not occur in code or settings, so such
+    # lines may be indented.
     worded = len(found.fields) > 1 or all(" " in field.key for field in found.fields)
     found.is_code |= text[:1] == "-" or text.endswith((",", ";"))
     found.is_code |= text[:1] in " \t" and not worded
     _apply_leading_split(found.fields)
-    # What holds for all of them holds for the line.
+    # The split of all fields is the split of the line.
     held = all(field.split == found.split for field in found.fields)
     found.split = split or (found.split if held else "")
-    # A rate that stands alone counts only where it is known what of.
+    # A rate without a key is used only if its unit identifies the metric.
     found.fields = [field for field in found.fields if field.key[0] != "/"]
     return build_row(found)
 
 
 def _apply_leading_split(fields: list[Field]) -> None:
-    """Let the side hold that the first score names: "test acc: 76.8%, loss: 0.68".
+    """Apply the split that the first metric names to the others: "test acc: 76.8%, loss: 0.68".
 
-    That is, for all behind it, if none of these names a side.
+    This applies only if none of the following fields names a split.
     """
     behind = 1 + next((n for n, field in enumerate(fields) if not is_position_key(field.key)), 0)
     side = SPLITS.get(fold(fields[behind - 1].key).partition("_")[0]) if fields else ""
@@ -374,7 +382,7 @@ def _apply_leading_split(fields: list[Field]) -> None:
 
 
 def scan(text: str) -> LineFields | None:
-    """Take a line apart that is items from end to end; None if something on it is none."""
+    """Split a line that consists of items only; return None if it contains anything else."""
     found = _split_items(text)
     return None if found is None or found.stray_items else found
 
@@ -385,7 +393,7 @@ def _split_items(text: str) -> _Items | None:
     for pattern, plain in _REWRITES:
         text = pattern.sub(plain, text)
     found, place = _Items([]), 0
-    # Where a remark may have begun, and how much stood before it.
+    # Possible start of a remark, with the numbers of fields and stray items before it.
     remark = cell = None
     while place < len(text):
         if separated := _SEPARATOR.match(text, place):
@@ -412,7 +420,7 @@ def _split_items(text: str) -> _Items | None:
             return None
         place = moved
         while aside := _ASIDE.match(text, place):
-            # "Epoch:[1/2](30/3969)": behind an epoch it counts its steps.
+            # "Epoch:[1/2](30/3969)": after an epoch, the parentheses contain its step counter.
             inside = aside.group().strip(" \t()")
             counts = not found.fields or fold(found.fields[-1].key) in EPOCH_RANK
             if counts and _COUNTER.fullmatch(inside):
@@ -425,7 +433,7 @@ def _split_items(text: str) -> _Items | None:
 
 
 def _read_item(text: str, place: int, found: _Items) -> int | None:
-    """Read the item at a place; return what comes behind it, None if it is none."""
+    """Read the item at a position; return the position after it, or None if there is no item."""
     char = text[place]
     if char.isalpha() or char == "_":
         return _read_named(text, place, found)
@@ -444,7 +452,7 @@ def _read_item(text: str, place: int, found: _Items) -> int | None:
 
 
 def _read_named(text: str, place: int, found: _Items) -> int | None:
-    """Read an item that begins with a word."""
+    """Read an item that begins with a word; return the position after it, or None."""
     if group := _GROUP.match(text, place):
         if group["dict"] is None:
             found.group = len(found.fields)
@@ -462,7 +470,7 @@ def _read_named(text: str, place: int, found: _Items) -> int | None:
 
 
 def _read_pair(text: str, pair: re.Match[str], found: _Items) -> bool:
-    """Take a pair; False if it is none."""
+    """Add a pair of key and value; return False if the match is not one."""
     number = pair["number"] or pair["listed"]
     unit, of = next(filter(None, pair.group(*_UNITS)), ""), pair["of"] or pair["listed_of"]
     if pair["key"].lower() in SPLITS and number:
@@ -489,13 +497,14 @@ def _read_pair(text: str, pair: re.Match[str], found: _Items) -> bool:
         if not missing and (is_loss or not _is_value(pair, key, word)):
             return False
     elif pair["listed"] and key.lower().endswith("losses") and pair[0].count(" ") > 1:
-        return True  # of several things, or so far
+        return True  # losses of several objects, or a history
     elif is_loss and (of or ("," in number and "." not in number)):
-        # A comma of thousands or of decimals: no loss shows which. Its parts may stand behind it.
+        # A comma may separate thousands or decimals, and a loss does not show which. The value can
+        # be omitted if the line has another loss.
         return found.has_loss
     elif pair["sign"] is None:
         if text[pair.end("key")] == "[" and key.endswith("s") and not is_loss:
-            return False  # "Train batches[100]" is how many
+            return False  # "Train batches[100]" is a total number
         if not (is_known(key, unit) or _is_evident(text, pair, key, found)):
             if not found.is_placed and number.isdigit():
                 return False  # "Layer 3"
@@ -514,7 +523,7 @@ def _read_pair(text: str, pair: re.Match[str], found: _Items) -> bool:
 
 
 def _split_key(key: str, joints: frozenset[str]) -> tuple[list[str], str]:
-    """Part a name from the words before it: those up to the last joint, and before a place.
+    """Separate a name from preceding words, up to the last joining word or before a position.
 
     >>> _split_key("the result with Adam is test acc", _JOINTS), _split_key("Train Epoch", _JOINTS)
     ((['result', 'with', 'Adam', 'is'], 'test acc'), (['Train'], 'Epoch'))
@@ -541,7 +550,7 @@ def _split_key(key: str, joints: frozenset[str]) -> tuple[list[str], str]:
 
 
 def _is_value(pair: re.Match[str], key: str, word: str) -> bool:
-    """Whether a word is the value of a key; it is none behind a heading: "Test set: loss 2.5"."""
+    """Return True if a word is the value of a key, unlike in a heading: "Test set: loss 2.5"."""
     if word.lower() in SPLITS:
         return fold(key) in _OF_SPLITS
     if key.lower() in _FILLERS or (word.startswith("-") and not word[1:2].isalnum()):
@@ -550,7 +559,7 @@ def _is_value(pair: re.Match[str], key: str, word: str) -> bool:
 
 
 def _is_evident(text: str, pair: re.Match[str], key: str, found: _Items) -> bool:
-    """Whether an unknown name without a sign is one: behind a place, or in a cell of its own."""
+    """Return True if an unknown name without a sign follows a position or fills a table cell."""
     if " " not in key and found.is_placed:
         return True
     mark = text[max(0, pair.start() - 40) : pair.start()].rstrip(" ")[-1:]
