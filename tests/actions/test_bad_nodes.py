@@ -1,4 +1,4 @@
-"""Which bad nodes a job leaves out."""
+"""Bad nodes that a job excludes."""
 
 from __future__ import annotations
 
@@ -28,16 +28,18 @@ BAD = {"n2": "no GPU", "n9": "of another cluster", "c1": "a full disk"}
             "n[1,4],n2",
             "n2 is left",
         ),
-        # One of three is drained already: two are left, and the job wants three.
+        # One of three nodes is already drained, so two remain for a job that needs three.
         ("resources: {nodes: 3, partition: gpu}", None, None, "n2 may be bad: no GPU; it is not"),
         ("resources: {nodes: 2, partition: gpu}\nslurm: {exclude: n1}", None, "n1", "n2 may be"),
-        # The user's own choice.
+        # The user's own exclusion.
         ("resources: {partition: gpu}\nslurm: {nodelist: 'n[2-3]'}", None, None, ""),
         ("resources: {partition: gpu}\nslurm: {exclude: n2}", None, "n2", ""),
         ("resources: {partition: gpu}\nslurm: {exclude: ./names}", None, "./names", ""),
     ],
 )
-def test_leave_out(job: str, default: str | None, excluded: str | None, note: str) -> None:
+def test_bad_nodes_are_excluded_while_enough_nodes_remain(
+    job: str, default: str | None, excluded: str | None, note: str
+) -> None:
     before = plan(f"script: a.py\n{job}")
     after = add_exclusions(before, BAD, ROWS, default)
     assert dict(after.directives).get("exclude") == excluded
@@ -45,6 +47,6 @@ def test_leave_out(job: str, default: str | None, excluded: str | None, note: st
     assert new[0].startswith(note) if note else new == []
 
 
-def test_where_slurm_shows_nothing_none_is_left_out() -> None:
+def test_no_node_is_excluded_without_node_data_from_slurm() -> None:
     before = plan("script: a.py")
     assert add_exclusions(before, BAD, [], None) == before

@@ -1,4 +1,4 @@
-"""The removal of old runs: whole or not at all, whatever comes in between."""
+"""Removal of old runs: complete or not at all, even if interrupted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SWEEP = "20260102-000000-lr-abcd"
 
 @pytest.fixture
 def context(tmp_path: Path, clean_environ: dict[str, str]) -> Context:
-    """A project whose runs are beside it, on a machine without Slurm."""
+    """A project with its runs next to it, on a machine without Slurm."""
     clean_environ["PATH"] = str(tmp_path / "no tools")
     (tmp_path / "hpcrun.yaml").write_text("runs_dir: runs\n")
     return load_context(clean_environ, tmp_path)
@@ -42,7 +42,7 @@ def left(context: Context) -> list[str]:
     return sorted(path.name for path in context.runs_dir.iterdir())
 
 
-def test_an_end_in_between_leaves_no_half_run(
+def test_interrupted_clean_leaves_no_partial_run(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = write(context, RUN), write(context, RUN.replace("job", "other"))
@@ -56,7 +56,7 @@ def test_an_end_in_between_leaves_no_half_run(
     trash = [name for name in left(context) if name != two.name]
     assert len(trash) == 1 and trash[0].startswith(".trash-") and (two / "file").exists()
 
-    # Another clean may be at work: what it has set aside is young.
+    # Another clean may be running; the runs it has set aside are recent.
     list(clean.remove_items(context, []))
     assert trash[0] in left(context)
     old = time.time() - 3600
@@ -66,7 +66,7 @@ def test_an_end_in_between_leaves_no_half_run(
     assert left(context) == [".trash-of-mine", two.name]
 
 
-def test_a_sweep_of_which_a_part_cannot_go_stays_whole(
+def test_sweep_with_an_unremovable_part_is_kept_completely(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tasks = [write(context, task_run_id(SWEEP, index)) for index in range(3)]
@@ -84,13 +84,13 @@ def test_a_sweep_of_which_a_part_cannot_go_stays_whole(
         ((_, error),) = clean.remove_items(context, [unit(*paths)])
     assert isinstance(error, HpcrunError) and str(error) == f"{tasks[2]}: Permission denied"
     assert left(context) == before
-    # Another clean has taken one of them already: that is no error.
+    # Another clean has already removed one of them, which is no error.
     shutil.rmtree(tasks[0])
     ((_, error),) = clean.remove_items(context, [unit(*paths)])
     assert error is None and left(context) == []
 
 
-def test_a_user_that_could_not_go_keeps_what_it_uses(
+def test_run_used_by_an_unremovable_run_is_kept(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used, user = write(context, RUN), write(context, RUN.replace("0101", "0301"))
@@ -113,7 +113,7 @@ def test_a_user_that_could_not_go_keeps_what_it_uses(
     assert [error for _, error in done] == [None, None] and left(context) == []
 
 
-def test_a_size_is_what_lies_there_links_not_followed(context: Context, tmp_path: Path) -> None:
+def test_run_size_excludes_linked_files(context: Context, tmp_path: Path) -> None:
     folder = write(context, RUN)
     big = tmp_path / "big"
     big.write_bytes(b"x" * (1 << 20))

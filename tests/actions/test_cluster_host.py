@@ -1,4 +1,4 @@
-"""Which paths of the cluster have a place on this machine."""
+"""Mapping of cluster paths to paths on this machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RUN, LATER = "20261120-081455-train-7k3q", "20261120-081500-train-8x2z"
 
 @pytest.fixture
 def far(tmp_path: Path, clean_environ: dict[str, str]) -> Context:
-    """A cluster on another machine; the mirror has one of its runs."""
+    """A cluster on another machine; the mirror contains one of its runs."""
     found = load_context(clean_environ, tmp_path)
     (tmp_path / "mirror" / RUN).mkdir(parents=True)
     return structs.replace(
@@ -28,7 +28,7 @@ def far(tmp_path: Path, clean_environ: dict[str, str]) -> Context:
     )
 
 
-def test_a_path_of_a_run_is_in_the_mirror(far: Context) -> None:
+def test_path_of_a_run_maps_into_the_mirror(far: Context) -> None:
     run = far.runs_dir / RUN
     assert find_local_path(far, Path(f"/scratch/runs/{RUN}/checkpoints")) == run / "checkpoints"
     assert find_local_path(far, Path(f"/scratch/runs/{RUN}")) == run
@@ -48,13 +48,13 @@ def test_a_path_of_a_run_is_in_the_mirror(far: Context) -> None:
         "..",
     ],
 )
-def test_a_path_outside_the_runs_has_no_place_here(far: Context, path: str) -> None:
+def test_path_outside_the_runs_has_no_local_path(far: Context, path: str) -> None:
     assert find_local_path(far, Path(path)) is None
     assert find_owner_run(find_local_path(far, Path(path))) is None
 
 
 @pytest.mark.parametrize("place", ["..", "/", "/tmp", "../..", f"/x/{LATER}/..", "/x/.hidden"])
-def test_a_successor_is_a_run_beside_this_one(far: Context, place: str) -> None:
+def test_successor_is_resolved_next_to_its_run(far: Context, place: str) -> None:
     run = RunFolder(far.runs_dir / RUN)
     run.successors.mkdir()
     (run.successors / "one.json").write_text(json.dumps({"run_dir": place}))
@@ -62,7 +62,7 @@ def test_a_successor_is_a_run_beside_this_one(far: Context, place: str) -> None:
     assert list_successors(run, is_mirror=False) == []
 
 
-def test_a_successor_of_a_mirror_is_not_looked_for_at_the_clusters_path(
+def test_successor_in_a_mirror_is_not_resolved_at_the_cluster_path(
     far: Context, tmp_path: Path
 ) -> None:
     run, unrelated = RunFolder(far.runs_dir / RUN), tmp_path / "unrelated" / LATER
@@ -76,7 +76,7 @@ def test_a_successor_of_a_mirror_is_not_looked_for_at_the_clusters_path(
 
 
 @pytest.mark.parametrize("sweep_id", ["../../victim", "..", "/etc", "x/20261120-081455-lr-7k3q"])
-def test_a_task_names_no_sweep_in_another_folder(tmp_path: Path, sweep_id: str) -> None:
+def test_task_record_cannot_name_a_sweep_in_another_folder(tmp_path: Path, sweep_id: str) -> None:
     run = RunFolder(tmp_path / "20261120-081455-lr.0-7k3q")
     run.path.mkdir()
     task = {"sweep_id": sweep_id, "index": 0, "values": {}}

@@ -1,4 +1,4 @@
-"""A log read whole, by ranges, through a pipe, and as it grows: one curve."""
+"""A log yields the same curve read at once, in ranges, through a pipe, or while it grows."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ KINDS = ("plain_healthy", "hf5_bar", "mmengine_epochs", "lightning_metrics_csv",
 
 
 def log_of(*paths: Path) -> CurveLog:
-    """Make a log of files, of which nothing is read yet."""
+    """Return a reader of files of which nothing has been read yet."""
     return CurveLog(load_context({}, ROOT), Source("x", paths))
 
 
 def whole(path: Path) -> Curve:
-    """Read all of it at once."""
+    """Read the whole log at once."""
     log = log_of(path)
     log.read()
     return log.run().curve
@@ -42,7 +42,7 @@ def whole(path: Path) -> Curve:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
-def test_as_it_grows(name: str, tmp_path: Path) -> None:
+def test_growing_log_yields_the_curve_of_the_whole_log(name: str, tmp_path: Path) -> None:
     data, path = (LOGS / f"{name}.log").read_bytes().rstrip(b"\n") + b"\n", tmp_path / "a.log"
     path.write_bytes(data)
     expected = whole(path)
@@ -61,7 +61,7 @@ def test_as_it_grows(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_through_a_pipe() -> None:
+def test_log_through_a_pipe_yields_the_same_curve() -> None:
     path = LOGS / "hf5_bar.log"
     answers = []
     for argv in (["-f", "-"], ["-"], [str(path)]):
@@ -77,7 +77,7 @@ def test_through_a_pipe() -> None:
 
 
 @pytest.mark.slow
-def test_a_long_log_is_read_alike_as_a_whole_and_as_it_grows(tmp_path: Path) -> None:
+def test_long_log_yields_the_same_curve_whole_and_growing(tmp_path: Path) -> None:
     path = tmp_path / "long.log"
     lines = (f"{'noise ' * 90}\nstep={n} loss={2 + 1 / (1 + n)} lr=0.1\n" for n in range(60_000))
     path.write_text("".join(lines))
@@ -91,7 +91,7 @@ def test_a_long_log_is_read_alike_as_a_whole_and_as_it_grows(tmp_path: Path) -> 
     assert growing.run().curve == whole(path) == derive_curve(store, thin_series)
 
 
-def test_a_file_that_grows_as_fast_as_it_is_read_is_read_to_its_present_end(tmp_path: Path) -> None:
+def test_fast_growing_file_is_read_up_to_its_current_end(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_bytes(b"step=1 loss=2.5\n")
     reader = read_log.LogFileReader(path)
@@ -102,7 +102,7 @@ def test_a_file_that_grows_as_fast_as_it_is_read_is_read_to_its_present_end(tmp_
     assert reader.bytes == 16
 
 
-def test_a_file_that_became_shorter_is_read_from_its_start(tmp_path: Path) -> None:
+def test_truncated_file_is_read_from_its_start(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_text("".join(f"step={n} loss=2.5\n" for n in range(20)))
     log = log_of(path)
@@ -112,7 +112,7 @@ def test_a_file_that_became_shorter_is_read_from_its_start(tmp_path: Path) -> No
     assert log.run().curve.values("loss") == [3.5]
 
 
-def test_a_longer_file_in_its_place_is_read_from_its_start(tmp_path: Path) -> None:
+def test_replaced_file_is_read_from_its_start(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_text("step=1 loss=2.5\n")
     log = log_of(path)
@@ -124,7 +124,7 @@ def test_a_longer_file_in_its_place_is_read_from_its_start(tmp_path: Path) -> No
     assert not log.read_new()
 
 
-def test_the_other_files_of_the_curve_are_read_again_with_it(tmp_path: Path) -> None:
+def test_truncated_file_makes_the_other_files_read_again(tmp_path: Path) -> None:
     out, err = tmp_path / "a.out", tmp_path / "a.err"
     out.write_text("".join(f"step={n} loss=2.5\n" for n in range(20)))
     err.write_text("".join(f"step={n} eval_loss=3.0\n" for n in range(20)))
@@ -137,7 +137,7 @@ def test_the_other_files_of_the_curve_are_read_again_with_it(tmp_path: Path) -> 
     assert not log.read_new()
 
 
-def test_the_first_file_counts_also_where_the_second_is_written_first(tmp_path: Path) -> None:
+def test_first_file_takes_precedence_even_if_written_second(tmp_path: Path) -> None:
     out, err = tmp_path / "a.out", tmp_path / "a.err"
     log = log_of(out, err)
     err.write_text("".join(f"step={n} loss=9.0\n" for n in range(20)))
@@ -147,7 +147,7 @@ def test_the_first_file_counts_also_where_the_second_is_written_first(tmp_path: 
     assert log.run().curve.values("loss") == [2.5] * 20
 
 
-def test_what_is_compressed_does_not_grow(tmp_path: Path) -> None:
+def test_following_a_compressed_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.gz"
     path.write_bytes(b"\x1f\x8b" + bytes(20))
     with pytest.raises(InputError, match="compressed"):
@@ -155,7 +155,7 @@ def test_what_is_compressed_does_not_grow(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_every_kth_row(tmp_path: Path) -> None:
+def test_every_option_thins_the_rows(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_text("".join(f"step={n} loss=2.5\n" for n in range(20)))
     command = [sys.executable, "-m", "hpcrun", "parse", "--json", "--every", "5", str(path)]
@@ -163,8 +163,8 @@ def test_every_kth_row(tmp_path: Path) -> None:
     assert '"points": 4' in answer.stdout
 
 
-def test_a_pipe_that_is_filled_without_end_can_be_drawn() -> None:
-    """Its writer may be faster than the reader: there is always something to read."""
+def test_plot_of_an_endless_pipe_is_drawn() -> None:
+    """The writer may be faster than the reader, so there is always data to read."""
     reader, writer = os.pipe()
     usual = os.dup(0)
     os.dup2(reader, 0)
@@ -184,7 +184,7 @@ def test_a_pipe_that_is_filled_without_end_can_be_drawn() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("argv", [["-"], ["-f", "-"]])
-def test_a_metric_whose_name_is_a_secret_is_left_out(argv: list[str]) -> None:
+def test_metric_named_like_a_secret_is_omitted(argv: list[str]) -> None:
     token = "hf_" + "sEsAmE4oPeN9nOw" * 2
     answer = subprocess.run(
         [sys.executable, "-m", "hpcrun", "parse", "--json", *argv],

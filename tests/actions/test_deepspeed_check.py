@@ -41,7 +41,7 @@ def job(project: Path, text: str) -> None:
 
 
 def interpreter(folder: Path, text: str) -> str:
-    """Make what looks like a Python that counts how often it is started."""
+    """Create a fake Python interpreter that counts its starts."""
     path = folder / "python"
     path.write_text(f"#!/bin/bash\necho started >> {folder}/starts\n{text}\n")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
@@ -53,7 +53,9 @@ def starts(folder: Path) -> int:
     return len(path.read_text().splitlines()) if path.exists() else 0
 
 
-def test_a_job_without_keys_of_its_own_asks_nobody(project: Path, tmp_path: Path) -> None:
+def test_job_without_own_deepspeed_keys_starts_no_interpreter(
+    project: Path, tmp_path: Path
+) -> None:
     job(project, "deepspeed: {zero_stage: 3, offload: {optimizer: cpu}}")
     around = context(project)
     python = interpreter(tmp_path, "exit 1")
@@ -62,10 +64,10 @@ def test_a_job_without_keys_of_its_own_asks_nobody(project: Path, tmp_path: Path
     assert starts(tmp_path) == 0
 
 
-def test_a_name_that_only_the_node_resolves_is_not_asked(
+def test_interpreter_resolved_on_the_node_is_not_queried(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The python3 of a login node is not the one that the job's modules bring."""
+    """The python3 of a login node differs from the one in the job's modules."""
     job(project, "deepspeed: {config: {gradient_clipping: 0.5}}")
     Path(interpreter(tmp_path, "exit 1")).rename(tmp_path / "python3")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
@@ -89,7 +91,7 @@ def test_a_name_that_only_the_node_resolves_is_not_asked(
          "no answer within 0.5 s"),
     ],
 )  # fmt: skip
-def test_an_interpreter_that_cannot_be_asked_is_a_note(
+def test_failing_interpreter_yields_a_note(
     text: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deepspeed_check, "PATIENCE", 0.5)
@@ -100,12 +102,12 @@ def test_an_interpreter_that_cannot_be_asked_is_a_note(
     assert not (tmp_path / "cache").exists()
 
 
-def test_an_interpreter_that_is_not_there_is_a_note(tmp_path: Path) -> None:
+def test_missing_interpreter_yields_a_note(tmp_path: Path) -> None:
     answer, note = query_deepspeed(HERE, f"{tmp_path}/python", {}, tmp_path)
     assert answer is None and note.endswith("No such file or directory")
 
 
-def test_an_interpreter_without_deepspeed_leaves_it_to_the_table(tmp_path: Path) -> None:
+def test_interpreter_without_deepspeed_falls_back_to_the_table(tmp_path: Path) -> None:
     python = interpreter(tmp_path, "echo none")
     assert query_deepspeed(HERE, python, {}, tmp_path / "cache") == (None, "")
     assert starts(tmp_path) == 1
@@ -117,7 +119,7 @@ echo '{"version": "9.9", "read": ["x"], "problems": [["a.b", "no"]]}'; fi
 """
 
 
-def test_an_answer_is_remembered(tmp_path: Path) -> None:
+def test_deepspeed_probe_result_is_cached(tmp_path: Path) -> None:
     python = interpreter(tmp_path, SAYS.replace("VERSION", f"{tmp_path}/version"))
     (tmp_path / "version").write_text("9.9\n")
     cache = tmp_path / "cache"
@@ -139,7 +141,7 @@ def test_an_answer_is_remembered(tmp_path: Path) -> None:
     assert ask({"a": 2}) == 2
 
 
-def test_a_cache_that_cannot_be_written_is_none(tmp_path: Path) -> None:
+def test_unwritable_cache_is_ignored(tmp_path: Path) -> None:
     python = interpreter(tmp_path, SAYS.replace("cat VERSION", "echo 9.9"))
     (tmp_path / "cache").write_text("a file")
     answer, _ = query_deepspeed(HERE, python, {}, tmp_path / "cache")
@@ -147,8 +149,10 @@ def test_a_cache_that_cannot_be_written_is_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_deepspeed_itself_is_asked(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All at once: what it refuses, with the places; a folder deepspeed here is not it."""
+def test_deepspeed_check_uses_the_installed_deepspeed(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All refused keys are reported together; a local folder named deepspeed is not imported."""
     monkeypatch.chdir(project)
     (project / "deepspeed").mkdir()
     (project / "deepspeed" / "__init__.py").write_text("raise SystemExit(7)")
@@ -196,7 +200,7 @@ def test_deepspeed_itself_is_asked(project: Path, monkeypatch: pytest.MonkeyPatc
     ("name", "expected"),
     [("none.json", "none.json: no such file"), (".", "a folder")],
 )
-def test_a_file_that_is_not_there(name: str, expected: str, project: Path) -> None:
+def test_missing_deepspeed_file_is_refused(name: str, expected: str, project: Path) -> None:
     job(project, f"deepspeed: {{config_file: {name}}}")
     around = context(project)
     spec = load_spec(around, str(project / "job.yaml"))
@@ -204,7 +208,7 @@ def test_a_file_that_is_not_there(name: str, expected: str, project: Path) -> No
         prepare_spec(around, spec)
 
 
-def test_a_file_of_the_home_folder(project: Path, tmp_path: Path) -> None:
+def test_deepspeed_file_in_the_home_folder_is_found(project: Path, tmp_path: Path) -> None:
     (tmp_path / "ds.json").write_text('{"bf16": {"enabled": true}}')
     job(project, "deepspeed: {config_file: ~/ds.json}")
     around = context(project)
@@ -215,9 +219,7 @@ def test_a_file_of_the_home_folder(project: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("section", ["zero_stage: 2", "config: {gradient_clipping: 0.5}"])
-def test_a_script_that_names_the_optimizer_of_offload_has_no_note(
-    project: Path, section: str
-) -> None:
+def test_script_with_the_offload_optimizer_has_no_note(project: Path, section: str) -> None:
     job(project, f"deepspeed: {{offload: {{optimizer: cpu}}, {section}}}")
     around = context(project)
     spec = load_spec(around, str(project / "job.yaml"))

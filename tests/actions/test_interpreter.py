@@ -1,4 +1,4 @@
-"""Which Python trains, and what is looked for at submission because it can be seen from here."""
+"""Selection of the training Python, and checks of it that are possible at submission."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def context(tmp_path: Path, clean_environ: dict[str, str]) -> Context:
 def found(
     context: Context, setup: Setup, profile: Cluster | None = None, **more: object
 ) -> Interpreter:
-    """Find the interpreter of a job with this setup."""
+    """Find the interpreter for a job with this setup."""
     spec = JobSpec(setup=setup, **more)  # type: ignore[arg-type]
     where = structs.replace(context, cluster=profile or Cluster())
     return find_interpreter(where, spec, query_host(where, spec, ()))
@@ -59,7 +59,7 @@ BOTH = Setup(python="setup/python", venv="setup-venv")
         (Setup(), Setup(), "profile/python", None),
     ],
 )
-def test_the_order_in_which_python_is_found(
+def test_python_is_found_in_order_of_precedence(
     context: Context, setup: Setup, profile: Setup, python: str, venv: str | None
 ) -> None:
     answer = found(context, setup, Cluster(python="profile/python", setup=profile))
@@ -67,7 +67,7 @@ def test_the_order_in_which_python_is_found(
     assert answer.venv == (None if venv is None else str(context.project / venv))
 
 
-def test_hpcruns_own_python_only_if_it_has_torch(
+def test_own_python_of_hpcrun_is_used_only_with_torch(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
@@ -75,7 +75,7 @@ def test_hpcruns_own_python_only_if_it_has_torch(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError, match="which Python trains"):
         found(context, Setup())
-    # A bare command needs none.
+    # A bare command needs no Python.
     assert found(context, Setup(), command=["hostname"]).python == ""
 
 
@@ -88,7 +88,7 @@ def test_hpcruns_own_python_only_if_it_has_torch(
         (sys.executable, sys.executable),
     ],
 )
-def test_how_an_interpreter_is_spelled(context: Context, given: str, python: str) -> None:
+def test_interpreter_paths_are_expanded(context: Context, given: str, python: str) -> None:
     expected = python.format(home=context.environ["HOME"])
     assert found(context, Setup(python=given)).python == expected
 
@@ -107,18 +107,18 @@ def test_how_an_interpreter_is_spelled(context: Context, given: str, python: str
         (Setup(container=Container(image="no.sif")), "setup.container.image: .*no such image"),
     ],
 )
-def test_what_is_not_there(context: Context, setup: Setup, text: str) -> None:
+def test_missing_environment_is_refused(context: Context, setup: Setup, text: str) -> None:
     with pytest.raises(InputError, match=text):
         found(context, setup, Cluster(python="profile/python"))
 
 
-def test_a_venv_that_is_not_there_can_be_made_as_the_fix_shows(context: Context) -> None:
+def test_missing_venv_error_contains_the_creation_command(context: Context) -> None:
     with pytest.raises(InputError) as caught:
         found(context, Setup(venv="none yet"))
     assert caught.value.fix == f"python3 -m venv '{context.project}/none yet'"
 
 
-def test_two_environments_at_once(context: Context) -> None:
+def test_venv_together_with_conda_is_refused(context: Context) -> None:
     with pytest.raises(SpecError, match="setup: venv and conda: take one of the two"):
         found(context, Setup(venv="job-venv", conda="x"))
     with pytest.raises(SpecError, match=r"venv and container.*setup\.python names"):
@@ -131,8 +131,8 @@ def test_two_environments_at_once(context: Context) -> None:
 @pytest.mark.parametrize(
     "where", ["active", "CONDA_EXE", "MAMBA_ROOT_PREFIX", "CONDA_ENVS_PATH", "home", "register"]
 )
-def test_a_conda_environment_by_name(context: Context, tmp_path: Path, where: str) -> None:
-    """Found as conda finds it, so that the job does not depend on what the node's conda knows."""
+def test_conda_environment_is_found_by_name(context: Context, tmp_path: Path, where: str) -> None:
+    """Resolved like conda does, so the job does not depend on the node's conda."""
     home = Path(context.environ["HOME"])
     base = home / "miniforge3" if where == "home" else tmp_path / "conda"
     prefix = base / "envs" / "ml"
@@ -150,14 +150,14 @@ def test_a_conda_environment_by_name(context: Context, tmp_path: Path, where: st
     context = structs.replace(context, environ={**context.environ, **more})
     answer = found(context, Setup(conda="ml"))
     assert (answer.conda, answer.python) == (str(prefix), f"{prefix}/bin/python")
-    # One that is not seen from here is the node's to find, and its python is that of the PATH.
+    # A container invisible from here is resolved on the node, with the python on its PATH.
     unseen = found(context, Setup(conda="unseen"))
     assert (unseen.conda, unseen.python) == ("unseen", "python")
     named = found(context, Setup(conda=str(prefix), python="python3"))
     assert (named.conda, named.python) == (str(prefix), "python3")
 
 
-def test_uvs_environment_need_not_be_there_yet(context: Context) -> None:
+def test_uv_environment_may_be_missing_at_submission(context: Context) -> None:
     (context.project / "uv.lock").touch()
     venv = f"{context.project}/.venv"
     answer = found(context, Setup(uv=True))
@@ -169,7 +169,7 @@ def test_uvs_environment_need_not_be_there_yet(context: Context) -> None:
 @pytest.mark.parametrize(
     "image", ["here.sif", "docker://python:3.11", "/only-on-nodes/x.sif", "$ON_NODES/x.sif"]
 )
-def test_an_image_has_a_python_of_its_own(context: Context, image: str) -> None:
+def test_container_image_uses_its_own_python(context: Context, image: str) -> None:
     (context.project / "here.sif").touch()
     answer = found(context, Setup(container=Container(image=image)))
     assert (answer.python, answer.inside) == ("python3", True)
@@ -177,7 +177,7 @@ def test_an_image_has_a_python_of_its_own(context: Context, image: str) -> None:
     assert found(context, inside).python == "/opt/venv/bin/python"
 
 
-def test_copies_are_looked_for_where_they_can_be_seen(context: Context) -> None:
+def test_stage_sources_are_checked_where_visible(context: Context) -> None:
     site = cluster("python: profile/python")
     context = structs.replace(context, cluster=site)
     (context.project / "data").mkdir()
@@ -192,7 +192,7 @@ def test_copies_are_looked_for_where_they_can_be_seen(context: Context) -> None:
     ]
 
 
-def test_modules_beside_hpcruns_own_python_are_reported(context: Context) -> None:
+def test_modules_with_own_python_of_hpcrun_have_a_note(context: Context) -> None:
     assert sys.executable in found(context, Setup(modules=["pytorch/2.9"])).note
     assert found(context, Setup(modules=["pytorch/2.9"], python="python")).note == ""
     assert found(context, Setup()).note == ""
@@ -200,8 +200,8 @@ def test_modules_beside_hpcruns_own_python_are_reported(context: Context) -> Non
     assert any("modules are loaded" in note for note in prepare_spec(context, spec).plan.notes)
 
 
-def test_an_environment_of_the_nodes_is_made_and_activated_there(context: Context) -> None:
-    """The Alliance's clusters have it on the node's own disk, whose name only the job knows."""
+def test_node_local_environment_is_created_and_activated_on_the_node(context: Context) -> None:
+    """The Alliance's clusters place it on the node-local disk, whose path only the job knows."""
     answer = found(context, Setup(venv="$SLURM_TMPDIR/env"))
     assert (answer.python, answer.venv) == ("python", None)
     assert answer.node_venv == "$SLURM_TMPDIR/env"
@@ -212,7 +212,7 @@ def test_an_environment_of_the_nodes_is_made_and_activated_there(context: Contex
         found(here, Setup(venv="$SLURM_TMPDIR/env"))
 
 
-def test_a_python_may_lie_below_a_name_that_is_not_utf8(context: Context) -> None:
+def test_python_below_a_non_utf8_path_is_found(context: Context) -> None:
     folder = context.project / os.fsdecode(b"b\xff")
     folder.mkdir()
     (folder / "python").touch(0o755)

@@ -1,4 +1,4 @@
-"""The folders that a run writes to: room, quota, and whether the nodes see them."""
+"""Folders that a run writes to: free space, quota, visibility on the nodes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def mount(path: str) -> Mount:
         ("/scratch/tmp/x", "/scratch/tmp"),
     ],
 )
-def test_the_file_system_of_a_path(path: str, folder: str) -> None:
+def test_file_system_of_a_path_is_found(path: str, folder: str) -> None:
     assert mount(path).folder == folder
     assert mount("/scratch/x").type == "lustre" and mount_of("/x", []) is None
 
@@ -98,7 +98,7 @@ me,1001,16384,1073741824,5,unlimited
         ("/bee/me", "1,2,3,4,5,6\n", None),
     ],
 )
-def test_what_quota_commands_say(path: str, text: str, left: Left | None) -> None:
+def test_quota_command_output_is_parsed(path: str, text: str, left: Left | None) -> None:
     assert parse_quota(mount(path), 1001, text) == left
 
 
@@ -113,7 +113,7 @@ def test_what_quota_commands_say(path: str, text: str, left: Left | None) -> Non
         ("/tmp", None),
     ],
 )
-def test_which_command_knows_the_quota(path: str, argv: list[str] | None) -> None:
+def test_quota_command_depends_on_the_file_system(path: str, argv: list[str] | None) -> None:
     assert quota_argv(mount(path), 1001) == argv
 
 
@@ -128,7 +128,7 @@ def script(path: Path, text: str) -> Path:
 
 @pytest.fixture
 def context(tmp_path: Path, clean_environ: dict[str, str]) -> Context:
-    """A project whose runs lie beside it."""
+    """A project with its runs next to it."""
     project = tmp_path / "project"
     project.mkdir()
     (project / "hpcrun.yaml").write_text(f"runs_dir: {tmp_path}/runs\ncache_dir: {tmp_path}/c\n")
@@ -142,13 +142,13 @@ def look(context: Context, nodes: int = 1) -> tuple[list[str], list[str]]:
     return [str(problem) for problem in found.problems], found.notes
 
 
-def test_folders_that_can_be_made_are_well_and_nothing_is_left(context: Context) -> None:
+def test_creatable_folders_are_accepted_without_traces(context: Context) -> None:
     before = sorted(context.project.parent.rglob("*"))
     assert look(context) == ([], [])
     assert sorted(context.project.parent.rglob("*")) == before
 
 
-def test_a_folder_in_which_others_could_replace_a_run_is_noted(context: Context) -> None:
+def test_runs_folder_writable_by_others_has_a_note(context: Context) -> None:
     context.runs_dir.mkdir()
     for mode, notes in ((0o755, 0), (0o777, 1), (0o1777, 0)):
         context.runs_dir.chmod(mode)
@@ -157,7 +157,7 @@ def test_a_folder_in_which_others_could_replace_a_run_is_noted(context: Context)
     assert "others can write to it" in look(context)[1][0]
 
 
-def test_a_file_where_a_folder_should_be(context: Context) -> None:
+def test_file_in_place_of_a_folder_is_reported(context: Context) -> None:
     context.runs_dir.write_text("")
     below = structs.replace(context, cache_dir=context.runs_dir / "a" / "b")
     problems, _ = look(below)
@@ -165,15 +165,15 @@ def test_a_file_where_a_folder_should_be(context: Context) -> None:
     assert problems[1].startswith(f"{context.cluster_source}: cache_dir: {context.runs_dir}: ")
 
 
-def test_a_loop_of_links_is_reported(context: Context) -> None:
+def test_symlink_loop_is_reported(context: Context) -> None:
     context.runs_dir.symlink_to(context.runs_dir.name)
     [problem] = look(context)[0]
     where = f"{context.cluster_source}: runs_dir: {context.runs_dir}"
     assert problem.startswith(f"{where}: Too many levels")
 
 
-def test_a_folder_that_nobody_can_write_to(context: Context) -> None:
-    # /proc takes no files, not even root's.
+def test_unwritable_folder_is_reported(context: Context) -> None:
+    # Not even root can create files in /proc.
     [problem] = look(structs.replace(context, runs_dir=Path("/proc/runs")))[0]
     assert problem.startswith(f"{context.cluster_source}: runs_dir: /proc: cannot be written to: ")
     assert problem.endswith(" (for /proc/runs); name a folder that you can write to")
@@ -198,7 +198,7 @@ class Room:
         (Room(10**7, 0), "no more files fit", ""),
     ],
 )
-def test_room_that_is_little_is_a_note_and_none_a_problem(
+def test_little_space_has_a_note_and_no_space_is_a_problem(
     context: Context, monkeypatch: pytest.MonkeyPatch, room: Room, problem: str, note: str
 ) -> None:
     monkeypatch.setattr(os, "statvfs", lambda _: room)
@@ -207,7 +207,7 @@ def test_room_that_is_little_is_a_note_and_none_a_problem(
     assert [note in text for text in notes] == [True] * bool(note)
 
 
-def test_a_file_system_that_shows_nothing_is_not_full(
+def test_file_system_without_size_data_is_not_full(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     silent = Room(0, 0)
@@ -226,7 +226,7 @@ def test_a_file_system_that_shows_nothing_is_not_full(
         (Room(1000, 0), "no more files fit"),
     ],
 )
-def test_a_disk_that_is_full_now(monkeypatch: pytest.MonkeyPatch, room: Room, message: str) -> None:
+def test_full_disk_is_reported(monkeypatch: pytest.MonkeyPatch, room: Room, message: str) -> None:
     monkeypatch.setattr(os, "statvfs", lambda _: room)
     shown = f"disk: the file system of /runs/x is full: {message}; make room there"
     assert describe_full_disk(Path("/runs/x")) == (shown if message else "")
@@ -241,7 +241,7 @@ def test_a_disk_that_is_full_now(monkeypatch: pytest.MonkeyPatch, room: Room, me
         ("echo nonsense; exit 1", "", ""),
     ],
 )
-def test_the_quota_is_asked_for_on_a_network_file_system(
+def test_quota_is_queried_on_a_network_file_system(
     context: Context, monkeypatch: pytest.MonkeyPatch, answer: str, problem: str, note: str
 ) -> None:
     folder = context.project.parent / "bin"
@@ -267,7 +267,7 @@ def test_the_quota_is_asked_for_on_a_network_file_system(
         ("fuse.sshfs", 2, False, False),
     ],
 )
-def test_a_disk_of_this_machines_own_is_reported_where_other_nodes_must_see_it(
+def test_local_disk_is_reported_for_multi_node_runs(
     context: Context,
     monkeypatch: pytest.MonkeyPatch,
     kind: str,

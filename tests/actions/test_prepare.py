@@ -1,4 +1,4 @@
-"""From a job's name to its plan: which Python trains, and what becomes of arguments."""
+"""From a job name to its plan: interpreter and arguments."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def context(tmp_path: Path, clean_environ: dict[str, str]) -> Context:
 # ---- specs and plans
 
 
-def test_a_jobs_name_is_its_files(context: Context) -> None:
+def test_job_name_defaults_to_the_file_name(context: Context) -> None:
     (context.project / "jobs").mkdir()
     (context.project / "jobs" / "mine.yaml").write_text("command: [a]\n")
     assert load_spec(context, "mine").name == "mine"
@@ -57,17 +57,17 @@ def test_a_jobs_name_is_its_files(context: Context) -> None:
     ("words", "name"),
     [(["hostname"], "hostname"), (["/usr/bin/env", "x"], "env"), (["/"], "command")],
 )
-def test_a_bare_commands_name_is_its_programs(words: list[str], name: str) -> None:
+def test_bare_command_is_named_after_its_program(words: list[str], name: str) -> None:
     spec = command_spec(words)
     assert (spec.name, spec.resources.gpus_per_node) == (name, 0)
 
 
-def test_a_command_can_have_gpus(context: Context) -> None:
+def test_bare_command_may_request_gpus(context: Context) -> None:
     spec = command_spec(["nvidia-smi"], ["resources.gpus_per_node=2"])
     assert prepare_spec(context, spec, extra_args=["nvidia-smi"]).plan.gpus_per_node == 2
 
 
-def test_each_preparation_is_a_run_of_its_own_and_changes_nothing(context: Context) -> None:
+def test_each_preparation_gets_a_new_run_id_and_writes_nothing(context: Context) -> None:
     before = sorted(context.project.rglob("*"))
     spec = job("command: [a]\nname: x")
     plans = [prepare_spec(context, spec).plan for _ in range(20)]
@@ -76,14 +76,14 @@ def test_each_preparation_is_a_run_of_its_own_and_changes_nothing(context: Conte
     assert sorted(context.project.rglob("*")) == before and not context.runs_dir.exists()
 
 
-def test_the_words_of_the_command_line_are_recorded(context: Context) -> None:
+def test_command_line_arguments_are_recorded_unchanged(context: Context) -> None:
     words = ["echo", "{run_id}", "{x}", "a { b", "\udcff"]
     made = prepare_spec(context, command_spec(words), extra_args=words)
     assert made.plan.program == ["echo", made.plan.run_id, "{x}", "a { b", "\udcff"]
     texts = {file.name: file.text for file in made.files}
     again = job(texts["spec.yaml"])
     assert again.command is not None
-    # As a job file has it: the same words, but for bytes that YAML cannot hold.
+    # As written in a job file, except for bytes that YAML cannot represent.
     assert prepare_spec(context, again).plan.program[2:4] == ["{x}", "a { b"]
     assert json.loads(texts["plan.json"])["program"] == made.plan.program
 
@@ -109,7 +109,7 @@ def prepared(context: Context, text: str) -> Prepared:
     return prepare_spec(context, job(text), checks=Checks(strict=False))
 
 
-def test_what_depends_on_the_number_of_nodes_is_there_for_each(context: Context) -> None:
+def test_node_range_renders_files_for_each_node_count(context: Context) -> None:
     read_script(context)
     made = prepared(context, RANGE)
     plan, files = made.plan, {file.name: file.text for file in made.files}
@@ -135,7 +135,7 @@ def test_what_depends_on_the_number_of_nodes_is_there_for_each(context: Context)
         assert (its["nodes"], its["world_size"], its["node_range"]) == (nodes, 2 * nodes, "2-4")
 
 
-def test_zeros_checkpoints_are_for_one_number_of_ranks(context: Context) -> None:
+def test_zero_checkpoints_with_a_node_range_have_a_note(context: Context) -> None:
     read_script(context)
     again = "survive: {when: [preempted]}\n"
     noted = [
@@ -145,7 +145,7 @@ def test_zeros_checkpoints_are_for_one_number_of_ranks(context: Context) -> None
     assert noted == [False, True, False]
 
 
-def test_a_batch_that_some_number_of_nodes_cannot_have_is_refused(context: Context) -> None:
+def test_batch_impossible_for_some_node_count_is_refused(context: Context) -> None:
     read_script(context)
     with pytest.raises(SpecError) as caught:
         prepared(context, RANGE.replace("steps: 3", "steps: 4"))
@@ -157,7 +157,7 @@ def test_a_batch_that_some_number_of_nodes_cannot_have_is_refused(context: Conte
     )
 
 
-def test_a_batch_that_the_program_does_not_get_is_its_own(context: Context) -> None:
+def test_effective_batch_of_a_bare_command_is_unknown(context: Context) -> None:
     made = prepare_spec(context, job("command: [a]\nresources: {nodes: 2-4}"))
     assert made.plan.effective_batch is None
     assert made.plan.notes[0] == (
@@ -170,14 +170,14 @@ def test_a_batch_that_the_program_does_not_get_is_its_own(context: Context) -> N
 @pytest.mark.parametrize(
     ("nodes", "arguments", "steps", "expected"),
     [
-        # Without accumulation, as a plain script is: no whole number is asked of it.
+        # Without accumulation, as in a plain script, no divisibility is required.
         ("1-2", "--micro={micro_batch_per_gpu}", 1, {1: None, 2: 2}),
         ("3-4", "--micro={micro_batch_per_gpu}", 1, {3: None, 4: 4}),
-        # The number written out is the job's on one number of nodes alone.
+        # The written number applies to one node count only.
         ("2-4", "--micro={micro_batch_per_gpu} --accumulate=3", 3, {2: 6, 3: 9, 4: 12}),
     ],
 )
-def test_a_script_that_gets_no_steps_has_a_batch_that_grows(
+def test_unpassed_accumulation_makes_the_batch_grow_with_nodes(
     context: Context, nodes: str, arguments: str, steps: int, expected: dict[int, int | None]
 ) -> None:
     read_script(context)
@@ -189,8 +189,8 @@ def test_a_script_that_gets_no_steps_has_a_batch_that_grows(
     assert {count: plan["effective_batch"] for count, plan in plans.items()} == expected
 
 
-def test_nobody_else_can_write_what_the_job_takes_for_its_nodes(context: Context) -> None:
-    """The umask of a group that shares a project."""
+def test_node_files_are_writable_only_by_the_user(context: Context) -> None:
+    """With the umask of a group that shares a project."""
     read_script(context)
     made = prepared(context, RANGE)
     umask = os.umask(0o002)
@@ -225,7 +225,7 @@ STEPS = "batch: {gradient_accumulation_steps: 2}\n"
         ),
     ],
 )
-def test_what_no_range_of_nodes_goes_with(
+def test_options_incompatible_with_a_node_range_are_refused(
     context: Context, text: str, profile: str, problem: str
 ) -> None:
     read_script(context)
@@ -236,14 +236,14 @@ def test_what_no_range_of_nodes_goes_with(
     assert problem in str(caught.value)
 
 
-def test_what_keeps_the_batch_on_a_wide_range_is_found_at_once() -> None:
+def test_accumulation_for_a_wide_node_range_is_found_quickly() -> None:
     steps = job("script: a.py\nresources: {nodes: 1-64}").even_steps
     assert all(steps * 64 % count == 0 for count in range(1, 65))
     spec = job("script: a.py\nresources: {nodes: 2-4}\nbatch: {gradient_accumulation_steps: 4}")
     assert spec.even_steps == 6
 
 
-def test_what_is_wrong_on_each_number_of_nodes_is_said_once() -> None:
+def test_error_common_to_all_node_counts_is_reported_once() -> None:
     errors = [InputError("which Python trains?", fix="setup: {venv: .venv}")] * 3
     assert str(all_at_once(errors, Origin())) == "which Python trains?; setup: {venv: .venv}"
 
@@ -251,7 +251,7 @@ def test_what_is_wrong_on_each_number_of_nodes_is_said_once() -> None:
 # ---- a run on this machine
 
 
-def test_here_there_is_no_partition_and_no_other_gpu(context: Context) -> None:
+def test_local_run_ignores_partition_and_gpu_type(context: Context) -> None:
     site = cluster(
         "partition: gpu\npartitions: {gpu: {gpus_per_node: 2}}\ngpu_types: {a: {gres: x}}\n"
         "env: {A: b}\naccelerator: cuda"
@@ -267,7 +267,7 @@ def test_here_there_is_no_partition_and_no_other_gpu(context: Context) -> None:
     assert adapt_to_this_machine(inside) == inside
 
 
-def test_ranks_share_this_machines_cpus(context: Context) -> None:
+def test_ranks_of_a_local_run_share_the_cpus(context: Context) -> None:
     spec = assign_cpus(context, job("command: [a]\nresources: {gpus_per_node: 1000}"))
     assert spec.resources.cpus_per_gpu == 1
     expected = job("command: [a]\nresources: {cpus_per_gpu: 3}")
@@ -277,7 +277,7 @@ def test_ranks_share_this_machines_cpus(context: Context) -> None:
 # ---- bash commands of the setup
 
 
-def test_commands_that_are_no_bash_are_refused(context: Context) -> None:
+def test_setup_commands_with_bash_syntax_errors_are_refused(context: Context) -> None:
     spec = job("command: [a]\nsetup: {commands: [if true, then], node_commands: ['echo \"x']}")
     with pytest.raises(SpecError) as caught:
         prepare_spec(context, spec)
@@ -295,12 +295,12 @@ def test_commands_that_are_no_bash_are_refused(context: Context) -> None:
         ['export WHERE={run_dir}/"a b"'],
     ],
 )
-def test_commands_may_be_any_bash(context: Context, commands: list[str]) -> None:
+def test_setup_commands_accept_any_valid_bash(context: Context, commands: list[str]) -> None:
     spec = job(f"command: [a]\nsetup: {{commands: {json.dumps(commands)}}}")
     assert prepare_spec(context, spec).plan.setup.commands
 
 
-def test_node_names_that_a_sandbox_does_not_resolve_are_noted(context: Context) -> None:
+def test_unresolvable_sandbox_node_names_have_a_note(context: Context) -> None:
     names = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)'
     sandbox = structs.replace(context, cluster=structs.replace(context.cluster, name="sandbox"))
     script = context.project / "run.sh"

@@ -1,4 +1,4 @@
-"""A run that came back is judged by the undisturbed one, step by step."""
+"""A resumed run is compared with an undisturbed one, step by step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hpcrun.curves.curve import Curve, build_series
 
 
 def curve(losses: Sequence[float], lr: Sequence[float] = ()) -> Curve:
-    """A curve of steps 1, 2, ..."""
+    """Return a curve of the steps 1, 2, ..."""
     metrics = {"loss": build_series(list(range(1, len(losses) + 1)), list(losses))}
     if lr:
         metrics["lr"] = build_series(list(range(1, len(lr) + 1)), list(lr))
@@ -40,20 +40,22 @@ LOSSES = [3.0, 2.5, 2.2, 2.0, 1.9, 1.85]
         ([3.0, 2.6, *LOSSES[2:]], True, None, "loss 2.6 at step 2, undisturbed 2.5"),
     ],
 )
-def test_a_curve_is_compared(losses: list[float], ok: bool, same: bool | None, words: str) -> None:
+def test_resumed_curve_is_compared_with_the_undisturbed_one(
+    losses: list[float], ok: bool, same: bool | None, words: str
+) -> None:
     trial = judged(curve(losses), curve(LOSSES))
     assert (trial.ok, trial.same) == (ok, same)
     assert words in describe_trial(trial)
 
 
-def test_a_schedule_that_was_not_loaded_shows() -> None:
+def test_learning_rate_schedule_that_was_not_loaded_is_detected() -> None:
     rates = [5.0, 4.0, 3.0, 2.0, 1.0]
     trial = judged(curve(LOSSES[:5], [5.0, 4.0, 3.0, 5.0, 4.0]), curve(LOSSES, rates))
     assert not trial.ok
     assert "lr 5 at step 4, undisturbed 2" in describe_trial(trial)
 
 
-def test_what_has_no_step_in_common_is_not_compared() -> None:
+def test_curves_without_common_steps_are_not_compared() -> None:
     trial = judged(curve([*LOSSES, 1.8]), curve(LOSSES), resumed_at=7)
     assert (trial.ok, trial.same) == (True, None)
     assert "not compared" in trial.why

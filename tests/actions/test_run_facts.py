@@ -1,4 +1,4 @@
-"""What is known of a run beside its log, read off run folders as submit writes them."""
+"""Facts about a run besides its log, read from run folders written by submit."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ deepspeed: {zero_stage: 3, offload: {optimizer: cpu}, config: {steps_per_print: 
 """
 
 
-def test_settings_are_the_jobs_own_and_what_was_decided(context: Context) -> None:
+def test_settings_contain_job_values_and_derived_values(context: Context) -> None:
     facts, gpus, seconds = read_run_facts(written(context, DEEPSPEED))
     assert (gpus, seconds) == (8, None)
     expected = {
@@ -76,26 +76,26 @@ def test_settings_are_the_jobs_own_and_what_was_decided(context: Context) -> Non
     assert list(facts) == sorted(facts)
 
 
-def test_what_names_a_run_is_no_setting(context: Context) -> None:
+def test_run_names_are_no_settings(context: Context) -> None:
     first, second = (read_run_facts(written(context, DEEPSPEED))[0] for _ in range(2))
     assert first == second
     assert not {"name", "description", "run_id"} & set(first)
 
 
-def test_a_batch_that_the_job_leaves_to_its_program_is_not_known(context: Context) -> None:
+def test_batch_not_set_by_the_job_is_unknown(context: Context) -> None:
     facts, gpus, _ = read_run_facts(written(context, "script: train.py\nframework: torch\n"))
     assert gpus == 1 and not [key for key in facts if "batch" in key]
     facts, _, _ = read_run_facts(written(context, "command: [python, a.py]\nbatch: {}\n"))
     assert "effective_batch" not in facts and facts["command"] == "python a.py"
 
 
-def test_without_gpus_none_are_counted(context: Context) -> None:
+def test_job_without_gpus_counts_no_gpus(context: Context) -> None:
     text = "script: train.py\nresources: {nodes: 2, gpus_per_node: 0}\n"
     facts, gpus, _ = read_run_facts(written(context, text))
     assert gpus is None and facts["world_size"] == "2"
 
 
-def test_a_sweeps_runs_differ_by_their_values(context: Context) -> None:
+def test_runs_of_a_sweep_differ_by_their_values(context: Context) -> None:
     spec = job(
         "script: train.py\nargs: [--lr, '{lr}', -b, '{micro_batch_per_gpu}']\n"
         "sweep: {lr: [1e-4, 3e-4], batch.micro_batch_per_gpu: [2]}"
@@ -124,17 +124,17 @@ def test_a_sweeps_runs_differ_by_their_values(context: Context) -> None:
         "env: {HUB: hf_sesamesesame}",
     ],
 )
-def test_secrets_in_a_job_file_are_not_shown(context: Context, text: str) -> None:
+def test_secrets_in_a_job_file_are_hidden(context: Context, text: str) -> None:
     assert "sesame" not in str(read_run_facts(written(context, f"script: train.py\n{text}\n")))
 
 
-def test_every_kind_of_secret_is_left_out(context: Context) -> None:
+def test_every_kind_of_secret_is_omitted(context: Context) -> None:
     values = {f"A{index}": token for index, (_, token, _) in enumerate(TOKENS)} | dict(VARIABLES)
     shown = str(read_run_facts(written(context, f"script: train.py\nenv: {json.dumps(values)}\n")))
     assert [value for value in values.values() if value in shown] == []
 
 
-def test_what_only_sounds_like_a_secret_is_shown(context: Context) -> None:
+def test_harmless_values_with_secret_like_names_are_shown(context: Context) -> None:
     words = "[--pad_token, <pad>, --sort-key, len, --max-tokens, 7, tokenizer=gpt2, data.key=text]"
     facts, _, _ = read_run_facts(written(context, f"script: train.py\nargs: {words}\n"))
     assert {key: value for key, value in facts.items() if key.startswith("args")} == {
@@ -146,7 +146,7 @@ def test_what_only_sounds_like_a_secret_is_shown(context: Context) -> None:
     }
 
 
-def test_seconds_are_those_of_all_attempts(context: Context) -> None:
+def test_seconds_are_summed_over_all_attempts(context: Context) -> None:
     run = written(context, "script: train.py")
     common = {"attempt": 0, "job_id": "1"}
     begin = common | {"host": "n", "pid": 1, "nodes": "n", "begun_at": 1000.0}
@@ -156,7 +156,7 @@ def test_seconds_are_those_of_all_attempts(context: Context) -> None:
     end = {"exit_code": 0, "signal": None, "stopped_by": "TERM", "first_failure": None}
     times = {"begun_at": 1000.0, "ended_at": 1300.5}
     write_record(run.attempts / "0" / "end.json", common | end | times)
-    # Killed without a trace after its last beat; before its first one; and just claimed.
+    # Killed without a record: after its last heartbeat, before the first one, and just claimed.
     write_record(run.attempts / "1" / "begin.json", begin | {"begun_at": 5000.0})
     (run.attempts / "1" / "beat").write_text("5060\n")
     write_record(run.attempts / "2" / "begin.json", begin | {"begun_at": 7000.0})
@@ -164,7 +164,7 @@ def test_seconds_are_those_of_all_attempts(context: Context) -> None:
 
 
 @pytest.mark.slow
-def test_attempts_are_as_status_has_them(context: Context) -> None:
+def test_attempts_match_those_of_status(context: Context) -> None:
     text = "script: train.py\nresources: {nodes: 1, gpus_per_node: 4}\nlauncher: srun\n"
     run = written(context, text)
     for index, steps in enumerate((range(1, 11), range(6, 21))):
@@ -197,7 +197,7 @@ def test_attempts_are_as_status_has_them(context: Context) -> None:
     assert "Attempts" not in html_text([runs.restarted()])
 
 
-def test_a_folder_without_its_records_shows_nothing(context: Context) -> None:
+def test_folder_with_corrupt_records_yields_no_facts(context: Context) -> None:
     run = written(context, "script: train.py")
     (run.path / "plan.json").write_text("{")
     (run.path / "spec.yaml").write_text("script: [\n")
@@ -207,7 +207,7 @@ def test_a_folder_without_its_records_shows_nothing(context: Context) -> None:
     assert read_run_facts(run) == ({}, None, None)
 
 
-def test_settings_of_an_older_form_are_shown_all_the_same(context: Context) -> None:
+def test_settings_of_an_older_format_are_shown(context: Context) -> None:
     run = written(context, "script: train.py")
     (run.path / "spec.yaml").write_text("script: old.py\nno_such_key: {a: [1, 2], b: null}\n")
     plan = json.loads(run.plan.read_text())
@@ -218,7 +218,7 @@ def test_settings_of_an_older_form_are_shown_all_the_same(context: Context) -> N
     assert gpus is None
 
 
-def test_code_is_distinguished_by_its_files(context: Context) -> None:
+def test_code_digest_depends_on_its_files(context: Context) -> None:
     first = written(context, "script: train.py")
     again = written(context, "script: train.py")
     (context.project / "train.py").write_text("print('changed')\n")
@@ -233,7 +233,7 @@ def test_code_is_distinguished_by_its_files(context: Context) -> None:
     assert digest_code(written(context, "script: train.py\nsnapshot: false")) == {}
 
 
-def test_which_files_of_the_code_differ_is_shown(context: Context) -> None:
+def test_differing_code_files_are_listed(context: Context) -> None:
     folders = [written(context, "script: train.py") for _ in range(2)]
     for number in range(6):
         (context.project / f"part{number}.py").write_text("x")

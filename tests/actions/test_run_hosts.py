@@ -1,4 +1,4 @@
-"""Hostfiles as pools: what is read, which shape a job takes, what is refused."""
+"""Hostfiles as pools: parsing, the shape of a job, and refusals."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def pool(folder: Path, text: str) -> HostPool:
         "lab1 slots=4 max_slots=8\nlab2 slots=4",
     ],
 )
-def test_any_form_of_hostfile(tmp_path: Path, text: str) -> None:
+def test_every_hostfile_format_is_parsed(tmp_path: Path, text: str) -> None:
     assert pool(tmp_path, text) == HostPool("pool", ["lab1", "lab2"], 4)
 
 
@@ -46,41 +46,41 @@ def test_any_form_of_hostfile(tmp_path: Path, text: str) -> None:
         ("", "host"),
     ],
 )
-def test_what_makes_no_pool(tmp_path: Path, text: str, words: str) -> None:
+def test_invalid_hostfiles_are_refused(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(InputError) as caught:
         pool(tmp_path, text)
     assert words in str(caught.value)
 
 
-def test_a_hostfile_that_is_missing_is_no_local_training(tmp_path: Path) -> None:
+def test_missing_hostfile_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--hostfile nowhere: no such file"):
         load_host_pool(load_context({"HOME": str(tmp_path)}, tmp_path), "nowhere")
 
 
-def test_a_job_without_a_shape_takes_the_pools() -> None:
+def test_job_without_resources_uses_the_whole_pool() -> None:
     lab = HostPool("lab", ["a", "b"], 4)
     for text in ("script: a.py", "script: a.py\nresources: {nodes: 2, gpus_per_node: 4}"):
         resources = fit_to_pool(lab, job(text)).resources
         assert (resources.nodes, resources.gpus_per_node) == (2, 4)
 
 
-def test_a_job_without_gpus_has_a_process_on_each_host() -> None:
+def test_job_without_gpus_has_one_process_per_host() -> None:
     for text in ("command: [hostname]\nresources: {gpus_per_node: 0}",
                  "command: [hostname]\nresources: {nodes: 2, gpus_per_node: 0}"):  # fmt: skip
         resources = fit_to_pool(HostPool("lab", ["a", "b"], 4), job(text)).resources
         assert (resources.nodes, resources.gpus_per_node) == (2, 0)
 
 
-def test_another_shape_is_a_contradiction() -> None:
+def test_resources_that_contradict_the_pool_are_refused() -> None:
     with pytest.raises(InputError) as caught:
         fit_to_pool(HostPool("lab", ["a", "b"], 4), job("script: a.py\nresources: {nodes: 3}"))
     assert "3 node(s) with 1 GPU(s) each, and lab has 2 with 4" in caught.value.message
     assert caught.value.fix.startswith("--nodes 2 --gpus-per-node 4")
 
 
-def test_of_a_range_the_pool_is_one_number_with_the_same_batch() -> None:
+def test_pool_fixes_the_node_count_of_a_range_and_keeps_the_batch() -> None:
     text = "script: a.py\nresources: {nodes: 2-4, gpus_per_node: 4}"
-    # The program's own batch is on any number of hosts what it is.
+    # A batch chosen by the program is the same on any number of hosts.
     assert fit_to_pool(HostPool("lab", ["a", "b"], 4), job(text)).batch == Batch()
     one, text = text, f"{text}\nbatch: {{gradient_accumulation_steps: 1}}"
     two = fit_to_pool(HostPool("lab", ["a", "b"], 4), job(text))
@@ -94,13 +94,15 @@ def test_of_a_range_the_pool_is_one_number_with_the_same_batch() -> None:
     assert of_three.batch.gradient_accumulation_steps == 4
 
 
-def test_in_an_allocation_the_hosts_are_slurms(tmp_path: Path) -> None:
+def test_hostfile_inside_an_allocation_is_refused(tmp_path: Path) -> None:
     context = load_context({"HOME": str(tmp_path), "SLURM_JOB_ID": "7"}, tmp_path)
     with pytest.raises(InputError, match="this is a Slurm allocation"):
         adapt_to_pool(context, HostPool("lab", ["a"], 1))
 
 
-def test_what_cannot_be_driven_by_ssh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_unsupported_options_of_hostfile_jobs_are_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     context = load_context({"HOME": str(tmp_path)}, tmp_path)
     where = adapt_to_pool(context, HostPool("lab", ["a", "b"], 1))
     made = plan("script: a.py\nresources: {nodes: 2}")

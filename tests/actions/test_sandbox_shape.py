@@ -1,4 +1,4 @@
-"""A sandbox's shape, by a cluster's profile."""
+"""The shape of a sandbox, derived from a cluster profile."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LAB = Cluster(
 )  # fmt: skip
 
 
-def test_nodes_are_as_the_profile_describes_them() -> None:
+def test_sandbox_nodes_match_the_profile() -> None:
     shape = build_cluster_shape(LAB, "lab.yaml")
     big = NodeKind(partition="big", nodes=1, cpus=96, memory_mb=819200, gpus=8)
     assert list(shape.kinds) == [
@@ -54,7 +54,7 @@ def test_nodes_are_as_the_profile_describes_them() -> None:
     assert [kind.nodes for kind in build_cluster_shape(LAB, "lab.yaml", 2).kinds] == [2, 2, 2, 2]
 
 
-def test_the_texts_carry_types_features_and_limits() -> None:
+def test_sandbox_config_contains_types_features_and_limits() -> None:
     layout, shape = SandboxFiles(Path("/tmp/s")), build_cluster_shape(LAB, "lab.yaml", 1)
     text = slurm_conf(
         layout, hostname="h", user="0", shape=shape, ports=[1, 2, 3, 4, 5], first_job=1
@@ -77,7 +77,7 @@ def test_the_texts_carry_types_features_and_limits() -> None:
     ]
 
 
-def test_its_profile_asks_for_nodes_as_the_clusters_does() -> None:
+def test_sandbox_profile_requests_nodes_like_the_cluster() -> None:
     text = cluster_profile(SandboxFiles(Path("/tmp/s")), build_cluster_shape(LAB, "lab.yaml"))
     made = msgspec.convert(yaml.safe_load(text), Cluster)
     for key in ("partition", "account", "partitions", "gpu_types", "slurm", "rename"):
@@ -86,7 +86,7 @@ def test_its_profile_asks_for_nodes_as_the_clusters_does() -> None:
     assert made.setup == Cluster().setup
 
 
-def test_a_partition_may_say_its_types_itself() -> None:
+def test_gpu_types_of_a_partition_define_its_nodes() -> None:
     partition = Partition(gpus_per_node=4, gpu_types={"a100": 4, "v100": 2})
     types = {"a100": GpuType(gres="a100")}
     kinds = build_cluster_shape(Cluster(partitions={"gpu": partition}, gpu_types=types), "p").kinds
@@ -102,18 +102,20 @@ def test_a_partition_may_say_its_types_itself() -> None:
         (Cluster(partitions={f"p{n}": Partition() for n in range(3)}), 40, "120 nodes"),
     ],
 )
-def test_what_cannot_be_rehearsed_is_refused(cluster: Cluster, nodes: int | None, why: str) -> None:
+def test_unsupported_sandbox_shapes_are_refused(
+    cluster: Cluster, nodes: int | None, why: str
+) -> None:
     with pytest.raises(InputError, match=why):
         build_cluster_shape(cluster, "lab.yaml", nodes)
 
 
-def test_a_shape_survives_its_record() -> None:
+def test_sandbox_shape_round_trips_through_json() -> None:
     shape = build_cluster_shape(LAB, "lab.yaml")
     assert msgspec.json.decode(msgspec.json.encode(shape), type=SandboxShape) == shape
 
 
-def test_nodes_have_the_features_that_every_job_asks_for() -> None:
-    """Perlmutter's jobs all ask for gpu, and those for its larger GPUs for hbm80g too."""
+def test_sandbox_nodes_have_the_features_requested_by_every_job() -> None:
+    """All jobs on Perlmutter request gpu, and those for its larger GPUs also hbm80g."""
     types = {"a": GpuType(), "b": GpuType(constraint="hbm80g")}
     all_of_them = {"gpu": Partition(gpus_per_node=4)}
     site = Cluster(partitions=all_of_them, gpu_types=types, slurm={"constraint": "gpu&rome"})

@@ -1,4 +1,4 @@
-"""What a machine shows: file systems, fabrics, Pythons; and the scripts of a project."""
+"""Properties of a machine: file systems, fabrics, Pythons; and the scripts of a project."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hpcrun.errors import InputError
 from hpcrun.remote.queries import RunCommand
 
 
-def test_scratch_folders(tmp_path: Path) -> None:
+def test_scratch_folders_are_found(tmp_path: Path) -> None:
     for name in ("home", "scratch", "work"):
         (tmp_path / name).mkdir()
     environ = {
@@ -52,7 +52,9 @@ def test_scratch_folders(tmp_path: Path) -> None:
         ({"sys/class/infiniband/odd/ports/1/x": ""}, None),
     ],
 )
-def test_fabrics(tmp_path: Path, files: dict[str, str], fabric: str | None) -> None:
+def test_fabric_is_detected_from_sysfs(
+    tmp_path: Path, files: dict[str, str], fabric: str | None
+) -> None:
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).write_text(text)
@@ -68,7 +70,7 @@ def fake_python(path: Path, answer: str) -> None:
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
 
-def test_pythons_with_torch_come_first(tmp_path: Path) -> None:
+def test_pythons_with_torch_are_listed_first(tmp_path: Path) -> None:
     project, conda = tmp_path / "project", tmp_path / "conda"
     fake_python(project / ".venv/bin/python", "echo 0")
     (project / ".venv/pyvenv.cfg").touch()
@@ -108,14 +110,16 @@ MAIN = "if __name__ == '__main__':\n    main()\n"
         ({"bad.py": "def (", "nul.py": "\0"}, None),
     ],
 )
-def test_the_script_of_a_project(tmp_path: Path, files: dict[str, str], script: str | None) -> None:
+def test_training_script_of_a_project_is_found(
+    tmp_path: Path, files: dict[str, str], script: str | None
+) -> None:
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     assert find_script(tmp_path) == script
 
 
-def test_scripts_by_a_link_and_from_elsewhere(tmp_path: Path) -> None:
+def test_linked_and_external_scripts_are_handled(tmp_path: Path) -> None:
     project = tmp_path / "project"
     project.mkdir()
     (tmp_path / "shared.py").write_text("import torch\n")

@@ -1,4 +1,4 @@
-"""Why runs failed that ended between two attempts, or as the next one was about to come."""
+"""Failure diagnosis of runs that ended between two attempts."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ NOT_LAUNCHED = "the script of its next attempt could not be launched, or was kil
         (None, None, "FAILED", "JobLaunchFailure", KILLED),
     ],
 )
-def test_a_run_that_ended_before_its_next_attempt(
+def test_run_that_ended_before_its_next_attempt_is_diagnosed(
     tmp_path: Path,
     clean_environ: dict[str, str],
     end: End | None,

@@ -1,4 +1,4 @@
-"""Servers that ask: sshd asks nothing without PAM."""
+"""Servers that prompt for passwords and codes, which sshd without PAM cannot do."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Questioner(paramiko.ServerInterface):  # type: ignore[misc]
 
 @contextlib.contextmanager
 def askers(laptop: Laptop) -> Iterator[Callable[..., Questioner]]:
-    """Start servers that ask, of one connection each, by the methods that they take."""
+    """Start prompting servers for one connection each, by their authentication methods."""
     listeners: list[Any] = []
     key = paramiko.RSAKey.generate(2048)
 

@@ -1,4 +1,4 @@
-"""What every test with a connection leaves behind is closed."""
+"""Connections left open by tests are closed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["desk"]  # a fixture
 
 @pytest.fixture(autouse=True)
 def nothing_stays_connected() -> Iterator[None]:
-    """Close the connections of a test: its process, unlike hpcrun's, does not end with it."""
+    """Close the connections of a test, because the test process lives on."""
     before = set(threading.enumerate())
     yield
     for thread in set(threading.enumerate()) - before:

@@ -1,4 +1,4 @@
-"""A project on a laptop, and a cluster behind a real sshd, with as much of Slurm as that needs."""
+"""A project on a laptop, and a cluster behind a real sshd with a minimal Slurm."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.remote.link import Link
 from tests.remote.sshd import Laptop, Sshd, servers
 from tests.slurm_answers import squeue_row
 
-# Slurm, as far as these tests need one: a job for each sbatch, which goes on until it is told else.
+# A minimal Slurm: one job for each sbatch, running until a test changes its state.
 SBATCH = """\
 [[ $1 != --version ]] || { echo slurm 24.11.5; exit; }
 exec 9>>"$HOME/lock"; flock 9; echo "$PWD" >>"$HOME/queue"; wc -l <"$HOME/queue"
@@ -34,7 +34,7 @@ done <"$HOME/queue"
 """
 JOB = "command: [bash, say.sh]\nresources: {gpus_per_node: 0}\n"
 LOG = "logs/0/rank-0.log"
-# A file system of its own below a folder, for what follows.
+# Mount a separate file system on a folder for the following commands.
 MOUNT = 'mount -t tmpfs -o "$1" none "$2" && shift 2 && exec "$@"'
 
 
@@ -52,16 +52,16 @@ class Desk:
 
     @property
     def state(self) -> Path:
-        """What hpcrun keeps on the laptop."""
+        """Return the folder of hpcrun's local state."""
         return self.laptop.home / ".local/state/hpcrun"
 
     def queue(self) -> list[str]:
-        """The folders of the jobs that Slurm has."""
+        """Return the folders of the jobs that Slurm knows."""
         queue = self.home / "queue"
         return queue.read_text().splitlines() if queue.exists() else []
 
     def submit(self) -> Path:
-        """Submit; return the run's folder there."""
+        """Submit a job; return the folder of the run on the cluster."""
         done = self.hpcrun("submit", "job.yaml", "--json")
         assert done.code == 0, done
         run = Path(done.json["run_dir"])
@@ -69,7 +69,7 @@ class Desk:
         return run
 
     def begin(self, run: Path) -> Path:
-        """Let a run begin; return its log there."""
+        """Start a run; return its log on the cluster."""
         attempt = run / "attempts/0"
         attempt.mkdir(parents=True)
         (attempt / "begin.json").write_text(begin_record(time.time()))
@@ -85,7 +85,7 @@ class Desk:
         (self.home / "state").write_text("COMPLETED")
 
     def on_tmpfs(self, options: str, *words: str) -> Done:
-        """Call hpcrun with a file system of its own for what it keeps on the laptop."""
+        """Call hpcrun with its local state on a separate file system."""
         self.state.mkdir(parents=True, exist_ok=True)
         argv = ["unshare", "-m", "bash", "-c", MOUNT, "bash", options, str(self.state)]
         done = subprocess.run(
@@ -100,7 +100,7 @@ class Desk:
         return Done(words, done.returncode, done.stdout, done.stderr)
 
     def slow(self, delay: float) -> Link:
-        """Put a link before the server."""
+        """Place a slow link in front of the server."""
         link = Link(self.server.port, delay=delay)
         name, key = f"[127.0.0.1]:{link.port}", self.server.host_key
         (self.laptop.ssh / "known_hosts").write_text(f"{name} {key}\n")
@@ -109,7 +109,7 @@ class Desk:
         return link
 
     def is_untouched(self) -> bool:
-        """Whether no run is left, neither here nor there, nor a part of one."""
+        """Return True if neither side contains a run or a part of one."""
         here = self.state.glob("*/runs/*-*")
         there = self.home.glob("runs/*-*")
         return not self.queue() and not [*here] and not [*there]

@@ -1,4 +1,4 @@
-"""A cluster that is another machine: its run folders are copied only when they are asked for."""
+"""A cluster on another machine: its run folders are copied only on request."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class FarTransport:
         self.trips: list[str] = []
 
     def open(self) -> None:
-        """Do nothing: both sides are here."""
+        """Do nothing: both sides are on this machine."""
 
     def run(
         self,
@@ -39,12 +39,12 @@ class FarTransport:
         timeout: float = 60,
         stdin: str | None = None,
     ) -> Result:
-        """Answer as the cluster's Slurm does."""
+        """Reply like the Slurm of the cluster."""
         self.trips.append(argv[0])
         return self._answer(argv, cwd or "/")
 
     def run_queries(self, queries: Iterable[Query[Any]]) -> Answers:
-        """Answer on this machine: both sides are here."""
+        """Answer on this machine: both sides are local."""
         return LocalTransport(os.environ).run_queries(queries)
 
     def wrap_command(
@@ -54,7 +54,7 @@ class FarTransport:
         return list(argv), dict(env or {})
 
     def run_script(self, script: str, take: Callable[[bytes], None]) -> Result:
-        """Run the script: both sides are here."""
+        """Run the script: both sides are on this machine."""
         self.trips.append("bring")
         return LocalTransport(os.environ).run_script(script, take)
 
@@ -65,7 +65,7 @@ class FarTransport:
     def fetch_changes(
         self, run_dirs: Iterable[Path], *, whole: bool = False, follow: bool = False
     ) -> None:
-        """Copy what the jobs have written."""
+        """Copy the files written by the jobs."""
         named = [path for path in run_dirs if path.is_relative_to(self.mirror)]
         if named:
             self.trips.append("refresh")
@@ -88,7 +88,7 @@ class FarTransport:
         env: Mapping[str, str],
         timeout: float = 60,
     ) -> Result:
-        """Copy the folders to the cluster and run a command in the first."""
+        """Copy the folders to the cluster and run a command in the first one."""
         self.trips.append("deliver")
         for run_dir in run_dirs:
             shutil.copytree(run_dir, self._far(run_dir))
@@ -98,7 +98,7 @@ class FarTransport:
         return done
 
     def upload_files(self, paths: Sequence[Path]) -> None:
-        """Copy files to the cluster, or remove them there."""
+        """Copy files to the cluster, or remove them from it."""
         if paths:
             self.trips.append("send")
         for path in paths:

@@ -1,4 +1,4 @@
-"""A way to a server: it takes its time, and is cut where a test wants it."""
+"""A network link with delays that tests can cut."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Link:
         self.count, self.cut_after, self.is_cut = 0, cut_after, False
 
     def cut(self) -> None:
-        """Cut all connections now."""
+        """Cut all connections."""
         self.is_cut = True
         for each in self._open:
             with contextlib.suppress(OSError):
@@ -39,7 +39,7 @@ class Link:
         self._open.clear()
 
     def close(self) -> None:
-        """Let nobody through any more."""
+        """Refuse new connections."""
         self._server.close()
         self.cut()
 

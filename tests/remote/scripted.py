@@ -1,4 +1,4 @@
-"""A transport that answers from a script."""
+"""A transport with scripted replies."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ScriptedTransport:
         self.removed: list[list[Path]] = []
 
     def open(self) -> None:
-        """Do nothing: both sides are here."""
+        """Do nothing: both sides are on this machine."""
 
     def run(
         self,
@@ -53,7 +53,7 @@ class ScriptedTransport:
         return Result(list(argv), *answer)
 
     def run_queries(self, queries: Iterable[Query[Any]]) -> Answers:
-        """Answer commands by the script, and other queries on this machine."""
+        """Answer commands from the script, and other queries on this machine."""
         return Answers({query: query.answer_here(self) for query in queries})
 
     def wrap_command(
@@ -63,7 +63,7 @@ class ScriptedTransport:
         return list(argv), dict(env or {})
 
     def run_script(self, script: str, take: Callable[[bytes], None]) -> Result:
-        """Give the scripted answer, which nothing has."""
+        """Return the scripted reply; no test defines one."""
         return self.run(["bring"])
 
     def forward_port(self, host: str, port: int, by: Sequence[str] = ()) -> tuple[str, int]:
@@ -73,7 +73,7 @@ class ScriptedTransport:
     def fetch_changes(
         self, run_dirs: Iterable[Path], *, whole: bool = False, follow: bool = False
     ) -> None:
-        """Remember of which folders what is new was asked for."""
+        """Record the folders whose changes were requested."""
         self.refreshed.append(list(run_dirs))
 
     def copy_outputs(
@@ -90,12 +90,12 @@ class ScriptedTransport:
         env: Mapping[str, str],
         timeout: float = 60,
     ) -> Result:
-        """Give the scripted answer, as to a command in the first folder."""
+        """Return the scripted reply, as for a command in the first folder."""
         return self.run(argv, cwd=str(run_dirs[0]), env=env, timeout=timeout)
 
     def upload_files(self, paths: Sequence[Path]) -> None:
-        """Do nothing: there is one side."""
+        """Do nothing: there is only one side."""
 
     def remove_directories(self, run_dirs: Sequence[Path]) -> None:
-        """Remember which folders were to be removed."""
+        """Record the folders to be removed."""
         self.removed.append(list(run_dirs))

@@ -1,4 +1,4 @@
-"""A real sshd on a port of the loopback, with keys and a configuration of its own."""
+"""A real sshd on a loopback port, with its own keys and configuration."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ class Sshd:
 
     @property
     def host_key(self) -> str:
-        """Type and key."""
+        """Return type and key."""
         return " ".join((self.folder / "host_key.pub").read_text().split()[:2])
 
     @property
     def log(self) -> str:
-        """What the server has reported."""
+        """Return the server's log."""
         return (self.folder / "log").read_text()
 
     def start(self) -> None:
-        """Start it; it answers when this returns."""
+        """Start the server; return once it accepts connections."""
         folder = self.folder
         require(SSHD, "sshd")
         (folder / "config").write_text(
@@ -60,7 +60,7 @@ class Sshd:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                # sshd gives a session none of its own variables but these.
+                # sshd passes only these of its own variables to a session.
                 env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
                 start_new_session=True,
             )
@@ -73,7 +73,7 @@ class Sshd:
         return False
 
     def stop(self, *, sessions: bool = False) -> None:
-        """End it; sessions that it has started go on, unless they are to end as well."""
+        """Stop the server; its sessions survive unless they are ended explicitly."""
         if self.process is not None:
             pid = self.process.pid
             children = Path(f"/proc/{pid}/task/{pid}/children")
@@ -96,12 +96,12 @@ class Laptop:
 
     @property
     def ssh(self) -> Path:
-        """The folder of keys and configuration."""
+        """Return the folder of keys and configuration."""
         return self.home / ".ssh"
 
     @property
     def env(self) -> dict[str, str]:
-        """What a program of the user's has in its environment."""
+        """Return the environment of the user's programs."""
         return {
             "HOME": str(self.home),
             "PATH": f"{self.home}/bin:{os.environ['PATH']}",
@@ -109,14 +109,14 @@ class Laptop:
         }
 
     def make_key(self, name: str, passphrase: str = "", kind: str = "ed25519") -> Path:
-        """Make a key that servers can be given; return its path."""
+        """Create a key that servers can accept; return its path."""
         path = self.ssh / name
         argv = ["ssh-keygen", "-q", "-a", "1", "-t", kind, "-N", passphrase, "-f", str(path)]
         subprocess.run(argv, check=True)
         return path
 
     def configure(self, text: str) -> None:
-        """Write the ssh configuration; the servers' addresses are added."""
+        """Write the ssh configuration, with the servers' addresses appended."""
         hosts = "".join(
             f"Host {one.name}\n  HostName 127.0.0.1\n  Port {one.port}\n" for one in self.servers
         )
@@ -128,7 +128,7 @@ class Laptop:
         (self.ssh / "known_hosts").write_text("".join(lines))
 
     def usual(self) -> str:
-        """What every host has in the configuration of these tests."""
+        """Return the configuration that all hosts of these tests share."""
         return (
             f"Host *\n  IdentityFile {self.ssh}/id\n  IdentitiesOnly yes\n"
             f"  UserKnownHostsFile {self.ssh}/known_hosts\n  GlobalKnownHostsFile /dev/null\n"
@@ -154,7 +154,7 @@ def servers(folder: Path, **options: list[str]) -> Iterator[Laptop]:
             laptop.servers[-1].start()
         laptop.trust(*laptop.servers)
         laptop.configure(laptop.usual())
-        # ssh takes the home from the system's list of users, and not from $HOME.
+        # ssh reads the home folder from the user database instead of $HOME.
         wrapper = home / "bin" / "ssh"
         wrapper.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {laptop.ssh}/config "$@"\n')
         wrapper.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Which of the project's files reach the cluster, and with which content."""
+"""Project files that reach the cluster, and their content."""
 
 from __future__ import annotations
 
@@ -13,16 +13,14 @@ from tests.remote.desk import Desk
 
 
 def everything(folder: Path) -> bytes:
-    """All that stands in files anywhere below a folder."""
+    """Return the content of all files below a folder."""
     found = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
     return b"".join(path.read_bytes() for path in found)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("checkout", [False, True])
-def test_the_content_behind_a_link_out_of_the_project_is_not_sent(
-    desk: Desk, checkout: bool
-) -> None:
+def test_files_linked_outside_the_project_are_not_sent(desk: Desk, checkout: bool) -> None:
     project, home = desk.hpcrun.project, desk.laptop.home
     (home / "secrets").mkdir()
     for name in ("secrets/id_x", "cred.json", "module.so"):
@@ -53,7 +51,7 @@ def test_the_content_behind_a_link_out_of_the_project_is_not_sent(
 
 
 @pytest.mark.slow
-def test_a_script_behind_a_link_out_of_the_project_is_refused(desk: Desk) -> None:
+def test_script_linked_outside_the_project_is_refused(desk: Desk) -> None:
     (desk.laptop.home / "train.py").write_text("")
     (desk.hpcrun.project / "train.py").symlink_to(desk.laptop.home / "train.py")
     desk.hpcrun.write("job.yaml", "script: train.py\nsetup: {python: /usr/bin/python3}\n")
@@ -63,10 +61,10 @@ def test_a_script_behind_a_link_out_of_the_project_is_refused(desk: Desk) -> Non
 
 
 @pytest.mark.slow
-def test_a_large_file_that_changes_is_sent_as_it_was_copied(
+def test_large_file_changed_during_upload_is_sent_as_copied(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No run gets another content than the one under whose digest it is kept."""
+    """The content of a run always matches the digest it is stored under."""
     monkeypatch.setattr(snapshot, "LINK_ABOVE", 1000)
     weights = desk.hpcrun.write("weights.bin", "a" * 3_000_000)
     over = threading.Event()
@@ -93,7 +91,7 @@ def test_a_large_file_that_changes_is_sent_as_it_was_copied(
         assert (run / "code" / "weights.bin").read_text() == "a" * 3_000_000
     first, second = (next(desk.state.glob(f"*/runs/{run.name}/code")) for run in runs[3:])
     assert (first / "weights.bin").samefile(second / "weights.bin"), "it takes its room once"
-    # What changed since is sent, and the earlier copies keep theirs.
+    # Changed files are sent, and earlier copies keep their content.
     weights.write_text("z" * 3_000_000)
     assert (desk.submit() / "code" / "weights.bin").read_text() == "z" * 3_000_000
     assert (first / "weights.bin").read_text() == "a" * 3_000_000
@@ -101,8 +99,8 @@ def test_a_large_file_that_changes_is_sent_as_it_was_copied(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("umask", [0o077, 0o027, 0o022, 0o007])
-def test_what_a_logins_umask_hides_stays_hidden(desk: Desk, umask: int) -> None:
-    """Others write to nothing of a run in any case: the job runs what is there."""
+def test_umask_of_the_login_applies_to_run_folders(desk: Desk, umask: int) -> None:
+    """Other users can never write to a run, because the job executes its files."""
     desk.server.stop()
     before = os.umask(umask)
     try:

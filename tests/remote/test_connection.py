@@ -1,4 +1,4 @@
-"""A connection to a real sshd: how it is found, who is let in, what a script's answer is worth."""
+"""Connections to a real sshd: lookup, host keys, script results."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Nobody:
 def at_home(
     folder: Path, monkeypatch: pytest.MonkeyPatch, **options: list[str]
 ) -> Iterator[Laptop]:
-    """Start servers of one test's own, and be the user whose laptop it is."""
+    """Start servers for one test, with the home of its user."""
     with servers(folder, **options) as laptop:
         for name, value in laptop.env.items():
             monkeypatch.setenv(name, value)
@@ -57,14 +57,14 @@ def at_home(
 def connect(
     laptop: Laptop, host: str = "far", way: Literal["paramiko", "openssh"] = "paramiko"
 ) -> Connection:
-    """Make a connection, which is closed with the laptop."""
+    """Open a connection that is closed together with the laptop."""
     made = open_connection(SshSettings(host=host, ssh=way), Nobody())
     laptop.connections.append(made)
     return made
 
 
 def gone(pid: int) -> bool:
-    """Wait for the end of a process."""
+    """Wait until a process has ended."""
 
     def is_gone() -> bool:
         try:
@@ -101,14 +101,14 @@ def far(laptop: Laptop) -> Iterator[Connection]:
 
 
 @pytest.mark.slow
-def test_a_script_runs_and_its_exit_code_is_known(far: Connection) -> None:
+def test_script_returns_output_and_exit_code(far: Connection) -> None:
     assert far.run("echo out; echo err >&2; exit 7") == Reply(7, b"out\n", "err\n")
     assert far.run("printf 'no end of line'; false") == Reply(1, b"no end of line", "")
 
 
 @pytest.mark.thorough  # measured
-def test_a_second_script_costs_one_round_trip(laptop: Laptop) -> None:
-    """Its session was opened while the first one ran; where a site allows no second one, later."""
+def test_second_script_costs_one_round_trip(laptop: Laptop) -> None:
+    """Its session opens during the first script, or later where a site allows only one session."""
     (server,) = laptop.servers
     link = Link(server.port, delay=1.0)
     key = server.host_key
@@ -123,10 +123,10 @@ def test_a_second_script_costs_one_round_trip(laptop: Laptop) -> None:
 
 
 @pytest.mark.slow
-def test_another_hpcrun_has_the_one_session(
+def test_process_waits_for_the_only_session_of_another_hpcrun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They have one master: who follows learns that another one waits."""
+    """They share a master: the follower learns that another process waits."""
     with at_home(tmp_path, monkeypatch, far=["MaxSessions 1"]) as laptop:
         one, other = (connect(laptop, way="openssh") for _ in range(2))
         begun = threading.Event()
@@ -146,8 +146,8 @@ def test_another_hpcrun_has_the_one_session(
 
 
 @pytest.mark.slow
-def test_a_new_master_has_room(laptop: Laptop) -> None:
-    """That a session was refused is noted for one master, which may end while no hpcrun runs."""
+def test_new_master_accepts_sessions_after_a_full_one(laptop: Laptop) -> None:
+    """A refused session is recorded for one master, which may end while no hpcrun runs."""
     one, other = (connect(laptop, way="openssh") for _ in range(2))
     assert isinstance(one, OpensshConnection)
     one.open()
@@ -163,10 +163,10 @@ def test_a_new_master_has_room(laptop: Laptop) -> None:
 @pytest.mark.parametrize(
     "way", ["paramiko", "openssh", pytest.param("fallback", marks=pytest.mark.thorough)]
 )
-def test_a_server_that_allows_one_session(
+def test_scripts_run_in_turn_on_a_server_with_one_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: Any
 ) -> None:
-    """Scripts run one after the other, also those of several threads."""
+    """Scripts run one after the other, even those of several threads."""
     with at_home(tmp_path, monkeypatch, far=["MaxSessions 1"]) as laptop:
         if way == "fallback":  # what paramiko cannot do
             laptop.configure(f"{laptop.usual()}  VerifyHostKeyDNS yes\n")
@@ -187,17 +187,17 @@ def test_a_server_that_allows_one_session(
 
 
 @pytest.mark.slow
-def test_stdin_is_the_scripts_alone(far: Connection) -> None:
+def test_stdin_is_passed_only_to_the_script(far: Connection) -> None:
     data = bytes(range(256)) * 4096
     assert far.run("cat", stdin=data).stdout == data
     halves = [data[:100], b"", data[100:]]
     assert far.run("head -c 7 >/dev/null; wc -c", stdin=iter(halves)).stdout.strip() == b"1048569"
-    # What is not read is no trouble, nor what never ends.
+    # Unread and endless output are harmless.
     assert far.run("true", stdin=(b"x" * 9999 for _ in iter(int, 1))) == Reply(0, b"", "")
 
 
 @pytest.mark.slow
-def test_output_is_handed_over_as_it_comes(far: Connection, tmp_path: Path) -> None:
+def test_output_is_streamed_as_it_arrives(far: Connection, tmp_path: Path) -> None:
     got: list[bytes] = []
 
     def take(data: bytes) -> None:
@@ -217,12 +217,12 @@ def test_unknown_host_key_is_refused(laptop: Laptop, far: Connection) -> None:
     assert not caught.value.maybe_done
 
 
-# ------------------------------------------------------------------ the far side's shell
+# ------------------------------------------------------------------ the remote shell
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shell", ["tcsh", "fish", "zsh", "sh"])
-def test_a_login_shell_of_another_kind(
+def test_other_login_shells_are_supported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shell: str
 ) -> None:
     require_command(shell)
@@ -234,7 +234,7 @@ def test_a_login_shell_of_another_kind(
 
 
 @pytest.mark.slow
-def test_banners_and_chatty_profiles_do_not_count(
+def test_banners_and_profile_output_are_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "banner").write_text("UNAUTHORIZED USE IS PROHIBITED\n")
@@ -256,7 +256,9 @@ def test_banners_and_chatty_profiles_do_not_count(
 
 
 @pytest.mark.slow
-def test_an_account_without_a_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_account_without_a_shell_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with at_home(tmp_path, monkeypatch, far=["ForceCommand echo This account is closed"]) as laptop:
         with pytest.raises(OutOfReach, match="This account is closed") as caught:
             connect(laptop).run("true")
@@ -265,10 +267,10 @@ def test_an_account_without_a_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("profile", ["exec zsh", "read -r line", "cat >/dev/null", "exit 0"])
-def test_a_profile_that_takes_the_session_away(
+def test_profile_that_replaces_the_session_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, profile: str
 ) -> None:
-    """Another shell would read the frame as its script, and report that all went well."""
+    """Another shell would run the frame as its script and report success."""
     require_command("zsh")
     (tmp_path / "profile").write_text(profile)
     command = f'ForceCommand . {tmp_path}/profile; eval "$SSH_ORIGINAL_COMMAND"'
@@ -279,7 +281,7 @@ def test_a_profile_that_takes_the_session_away(
 
 
 @pytest.mark.slow
-def test_what_streams_ends_with_the_connection(far: Connection, tmp_path: Path) -> None:
+def test_streaming_script_ends_with_the_connection(far: Connection, tmp_path: Path) -> None:
     def stop(data: bytes) -> None:
         raise KeyboardInterrupt
 
@@ -291,21 +293,23 @@ def test_what_streams_ends_with_the_connection(far: Connection, tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_silence_and_too_much(far: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timeout_and_excessive_output_are_reported(
+    far: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(OutOfReach, match=r"no answer in 0\.3 s") as caught:
         far.run("sleep 5", timeout=0.3)
     assert caught.value.maybe_done
     monkeypatch.setattr("hpcrun.remote.connection.MOST_OUTPUT", 1 << 20)
     with pytest.raises(OutOfReach, match="no end"):
         far.run("head -c 9000000 /dev/zero")
-    # Of what goes wrong the start is enough.
+    # The beginning of the error output is sufficient.
     monkeypatch.setattr("hpcrun.remote.connection.MOST_STDERR", 1 << 10)
     reply = far.run("head -c 100000 /dev/zero >&2; echo ok")
     assert reply.stdout == b"ok\n"
     assert len(reply.stderr) <= 1 << 10
 
 
-def test_an_error_of_what_is_sent_passes_through(far: Connection) -> None:
+def test_local_error_in_sent_data_is_raised(far: Connection) -> None:
     def broken() -> Iterator[bytes]:
         yield b"x"
         raise OSError("the disk is gone")
@@ -314,17 +318,19 @@ def test_an_error_of_what_is_sent_passes_through(far: Connection) -> None:
         far.run("cat", stdin=broken())
 
 
-# ------------------------------------------------------------------ the way there
+# ------------------------------------------------------------------ routes to the host
 
 
 @pytest.mark.slow
-def test_over_two_jump_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_over_two_jump_hosts_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with at_home(tmp_path, monkeypatch, first=[], second=[], far=[]) as laptop:
         laptop.configure(laptop.usual() + "Host far\n  ProxyJump first,second\n")
         assert connect(laptop).run("echo $SSH_CONNECTION").exit_code == 0
         for server in laptop.servers:
             assert "Accepted publickey" in server.log
-        # By their own settings, without an ssh client, and by the system's ssh.
+        # With their own settings without an ssh client, and with the system's ssh.
         laptop.configure(
             laptop.usual() + "Host far\n  ProxyJump second\nHost second\n  ProxyJump first\n"
         )
@@ -345,14 +351,14 @@ def test_over_two_jump_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             connect(laptop).run("true")
 
 
-def test_a_circle_of_jump_hosts(laptop: Laptop) -> None:
+def test_circular_jump_hosts_are_refused(laptop: Laptop) -> None:
     laptop.configure(laptop.usual() + "Host far\n  ProxyJump a\nHost a\n  ProxyJump far\n")
     with pytest.raises(OutOfReach, match="jump hosts"):
         connect(laptop).run("true")
 
 
 @pytest.mark.slow
-def test_by_a_proxy_command(laptop: Laptop, tmp_path: Path) -> None:
+def test_connection_by_proxy_command_works(laptop: Laptop, tmp_path: Path) -> None:
     proxy = tmp_path / "pr oxy"
     proxy.write_text(
         "import os, socket, sys, threading\n"
@@ -372,7 +378,7 @@ def test_by_a_proxy_command(laptop: Laptop, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_settings_from_included_files_and_match(laptop: Laptop) -> None:
+def test_ssh_settings_from_include_and_match_apply(laptop: Laptop) -> None:
     (laptop.ssh / "more").write_text(
         'Match exec "test %n = cluster"\n  HostName 127.0.0.1\n'
         f"  Port {laptop.servers[0].port}\n  HostKeyAlias named\n"
@@ -388,7 +394,7 @@ def test_settings_from_included_files_and_match(laptop: Laptop) -> None:
 
 
 @pytest.mark.slow
-def test_hosts_that_are_not_there(laptop: Laptop) -> None:
+def test_unknown_and_unreachable_hosts_are_reported(laptop: Laptop) -> None:
     with pytest.raises(OutOfReach, match=r"no host has the name no-such-host\.invalid"):
         connect(laptop, "no-such-host.invalid").run("true")
     laptop.configure(laptop.usual() + f"Host off\n  HostName 127.0.0.1\n  Port {free_port()}\n")
@@ -403,7 +409,7 @@ def test_hosts_that_are_not_there(laptop: Laptop) -> None:
             connect(laptop, "slow").run("true")
 
 
-def test_a_port_is_forwarded(far: Connection) -> None:
+def test_port_is_forwarded(far: Connection) -> None:
     with socket.create_server(("127.0.0.1", 0)) as web:
         port = far.forward_port("127.0.0.1", web.getsockname()[1])
         with socket.create_connection(("127.0.0.1", port)) as browser:
@@ -416,7 +422,7 @@ def test_a_port_is_forwarded(far: Connection) -> None:
             assert browser.recv(99) == b""
 
 
-def test_a_forwarded_port_ends_in_silence_where_the_connection_is_gone() -> None:
+def test_forwarded_port_closes_silently_with_the_connection() -> None:
     class Gone:
         """As paramiko's channels are then."""
 
@@ -436,7 +442,7 @@ def test_a_forwarded_port_ends_in_silence_where_the_connection_is_gone() -> None
         assert browser.recv(99) == b""
 
 
-# ------------------------------------------------------------------ whose host it is
+# ------------------------------------------------------------------ host keys
 
 
 @pytest.mark.slow
@@ -467,7 +473,7 @@ def test_changed_and_revoked_host_keys_are_refused(laptop: Laptop) -> None:
 
 
 @pytest.mark.slow
-def test_hashed_names_and_the_type_that_is_known(
+def test_hashed_known_hosts_and_their_key_types_are_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rsa = tmp_path / "rsa"
@@ -485,9 +491,7 @@ def test_hashed_names_and_the_type_that_is_known(
 
 
 @pytest.mark.slow
-def test_a_certificate_of_the_host_is_left_to_ssh(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_host_certificate_is_left_to_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     certificate = tmp_path / "far" / "host_key-cert.pub"
     with at_home(tmp_path, monkeypatch, far=[f"HostCertificate {certificate}"]) as laptop:
         authority = laptop.make_key("ca")
@@ -507,7 +511,7 @@ def test_a_certificate_of_the_host_is_left_to_ssh(
 
 @pytest.mark.slow
 def test_hardware_key_is_left_to_ssh(laptop: Laptop) -> None:
-    """Which goes on to the next key where the token is not there."""
+    """ssh tries the next key if the token is missing."""
     (laptop.ssh / "token").touch(0o600)
     (laptop.ssh / "token.pub").write_text("sk-ssh-ed25519@openssh.com AAAA me\n")
     laptop.configure(f"Host *\n  IdentityFile {laptop.ssh}/token\n{laptop.usual()}")

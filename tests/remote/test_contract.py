@@ -1,4 +1,4 @@
-"""What every transport keeps: here, and to a real sshd with another home."""
+"""The contract of every transport: locally, and over a real sshd with a separate home."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _ssh_side(laptop: Laptop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def test_a_command(side: Side, tmp_path: Path) -> None:
+def test_command_gets_input_folder_and_environment(side: Side, tmp_path: Path) -> None:
     run = side.transport.run
     done = run(["bash", "-c", 'cat; pwd; echo "$OWN" >&2; exit 3'], cwd="/usr", stdin="a'\udcff\n")
     assert (done.exit_code, done.stdout, done.stderr) == (3, "a'\udcff\n/usr\n", "1\n")
@@ -135,14 +135,14 @@ def test_a_command(side: Side, tmp_path: Path) -> None:
         run(["no-such-command"])
 
 
-def test_filters_of_a_login_change_no_answer_of_slurms(ssh: Side) -> None:
+def test_login_variables_do_not_change_slurm_output(ssh: Side) -> None:
     there = ssh.transport.run(["env"]).stdout
     assert "SQUEUE_STATES" not in there and f"TZ={local_timezone()}\n" in there
     assert "TZ=" not in ssh.transport.run(["env"], env={"PATH": os.environ["PATH"]}).stdout
     assert "TZ=" not in ssh.transport.run(["bash", "-c", "env"]).stdout  # jobs have it of there
 
 
-def test_folders_are_delivered_and_a_command_runs_in_the_first(side: Side) -> None:
+def test_folders_are_delivered_and_the_command_runs_in_the_first(side: Side) -> None:
     code, out, err = side.deliver(side.new(), side.new(OTHER))
     assert (code, out.split()[-1], err) == (0, "7", "oops\n")
     assert "job.sbatch" in out.split()
@@ -155,7 +155,7 @@ def test_folders_are_delivered_and_a_command_runs_in_the_first(side: Side) -> No
     assert [path.name for path in side.far.glob(".incoming*")] == []
 
 
-def test_what_a_killed_submission_left_goes(ssh: Side) -> None:
+def test_leftovers_of_killed_submissions_are_removed(ssh: Side) -> None:
     old, new = (ssh.far / f"{far.INCOMING}{name}" for name in ("old", "new"))
     for folder in (old, new):
         (folder / "runs").mkdir(parents=True)
@@ -164,7 +164,7 @@ def test_what_a_killed_submission_left_goes(ssh: Side) -> None:
     assert not old.exists() and new.exists()
 
 
-def test_a_refused_folder_is_removed(side: Side) -> None:
+def test_folder_of_a_refused_submission_is_removed(side: Side) -> None:
     run = side.new()
     assert side.deliver(run, code=5)[0] == 5
     side.transport.remove_directories([run, side.runs / OTHER])
@@ -172,7 +172,7 @@ def test_a_refused_folder_is_removed(side: Side) -> None:
     assert [path.name for path in side.far.glob(".trash*")] == []
 
 
-def test_what_is_new_comes(side: Side) -> None:
+def test_changed_files_are_fetched(side: Side) -> None:
     side.deliver(side.new())
     side.there("attempts/0/begin.json", "{}")
     log = side.there("logs/0/rank-0.log", "one\n")
@@ -198,7 +198,7 @@ def test_what_is_new_comes(side: Side) -> None:
     assert (side.runs / RUN / "attempts/0/begin.json").read_text() == '{"attempt": 0}'
 
 
-def test_files_are_sent(side: Side) -> None:
+def test_files_are_uploaded_and_removed(side: Side) -> None:
     run = side.new()
     side.deliver(run)
     (run / "cancelled.json").write_text("{}")
@@ -211,10 +211,10 @@ def test_files_are_sent(side: Side) -> None:
     assert [(there / name).exists() for name in names] == [True, False, True]
 
 
-# ---- of a far side alone
+# ---- remote hosts only
 
 
-def test_the_end_of_a_long_log(ssh: Side) -> None:
+def test_end_of_a_long_log_is_fetched_first(ssh: Side) -> None:
     ssh.deliver(ssh.new())
     log = ssh.there("logs/0/rank-0.log", "first\n")
     os.truncate(log, 2 << 30)
@@ -235,7 +235,7 @@ def test_the_end_of_a_long_log(ssh: Side) -> None:
 
 
 @pytest.mark.slow
-def test_a_hole_is_filled_when_all_is_wanted(ssh: Side) -> None:
+def test_hole_in_a_log_is_filled_on_request(ssh: Side) -> None:
     ssh.deliver(ssh.new())
     text = b"".join(b"step %d\n" % step for step in range(200_000))
     log = ssh.there("logs/0/rank-0.log", text)
@@ -249,14 +249,14 @@ def test_a_hole_is_filled_when_all_is_wanted(ssh: Side) -> None:
     assert ssh.log() == 2 * text
 
 
-def test_the_same_folder_is_submitted_once(ssh: Side) -> None:
+def test_same_folder_is_submitted_once(ssh: Side) -> None:
     run = ssh.new()
     first = ssh.deliver(run)
     assert ssh.deliver(run) == first
     assert (ssh.far.parent / "log").read_text() == f"{ssh.far / RUN}\n"
 
 
-def test_the_same_folder_is_submitted_once_by_two_at_once(ssh: Side) -> None:
+def test_same_folder_is_submitted_once_by_concurrent_processes(ssh: Side) -> None:
     run = ssh.new()
     assert isinstance(ssh.transport, SshTransport)
     connection = open_connection(SshSettings(host="mycluster"), _Nobody())
@@ -273,7 +273,7 @@ def test_the_same_folder_is_submitted_once_by_two_at_once(ssh: Side) -> None:
     assert (ssh.far.parent / "log").read_text() == f"{ssh.far / RUN}\n"
 
 
-def test_names_are_brought(ssh: Side) -> None:
+def test_run_names_are_fetched(ssh: Side) -> None:
     ssh.deliver(ssh.new())
     (ssh.far / RUN / "submitted.json").write_text("{}")
     (ssh.far / OTHER).symlink_to("/")
@@ -284,7 +284,7 @@ def test_names_are_brought(ssh: Side) -> None:
 
 
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
-    """Note of each delivery which files of the code are in it."""
+    """Record which code files each delivery contains."""
     streams: list[set[str]] = []
     pieces = mirror.Stream.pieces
 
@@ -299,7 +299,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
     return streams
 
 
-def test_code_is_sent_as_what_has_changed(ssh: Side, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_changed_code_is_sent(ssh: Side, monkeypatch: pytest.MonkeyPatch) -> None:
     streams = sent(monkeypatch)
     ssh.deliver(ssh.new())
     assert streams.pop() == {"train.py", "run.sh", "pkg/link"}
@@ -318,7 +318,7 @@ def test_code_is_sent_as_what_has_changed(ssh: Side, monkeypatch: pytest.MonkeyP
     assert (ssh.far / "20261120-081458-job-7k3t/code/train.py").read_text() == "print(1)\n"
 
 
-def test_what_is_sent_is_shown(ssh: Side) -> None:
+def test_upload_progress_is_shown(ssh: Side) -> None:
     run, shown = ssh.new(), list[tuple[float, float]]()
     (run / "code" / "weights").write_bytes(os.urandom(300_000))
 
@@ -333,7 +333,7 @@ def test_what_is_sent_is_shown(ssh: Side) -> None:
 
 
 @pytest.mark.slow
-def test_data_is_not_code(ssh: Side) -> None:
+def test_large_data_in_the_code_is_refused(ssh: Side) -> None:
     run = ssh.new()
     with (run / "code" / "data.bin").open("wb") as file:
         file.truncate(201 * 10**6)
@@ -342,7 +342,7 @@ def test_data_is_not_code(ssh: Side) -> None:
     assert not ssh.far.exists()
 
 
-def test_what_is_cut_short_is_not_there(ssh: Side, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_upload_leaves_nothing(ssh: Side, monkeypatch: pytest.MonkeyPatch) -> None:
     pieces = mirror.Stream.pieces
     for part in (0.0, 0.3, 0.9):
 
@@ -384,7 +384,7 @@ def _tar(*members: tuple[str, bytes, bytes]) -> bytes:
         b"\xff\n",
     ],
 )
-def test_an_answer_that_makes_no_sense(tmp_path: Path, answer: bytes) -> None:
+def test_malformed_response_is_reported(tmp_path: Path, answer: bytes) -> None:
     receiver = Receiver(Mirror(tmp_path / "runs"), [RUN], names=True, host="h")
     with pytest.raises(OutOfReach, match="makes no sense"):
         receiver.take(b"=" + answer)
@@ -392,7 +392,7 @@ def test_an_answer_that_makes_no_sense(tmp_path: Path, answer: bytes) -> None:
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-def test_no_file_leaves_the_mirror(tmp_path: Path) -> None:
+def test_received_files_cannot_escape_the_mirror(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     (runs / RUN).mkdir(parents=True)
     (runs / RUN / "attempts").symlink_to(tmp_path)
@@ -414,8 +414,8 @@ def test_no_file_leaves_the_mirror(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sparse", "time", "nested"])
-def test_records_that_are_a_trap(tmp_path: Path, kind: str) -> None:
-    """A file that unfolds to more than came, a time that no file has, names without end."""
+def test_malicious_archive_records_are_refused(tmp_path: Path, kind: str) -> None:
+    """A file that expands beyond its data, an impossible time, endless names."""
     info = tarfile.TarInfo(f"{RUN}/a.json")
     if kind == "sparse":
         info.type = tarfile.GNUTYPE_SPARSE
@@ -438,7 +438,7 @@ def test_records_that_are_a_trap(tmp_path: Path, kind: str) -> None:
     assert sum(path.stat().st_size for path in tmp_path.rglob("*.json")) < 1000
 
 
-def test_a_place_is_made_in_the_mirror_alone(tmp_path: Path) -> None:
+def test_folders_are_created_only_inside_the_mirror(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     (runs / RUN).mkdir(parents=True)
     (runs / RUN / "logs").write_text("a file where a folder is to be")
@@ -449,12 +449,12 @@ def test_a_place_is_made_in_the_mirror_alone(tmp_path: Path) -> None:
     assert not [*(tmp_path / "other").iterdir()]
 
 
-def test_words_of_the_far_side_steer_no_terminal(ssh: Side) -> None:
+def test_terminal_escapes_of_the_remote_host_are_removed(ssh: Side) -> None:
     done = ssh.transport.run(["bash", "-c", r"printf '\e[2Jx\n' >&2"])
     assert done.stderr == "?[2Jx\n"
 
 
-def test_the_far_side_may_lack_gzip(ssh: Side, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remote_host_without_gzip_is_supported(ssh: Side, monkeypatch: pytest.MonkeyPatch) -> None:
     ssh.deliver(ssh.new())
     ssh.there("logs/0/rank-0.log", "one\n")
     monkeypatch.setattr(far, "REFRESH", far.REFRESH.replace("type -P gzip", "type -P no-gzip"))
@@ -463,7 +463,7 @@ def test_the_far_side_may_lack_gzip(ssh: Side, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.slow
-def test_each_verb_costs_few_trips(
+def test_each_command_needs_few_round_trips(
     laptop: Laptop,
     tmp_path: Path,
     clean_environ: dict[str, str],
@@ -495,14 +495,14 @@ def test_each_verb_costs_few_trips(
         assert done.code == 0 or "no log" in done.err, done
         counts[words] = len(asked)
     assert counts == {
-        # One queries the environment and the folders; where a Python trains, a second looks for it
+        # One trip queries environment and folders; for a Python job, a second looks for it
         # and for the user's quota.
         "submit job.yaml": 3,
         "submit job.yaml --dry-run": 1,
         "status": 4,  # a squeue that shows nothing is asked twice
         "logs 7": 4,  # there is no output yet: Slurm is asked why
     }
-    # Slurm's folder is on the PATH of a job with a clean environment, too.
+    # The folder of Slurm is also on the PATH of a job with a clean environment.
     hpcrun.write("clean.yaml", "extends: ./job.yaml\nenvironment: clean\n")
     (tools / "sbatch").write_text('#!/bin/bash\necho "$PATH" >&2; echo 8\n')
     done = hpcrun("submit", "clean.yaml", "--json")
@@ -510,7 +510,7 @@ def test_each_verb_costs_few_trips(
 
 
 @pytest.mark.slow
-def test_copies_of_code_go_with_the_last_run(ssh: Side) -> None:
+def test_code_copies_are_removed_with_their_last_run(ssh: Side) -> None:
     runs = [ssh.new(), ssh.new(OTHER)]
     for run in runs:
         ssh.deliver(run)
@@ -528,7 +528,7 @@ def test_copies_of_code_go_with_the_last_run(ssh: Side) -> None:
 
 
 @pytest.mark.slow
-def test_a_quota_there_comes_with_the_second_trip(
+def test_remote_quota_is_queried_in_the_second_round_trip(
     tmp_path: Path, clean_environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home, tools = tmp_path / "far home", tmp_path / "far tools"
@@ -559,8 +559,8 @@ def test_a_quota_there_comes_with_the_second_trip(
         assert len(asked) == 2
 
 
-def test_a_folder_of_the_users_in_a_mirrored_run_stays(tmp_path: Path) -> None:
-    """Only where a record should be, a folder is a damage: the run comes again."""
+def test_user_folders_in_a_mirrored_run_are_kept(tmp_path: Path) -> None:
+    """Only a folder in place of a record is corruption, and then the run is fetched again."""
     (tmp_path / RUN / ".vscode").mkdir(parents=True)
     (tmp_path / RUN / "plots.v2").mkdir()
     (tmp_path / OTHER / "submitted.json").mkdir(parents=True)
@@ -569,7 +569,7 @@ def test_a_folder_of_the_users_in_a_mirrored_run_stays(tmp_path: Path) -> None:
     assert not (tmp_path / OTHER).exists()
 
 
-# A program that goes on when another one has begun, too.
+# This includes a program that continues after another one has started.
 MEET = """\
 #!/bin/bash
 : >"$0.began"
@@ -582,8 +582,8 @@ done
 
 
 @pytest.mark.slow
-def test_slurm_is_asked_while_records_come(desk: Desk) -> None:
-    """About what is known here; about a run from another laptop as soon as its name has come."""
+def test_slurm_is_queried_while_records_are_fetched(desk: Desk) -> None:
+    """For known runs, and for a run from another laptop once its name has arrived."""
     desk.submit()
     environ = desk.hpcrun.environ
     desk.hpcrun.environ = environ | {"XDG_STATE_HOME": str(desk.home.parent / "other")}

@@ -1,4 +1,4 @@
-"""The seam to the cluster, proved by one that is another machine: what crosses it, and when."""
+"""Transfers between laptop and cluster: what is copied, and when."""
 
 from __future__ import annotations
 
@@ -104,13 +104,13 @@ def submitted(hpcrun: Caller) -> Path:
 
 
 def parsed(hpcrun: Caller, *words: str) -> list[float]:
-    """The last losses of what words name."""
+    """Return the last losses of the named runs."""
     done = hpcrun("parse", *words, "--json")
     assert done.code == 0, done
     return [run["metrics"]["loss"]["last"]["value"] for run in done.json["runs"]]
 
 
-def test_a_run_is_delivered_in_one_trip(
+def test_run_is_delivered_in_one_round_trip(
     hpcrun: Caller, far: FarTransport, cluster: Cluster
 ) -> None:
     run = submitted(hpcrun)
@@ -119,14 +119,16 @@ def test_a_run_is_delivered_in_one_trip(
     assert (cluster.work_dir / "harness.sh").read_bytes() == (run / "harness.sh").read_bytes()
 
 
-def test_a_refused_run_is_nowhere(hpcrun: Caller, far: FarTransport, cluster: Cluster) -> None:
+def test_refused_run_leaves_nothing_on_either_side(
+    hpcrun: Caller, far: FarTransport, cluster: Cluster
+) -> None:
     cluster.refusal = "sbatch: error: invalid partition specified: nowhere\n"
     assert hpcrun("submit", "job.yaml").code != 0
     assert [*cluster.folder.iterdir()] == [*hpcrun.runs.iterdir()] == []
     assert far.trips == ["deliver", "remove"]
 
 
-def test_what_cannot_be_removed_there_is_removed_here(
+def test_unreachable_cluster_does_not_keep_the_local_copy(
     hpcrun: Caller, far: FarTransport, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*_: object) -> None:
@@ -139,7 +141,7 @@ def test_what_cannot_be_removed_there_is_removed_here(
     assert [*hpcrun.runs.iterdir()] == []
 
 
-def test_a_run_that_slurm_may_have_stays_on_both_sides(
+def test_possibly_submitted_run_is_kept_on_both_sides(
     hpcrun: Caller, far: FarTransport, cluster: Cluster
 ) -> None:
     far.slurm["sbatch"] = lambda *_: (0, "no id\n", "")
@@ -149,7 +151,7 @@ def test_a_run_that_slurm_may_have_stays_on_both_sides(
     assert far.trips == ["deliver", "squeue"]
 
 
-def test_records_that_are_written_here_are_sent(
+def test_locally_written_records_are_uploaded(
     hpcrun: Caller, far: FarTransport, cluster: Cluster
 ) -> None:
     run = submitted(hpcrun)
@@ -161,7 +163,7 @@ def test_records_that_are_written_here_are_sent(
     assert sent == (run / "cancelled.json").read_bytes()
 
 
-def test_the_next_attempt_finds_its_secrets_on_the_cluster(
+def test_secrets_are_kept_on_the_cluster_for_the_next_attempt(
     hpcrun: Caller, far: FarTransport, cluster: Cluster
 ) -> None:
     job = "command: [hostname]\nresources: {gpus_per_node: 0}\nsecrets: [A_SECRET]\n"
@@ -186,7 +188,7 @@ def test_the_next_attempt_finds_its_secrets_on_the_cluster(
     assert not (cluster.work_dir / "cancelled.json").exists()
 
 
-def test_a_lost_reply_is_settled_by_the_folder_on_the_cluster(
+def test_lost_sbatch_reply_is_resolved_from_the_cluster_folder(
     hpcrun: Caller, far: FarTransport, cluster: Cluster
 ) -> None:
     sbatch = far.slurm["sbatch"]
@@ -195,10 +197,10 @@ def test_a_lost_reply_is_settled_by_the_folder_on_the_cluster(
     assert far.trips == ["deliver", "squeue"]
 
 
-def test_a_word_brings_what_its_run_has_written(
+def test_each_command_fetches_the_output_of_its_run(
     hpcrun: Caller, far: FarTransport, cluster: Cluster
 ) -> None:
-    """Whoever reads it, and in one trip."""
+    """For every reading command, in one round trip."""
     submitted(hpcrun)
     cluster.begin()
     far.trips.clear()
@@ -214,7 +216,7 @@ def test_a_word_brings_what_its_run_has_written(
     assert far.trips == ["refresh"] * 5
 
 
-def test_all_that_words_name_is_brought_in_one_trip(
+def test_all_named_runs_are_fetched_in_one_round_trip(
     hpcrun: Caller, far: FarTransport, cluster: Cluster
 ) -> None:
     hpcrun.write("sweep.yaml", SWEEP)
@@ -233,7 +235,7 @@ def test_all_that_words_name_is_brought_in_one_trip(
     assert far.trips == ["refresh"] * 3
 
 
-def test_a_program_looks_at_the_cluster_each_time(
+def test_api_queries_the_cluster_each_time(
     hpcrun: Caller, far: FarTransport, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(api, "load_context", lambda *_: context_of(hpcrun, far))
@@ -252,7 +254,7 @@ def test_a_program_looks_at_the_cluster_each_time(
 
 
 @pytest.mark.slow
-def test_top_shows_the_runs_of_the_cluster_as_they_go_on(
+def test_top_shows_live_runs_of_the_cluster(
     hpcrun: Caller, far: FarTransport, cluster: Cluster
 ) -> None:
     run = submitted(hpcrun)
@@ -276,7 +278,7 @@ def test_top_shows_the_runs_of_the_cluster_as_they_go_on(
 
 
 @pytest.mark.parametrize("word", [(), ("7",)])
-def test_status_reads_what_a_refresh_brings(
+def test_status_reads_refreshed_records(
     hpcrun: Caller, far: FarTransport, cluster: Cluster, word: tuple[str, ...]
 ) -> None:
     submitted(hpcrun)
@@ -290,11 +292,11 @@ def test_status_reads_what_a_refresh_brings(
     far.trips.clear()
     (shown,) = hpcrun("status", *word, "--json").json["runs"]
     assert (shown["state"], shown["exit_code"]) == ("FAILED", 3)
-    # What one run has used Slurm is asked, which has no sacct here.
+    # The resource usage of a run is queried from Slurm, which has no sacct here.
     assert far.trips == ["refresh", "squeue", *["sacct"] * len(word)]
 
 
-def test_the_runs_of_a_sweep_are_refreshed_in_one_trip_where_slurm_shows_none(
+def test_sweep_runs_unknown_to_slurm_are_refreshed_in_one_round_trip(
     hpcrun: Caller, far: FarTransport, cluster: Cluster
 ) -> None:
     hpcrun.write("job.yaml", SWEEP)
@@ -312,7 +314,7 @@ def test_the_runs_of_a_sweep_are_refreshed_in_one_trip_where_slurm_shows_none(
     assert far.trips.count("refresh") == 1
 
 
-def test_a_watcher_refreshes_once_for_each_question(
+def test_watcher_refreshes_once_per_query(
     hpcrun: Caller, far: FarTransport, cluster: Cluster
 ) -> None:
     run = submitted(hpcrun)
@@ -331,7 +333,7 @@ def test_a_watcher_refreshes_once_for_each_question(
 
 
 @pytest.mark.parametrize(("trip", "fewest", "most"), [(0.0, 90, 130), (0.25, 8, 14), (5.0, 1, 3)])
-def test_a_watcher_fetches_what_a_run_writes_between_its_questions(
+def test_watcher_fetches_output_between_queries(
     hpcrun: Caller,
     far: FarTransport,
     cluster: Cluster,
@@ -340,7 +342,7 @@ def test_a_watcher_fetches_what_a_run_writes_between_its_questions(
     fewest: int,
     most: int,
 ) -> None:
-    """As often as the runs are looked at, but a slow way is not taken all the time."""
+    """As often as the runs are polled, but less often on a slow link."""
     run, now = submitted(hpcrun), 1000.0
     cluster.begin()
     refresh = far.fetch_changes
@@ -362,7 +364,7 @@ def test_a_watcher_fetches_what_a_run_writes_between_its_questions(
     assert far.trips.count("squeue") <= 2
     assert fewest <= far.trips.count("refresh") <= most + 2
     assert (run / "logs/0/rank-0.log").read_text().endswith("step 2 loss 2.0\n")
-    # The record of the end is fetched when Slurm calls the run over.
+    # The end record is fetched once Slurm reports the run as ended.
     cluster.state = "FAILED"
     while monitor.poll().statuses[0].state == "RUNNING":
         now += 0.1
@@ -373,7 +375,7 @@ def test_a_watcher_fetches_what_a_run_writes_between_its_questions(
 
 
 @pytest.mark.parametrize("word", [None, "7"])
-def test_a_watched_status_shows_what_a_run_writes_between_its_questions(
+def test_watched_status_shows_output_between_queries(
     hpcrun: Caller,
     far: FarTransport,
     cluster: Cluster,
@@ -393,7 +395,7 @@ def test_a_watched_status_shows_what_a_run_writes_between_its_questions(
     assert far.trips == ["refresh", "squeue", "refresh"]
 
 
-def test_a_watcher_outlives_a_cluster_that_is_out_of_reach(
+def test_watcher_survives_an_unreachable_cluster(
     hpcrun: Caller, far: FarTransport, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = submitted(hpcrun)
@@ -408,7 +410,7 @@ def test_a_watcher_outlives_a_cluster_that_is_out_of_reach(
     assert (status.state, status.out_of_reach) == ("UNKNOWN", "no route to the cluster")
 
 
-def test_what_is_removed_is_removed_on_both_sides(
+def test_clean_removes_runs_on_both_sides(
     hpcrun: Caller, far: FarTransport, cluster: Cluster
 ) -> None:
     run = submitted(hpcrun)

@@ -1,4 +1,4 @@
-"""What goes wrong between a laptop and its cluster: a real sshd, a real fault, a clear message."""
+"""Faults between laptop and cluster: a real sshd, a real fault, a clear message."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.slurm_answers import squeue_row
 from tests.waiting import PATIENCE, until
 from tests.workloads.trainer import free_port
 
-# ------------------------------------------------------------------ what the user wrote is wrong
+# ------------------------------------------------------------------ user mistakes
 
 
 def unknown_host(desk: Desk) -> None:
@@ -82,8 +82,10 @@ def unknown_host_key(desk: Desk) -> None:
         pytest.param(unknown_host_key, "is not known", "ssh far once", marks=pytest.mark.thorough),
     ],
 )
-def test_a_mistake_of_the_users(desk: Desk, mistake: Any, message: str, fix: str, way: str) -> None:
-    """It is one error with a fix, and nothing is half done; put right, all goes on."""
+def test_configuration_mistake_is_one_error_with_a_fix(
+    desk: Desk, mistake: Any, message: str, fix: str, way: str
+) -> None:
+    """Nothing is left half done, and after the correction everything works."""
     kept = {path: path.read_bytes() for path in desk.laptop.ssh.iterdir()}
     if way == "openssh":
         profile = desk.hpcrun.project / "hpcrun.yaml"
@@ -99,18 +101,18 @@ def test_a_mistake_of_the_users(desk: Desk, mistake: Any, message: str, fix: str
     desk.submit()
 
 
-# ------------------------------------------------------------------ no room, no right to write
+# ------------------------------------------------------------------ full and read-only disks
 
 
 def inside(desk: Desk, options: str) -> None:
-    """Give the cluster's home a file system of its own."""
+    """Mount a separate file system as the cluster's home."""
     desk.server.stop()
     desk.server.inside = ["unshare", "-m", "bash", "-c", MOUNT, "bash", options, str(desk.home)]
     desk.server.start()
 
 
 def far_files(desk: Desk) -> list[str]:
-    """List the files below the cluster's home, which this side does not see."""
+    """List the files below the cluster's home, which is invisible to this process."""
     assert desk.server.process is not None
     argv = ["nsenter", "-m", f"--target={desk.server.process.pid}"]
     find = ["find", str(desk.home), "-type", "f", "-printf", "%P\n"]
@@ -118,7 +120,7 @@ def far_files(desk: Desk) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_full_disk_there(desk: Desk) -> None:
+def test_full_disk_on_the_cluster_is_reported(desk: Desk) -> None:
     require_root()
     inside(desk, "size=1m")
     (desk.hpcrun.project / "big.bin").write_bytes(os.urandom(1_200_000))
@@ -132,8 +134,8 @@ def test_a_full_disk_there(desk: Desk) -> None:
 
 
 @pytest.mark.slow
-def test_a_disk_there_that_becomes_full_as_sbatch_answers(desk: Desk) -> None:
-    """Whatever cannot be written then: the job is there once, and the run is not taken away."""
+def test_disk_filled_during_sbatch_keeps_the_submitted_run(desk: Desk) -> None:
+    """The job exists once and its run is kept, no matter which file cannot be written."""
     require_root()
     inside(desk, "size=1m")
     sbatch = desk.home.parent / "slurm" / "sbatch"
@@ -150,7 +152,7 @@ def test_a_disk_there_that_becomes_full_as_sbatch_answers(desk: Desk) -> None:
     assert [*desk.state.glob("*/runs/*-*")]
 
 
-def test_a_folder_there_that_is_read_only(desk: Desk) -> None:
+def test_read_only_folder_on_the_cluster_is_reported(desk: Desk) -> None:
     require_root()
     inside(desk, "ro")
     done = desk.hpcrun("submit", "job.yaml")
@@ -160,8 +162,8 @@ def test_a_folder_there_that_is_read_only(desk: Desk) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_folder_that_becomes_read_only(desk: Desk, tmp_path: Path) -> None:
-    """The job is cancelled, and it is told that this cannot be noted there."""
+def test_cancel_works_with_a_read_only_run_folder(desk: Desk, tmp_path: Path) -> None:
+    """The job is cancelled, and a message reports that the record cannot be written."""
     require_root()
     inside(desk, "size=4m")
     assert desk.hpcrun("submit", "job.yaml").code == 0
@@ -176,8 +178,8 @@ def test_a_run_folder_that_becomes_read_only(desk: Desk, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_a_full_disk_here(desk: Desk) -> None:
-    """A run that does not fit is not submitted; a log that does not fit is an error, no hang."""
+def test_full_local_disk_is_reported(desk: Desk) -> None:
+    """A run that does not fit is not submitted; a log that does not fit is an error, not a hang."""
     require_root()
     (desk.hpcrun.project / "big.bin").write_bytes(os.urandom(400_000))
     done = desk.on_tmpfs("size=256k", "submit", "job.yaml")
@@ -194,12 +196,12 @@ def test_a_full_disk_here(desk: Desk) -> None:
     assert desk.hpcrun("logs", "1").code == 0
 
 
-# ------------------------------------------------------------------ a link that is cut, or slow
+# ------------------------------------------------------------------ broken and slow links
 
 
 @pytest.mark.slow
-def test_sshd_starts_again_while_a_log_is_followed(desk: Desk) -> None:
-    """Each byte once, whatever was written meanwhile, and it is told that the link was lost."""
+def test_followed_log_survives_a_restart_of_sshd(desk: Desk) -> None:
+    """Each byte is shown once, and the lost connection is reported."""
     run = desk.submit()
     log = desk.begin(run)
     follow = desk.hpcrun.start("logs", "-f", "1")
@@ -209,7 +211,7 @@ def test_sshd_starts_again_while_a_log_is_followed(desk: Desk) -> None:
     assert follow.stdout is not None and follow.stderr is not None
 
     def told(word: bytes) -> None:
-        """Wait until it is told."""
+        """Wait until the text is printed."""
         text = b""
         while word not in text:
             data = os.read(follow.stderr.fileno(), 9999)  # type: ignore[union-attr]
@@ -242,8 +244,8 @@ def test_sshd_starts_again_while_a_log_is_followed(desk: Desk) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
-def test_a_very_slow_link(desk: Desk) -> None:
-    """A bad satellite: an answer takes two seconds, and nothing is given up, or said to be."""
+def test_slow_link_causes_no_errors(desk: Desk) -> None:
+    """With two seconds per reply, nothing times out and nothing is reported as failed."""
     link = desk.slow(1.0)
     link.rate = 5_000
     (desk.hpcrun.project / "code.bin").write_bytes(os.urandom(30_000))
@@ -272,8 +274,8 @@ def test_a_very_slow_link(desk: Desk) -> None:
 
 
 @pytest.mark.slow
-def test_two_submits_at_once(desk: Desk) -> None:
-    """Two that are meant are two jobs, and both have all of their code."""
+def test_concurrent_submits_create_two_complete_jobs(desk: Desk) -> None:
+    """Both jobs contain all of their code."""
     (desk.hpcrun.project / "code.bin").write_bytes(os.urandom(300_000))
     both = [desk.hpcrun.start("submit", "job.yaml", "--json") for _ in range(2)]
     runs = []
@@ -287,7 +289,7 @@ def test_two_submits_at_once(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(("zone", "offset"), [("Asia/Kolkata", "+0530"), ("UTC3:30", "-0330")])
-def test_times_that_slurm_answers_are_those_of_here(
+def test_slurm_times_are_in_the_local_time_zone(
     monkeypatch: pytest.MonkeyPatch, zone: str, offset: str
 ) -> None:
     monkeypatch.setenv("TZ", zone)
@@ -301,7 +303,7 @@ def test_times_that_slurm_answers_are_those_of_here(
         time.tzset()
 
 
-def test_an_expected_start_is_in_the_time_of_here(
+def test_expected_start_is_in_the_local_time_zone(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = "2027-01-02T03:04:05"
@@ -324,8 +326,8 @@ def test_an_expected_start_is_in_the_time_of_here(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("hours", [pytest.param(-1, marks=pytest.mark.thorough), 1])
-def test_a_clock_there_that_is_wrong(desk: Desk, hours: int) -> None:
-    """What it shows of times may be wrong by that much; the state is not, and the log is whole."""
+def test_wrong_clock_of_the_cluster_affects_only_times(desk: Desk, hours: int) -> None:
+    """The shown times may be off by the error; state and log are correct."""
     run = desk.submit()
     log = desk.begin(run)
     there = time.time() + hours * 3600
@@ -356,7 +358,7 @@ def test_a_clock_there_that_is_wrong(desk: Desk, hours: int) -> None:
     assert status["elapsed_seconds"] == pytest.approx(5)
 
 
-# ------------------------------------------------------------------ what lies here
+# ------------------------------------------------------------------ local state
 
 
 def garbage(mirror: Path) -> None:
@@ -406,8 +408,8 @@ def gone(mirror: Path) -> None:
         *(pytest.param(one, marks=pytest.mark.thorough) for one in (links, gone)),
     ],
 )
-def test_a_damaged_mirror(desk: Desk, damage: Callable[[Path], None]) -> None:
-    """Whatever lies where the mirror was, it is fetched again, and submit goes on."""
+def test_corrupt_mirror_is_fetched_again(desk: Desk, damage: Callable[[Path], None]) -> None:
+    """Whatever replaces the mirror, it is fetched again, and submit still works."""
     desk.begin(desk.submit())
     reads = (("status", "1"), ("logs", "1"), ("status",))
     shown = [desk.hpcrun(*words).out for words in reads]
@@ -422,7 +424,7 @@ def test_a_damaged_mirror(desk: Desk, damage: Callable[[Path], None]) -> None:
     desk.submit()
 
 
-def test_what_was_read_of_a_long_log_is_not_read_again(
+def test_cached_samples_of_a_long_log_are_not_read_again(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is kept in the mirror, and goes with it; what there is of it there counts for nothing."""
@@ -460,8 +462,8 @@ def test_what_was_read_of_a_long_log_is_not_read_again(
 
 
 @pytest.mark.slow
-def test_a_followed_log_that_is_rotated(desk: Desk) -> None:
-    """What is kept of the one before is not taken for it."""
+def test_rotated_log_is_not_read_from_the_cache(desk: Desk) -> None:
+    """The cache of the previous log does not apply to the new one."""
     run = desk.submit()
     log = desk.begin(run)
     lines = "".join(f"{'noise ' * 90}\nstep {n} loss {2 + n % 7}\n" for n in range(17_000))
@@ -487,8 +489,8 @@ def test_a_followed_log_that_is_rotated(desk: Desk) -> None:
 
 
 @pytest.mark.slow
-def test_two_profiles_of_one_name_have_runs_of_their_own(desk: Desk) -> None:
-    """As of two projects, which name no cluster."""
+def test_profiles_of_the_same_name_have_separate_runs(desk: Desk) -> None:
+    """For example two projects that name no cluster."""
     desk.begin(desk.submit())
     assert desk.hpcrun("logs", "1").out == "step 1 loss 2.5\n"
     profile = desk.hpcrun.project / "hpcrun.yaml"
@@ -501,8 +503,8 @@ def test_two_profiles_of_one_name_have_runs_of_their_own(desk: Desk) -> None:
 
 
 @pytest.mark.slow
-def test_ctrl_c_while_code_is_sent(desk: Desk) -> None:
-    """It ends the submission; when all is sent, it waits for Slurm's answer."""
+def test_ctrl_c_during_upload_ends_the_submission(desk: Desk) -> None:
+    """After the upload, it waits for Slurm's reply instead."""
     (desk.hpcrun.project / "big.bin").write_bytes(os.urandom(8_000_000))
     link = desk.slow(0.0)
     link.rate = 1e6
@@ -520,7 +522,7 @@ def test_ctrl_c_while_code_is_sent(desk: Desk) -> None:
     link.close()
 
 
-# What people have in a profile for themselves, or for their tar.
+# Typical personal settings in a profile, including options for tar.
 PROFILE = """\
 cd() { builtin cd "$@" && ls; }; export -f cd
 export CDPATH=/tmp TAR_OPTIONS=--no-such-option POSIXLY_CORRECT=1
@@ -529,7 +531,7 @@ IFS=:; set -efu -o noclobber
 
 
 @pytest.mark.slow
-def test_a_profile_that_is_made_for_a_person(desk: Desk) -> None:
+def test_shell_profile_with_aliases_and_options_is_harmless(desk: Desk) -> None:
     (desk.home / ".bash_profile").write_text(PROFILE)
     profile = desk.hpcrun.project / "hpcrun.yaml"
     profile.write_text(f"{profile.read_text()}login_shell: true\n")
@@ -547,9 +549,7 @@ def test_a_profile_that_is_made_for_a_person(desk: Desk) -> None:
     "words", ["status RUN", "status 1", "logs 1", "parse 1", "wait 1", "cancel 1", "status"]
 )
 @pytest.mark.parametrize("begun", [False, True])
-def test_a_run_that_was_removed_on_the_cluster_does_not_come_back(
-    desk: Desk, words: str, begun: bool
-) -> None:
+def test_run_removed_on_the_cluster_stays_removed(desk: Desk, words: str, begun: bool) -> None:
     run = desk.submit()
     other = desk.submit()
     if begun:
@@ -561,7 +561,7 @@ def test_a_run_that_was_removed_on_the_cluster_does_not_come_back(
     if words == "status":
         assert done.code == 0 and [line.split()[0] for line in done.out.splitlines()[1:]] == ["2"]
     else:
-        # A number may be another job's: this machine's Slurm, if it has one, knows none.
+        # The id may belong to another job, which the local Slurm, if any, does not know.
         assert done.code in (2, 4) and not {"COMPLETED", "LOST"} & {*done.out.split()}, done
         assert done.code == 2 or words != "status RUN", done
     assert not [*desk.state.glob(f"*/runs/{run.name}")] and [
@@ -570,8 +570,8 @@ def test_a_run_that_was_removed_on_the_cluster_does_not_come_back(
 
 
 @pytest.mark.slow
-def test_a_run_that_is_being_sent_is_not_taken_for_one_that_was_removed(desk: Desk) -> None:
-    """Others look at the runs meanwhile, as often as they like."""
+def test_run_being_uploaded_is_not_treated_as_removed(desk: Desk) -> None:
+    """Other commands read the runs meanwhile."""
     run = desk.submit()
     kept = next(desk.state.glob(f"*/runs/{run.name}"))
     new = kept.with_name(f"{kept.name[:-4]}zzzz")
@@ -589,10 +589,10 @@ def test_a_run_that_is_being_sent_is_not_taken_for_one_that_was_removed(desk: De
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("login", "owner", "code"), [("ada", "ada", 0), ("ada", "bob", 2)])
-def test_jobs_are_the_users_under_the_name_of_the_cluster(
+def test_jobs_are_matched_by_the_login_name_of_the_cluster(
     desk: Desk, login: str, owner: str, code: int
 ) -> None:
-    """A job that hpcrun did not submit is the user's by the login's name, which may be another."""
+    """The login name may differ from the local user name."""
     slurm = desk.home.parent / "slurm"
     (slurm / "squeue.out").write_text(squeue_row("77", "RUNNING", u=owner, Z="/w"))
     (slurm / "squeue").write_text(

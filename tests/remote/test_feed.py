@@ -1,4 +1,4 @@
-"""What runs write comes by itself, over a real sshd: soon, once, and again after the link broke."""
+"""The output of runs arrives over a real sshd: quickly, once, and again after a broken link."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Side:
         self.transport.fetch_changes([self.runs / RUN], follow=True)
 
     def comes(self, is_there: Callable[[], bool]) -> None:
-        """Follow until something is there."""
+        """Follow until the condition holds."""
 
         def comes() -> bool:
             if not is_there():
@@ -79,7 +79,7 @@ class Side:
         until(comes, lambda: str(self.here()))
 
     def another(self) -> SshTransport:
-        """Another hpcrun, with the same mirror."""
+        """Return another hpcrun process with the same mirror."""
         connection = open_connection(SshSettings(host="link"), NO_PROMPTS)
         self.laptop.connections.append(connection)
         return SshTransport({}, connection=connection, mirror=self.runs, runs_dir="~/runs")
@@ -113,7 +113,7 @@ def side(site: Laptop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 
 @pytest.mark.slow
-def test_what_is_written_comes(side: Side) -> None:
+def test_written_output_arrives(side: Side) -> None:
     side.write("one\n")
     side.comes(lambda: side.here() == b"one\n")
     for number in range(5):
@@ -127,8 +127,8 @@ def test_what_is_written_comes(side: Side) -> None:
 
 
 @pytest.mark.slow
-def test_a_file_that_changes_is_read_again_and_no_other(side: Side) -> None:
-    """Truncated, rotated, begun again by a requeue; and each line once."""
+def test_only_replaced_files_are_read_again(side: Side) -> None:
+    """Truncated, rotated, or restarted by a requeue; each line is shown once."""
     tail = Tail()
     seen: list[bytes | None] = []
 
@@ -152,8 +152,8 @@ def test_a_file_that_changes_is_read_again_and_no_other(side: Side) -> None:
 
 
 @pytest.mark.slow
-def test_a_link_that_breaks(side: Side) -> None:
-    """It is told once, and all that was written meanwhile comes, once."""
+def test_broken_link_is_reported_once_and_loses_no_output(side: Side) -> None:
+    """All output written meanwhile arrives, once."""
     side.write("one\n")
     side.comes(lambda: side.here() == b"one\n")
     side.link.cut()
@@ -175,8 +175,8 @@ def test_a_link_that_breaks(side: Side) -> None:
 
 
 @pytest.mark.slow
-def test_a_server_that_lets_nobody_in_any_more(side: Side) -> None:
-    """A refused login is not tried again: that is told, each time."""
+def test_refused_login_is_reported_and_not_retried(side: Side) -> None:
+    """The refusal is reported each time."""
     side.write("one\n")
     side.comes(lambda: side.here() == b"one\n")
     (server,) = side.laptop.servers
@@ -205,7 +205,7 @@ def test_a_server_that_lets_nobody_in_any_more(side: Side) -> None:
 
 
 @pytest.mark.slow
-def test_what_lies_here_may_go_at_any_time(side: Side) -> None:
+def test_mirror_may_be_removed_at_any_time(side: Side) -> None:
     side.write("one\n")
     side.comes(lambda: side.here() == b"one\n")
     shutil.rmtree(side.runs / RUN)
@@ -220,8 +220,8 @@ def test_what_lies_here_may_go_at_any_time(side: Side) -> None:
 
 
 @pytest.mark.slow
-def test_two_hpcruns_have_one_mirror(side: Side) -> None:
-    """What both bring is shown once to who reads it; also where the log is new to both."""
+def test_two_processes_share_one_mirror(side: Side) -> None:
+    """Data fetched by both is shown once, even if the log is new to both."""
     other, tail = side.another(), Tail()
     seen: list[bytes | None] = []
     path = side.runs / RUN / LOG
@@ -250,8 +250,8 @@ def test_two_hpcruns_have_one_mirror(side: Side) -> None:
 
 
 @pytest.mark.slow
-def test_who_asks_while_it_follows_has_all(side: Side) -> None:
-    """Without a trip of its own: it waits for what comes."""
+def test_fetch_during_following_waits_for_all_output(side: Side) -> None:
+    """It waits for the feed instead of a separate round trip."""
     side.write("one\n")
     side.follow()
     for number in range(3):
@@ -264,8 +264,8 @@ def test_who_asks_while_it_follows_has_all(side: Side) -> None:
 
 
 @pytest.mark.slow
-def test_a_server_that_allows_one_session(side: Side) -> None:
-    """What is new comes by trips as soon as another script needs the session."""
+def test_feed_falls_back_to_round_trips_with_one_session(side: Side) -> None:
+    """Output is fetched by round trips as soon as another script needs the session."""
     (server,) = side.laptop.servers
     server.stop()
     server.options.append("MaxSessions 1")
@@ -284,9 +284,7 @@ def test_a_server_that_allows_one_session(side: Side) -> None:
 
 
 @pytest.mark.slow
-def test_whom_nobody_follows_is_followed_no_more(
-    side: Side, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_feed_stops_without_followers(side: Side, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed, "_FORGOTTEN", 0.6)
     side.write("one\n")
     side.comes(lambda: side.here() == b"one\n")
@@ -299,10 +297,10 @@ def test_whom_nobody_follows_is_followed_no_more(
 
 
 @pytest.mark.slow
-def test_a_hole_is_no_log_where_the_link_breaks_while_it_is_filled(
+def test_hole_left_by_a_broken_link_is_not_read_as_zeros(
     side: Side, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What has not come yet is not taken for zeros."""
+    """Missing data is never treated as zeros."""
     text = os.urandom(6 << 20).hex().encode()
     side.write(text)
     other = side.another()

@@ -1,4 +1,4 @@
-"""The names of hosts that may reach a shell: those that OpenSSH takes."""
+"""Host names that may reach a shell: those that OpenSSH accepts."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ BAD = [
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_a_host_that_openssh_takes_is_taken(name: str) -> None:
+def test_host_names_accepted_by_openssh_are_accepted(name: str) -> None:
     assert re.search(SSH_HOST, name)
     assert subprocess.run(["ssh", "-G", "--", name], capture_output=True).returncode == 0
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_host_with_characters_of_a_shell_is_refused(name: str) -> None:
+def test_host_names_with_shell_characters_are_refused(name: str) -> None:
     assert not re.search(SSH_HOST, name)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ssh", ["paramiko", "openssh"])
 @pytest.mark.parametrize("how", ["host", "transfer_host", "--host"])
-def test_no_part_of_a_hosts_name_is_run(
+def test_no_part_of_a_host_name_is_executed(
     tmp_path: Path, clean_environ: dict[str, str], ssh: str, how: str
 ) -> None:
-    """By an older ssh, and by hpcrun itself where there is none: ProxyCommand is run by a shell."""
+    """An older ssh, or hpcrun without ssh, runs ProxyCommand in a shell."""
     hpcrun = Caller(tmp_path, clean_environ)
     sign = tmp_path / "sign"
     config = Path(hpcrun.environ["HOME"]) / ".ssh" / "config"

@@ -1,4 +1,4 @@
-"""What must not leak, and what a cluster says that must not come in."""
+"""Secrets that must not leak, and cluster output that must not take effect."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SECRET = "hf_Zq83kfLw0Pn2'x"
 
 
 def typed(desk: Desk, answers: dict[str, str], *words: str) -> str:
-    """Call hpcrun on a terminal, answer what it asks, and return all that was shown."""
+    """Call hpcrun on a terminal, answer its prompts, and return everything shown."""
     process, terminal = desk.hpcrun.on_terminal(
         sys.executable, "-c", ON_TERMINAL, *words, env={"SSH_ASKPASS_REQUIRE": "never"}
     )
@@ -47,12 +47,12 @@ os.execv(sys.executable, [sys.executable, "-m", "hpcrun", *sys.argv[1:]])
 
 
 def leaks(folder: Path, *secrets: str) -> list[str]:
-    """List the files that have a secret in them, as it is or as base64 has it."""
+    """List the files that contain a secret, in plain text or base64."""
     found = []
     for path in folder.rglob("*"):
         if path.is_file() and not path.is_symlink():
             data = path.read_bytes()
-            # A word of base64 that has text in it has it at one of three places.
+            # Base64 of a text depends on its offset, of which there are three.
             data += b"".join(map(decoded, re.findall(rb"[A-Za-z0-9+/]{16,}", data)))
             if any(secret.encode() in data for secret in secrets):
                 found.append(str(path.relative_to(folder)))
@@ -65,8 +65,8 @@ def decoded(word: bytes) -> bytes:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["paramiko", pytest.param("openssh", marks=pytest.mark.thorough)])
-def test_no_passphrase_and_no_secret_is_left_anywhere(desk: Desk, tmp_path: Path, way: str) -> None:
-    """In files, records, logs, what --verbose shows, and lists of processes, here and there."""
+def test_passphrases_and_secrets_leave_no_traces(desk: Desk, tmp_path: Path, way: str) -> None:
+    """Checks files, records, logs, --verbose output and process lists on both sides."""
     key = desk.laptop.make_key("locked", PASSPHRASE)
     (desk.server.folder / "authorized_keys").write_text(Path(f"{key}.pub").read_text())
     config = desk.laptop.ssh / "config"
@@ -99,8 +99,8 @@ def test_no_passphrase_and_no_secret_is_left_anywhere(desk: Desk, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_no_password_and_no_code_is_left_anywhere(desk: Desk, tmp_path: Path) -> None:
-    """Nor does the server's question command the terminal; and each command asks once."""
+def test_passwords_and_codes_leave_no_traces(desk: Desk, tmp_path: Path) -> None:
+    """The server's prompt cannot control the terminal, and each command prompts once."""
     profile = desk.hpcrun.project / "hpcrun.yaml"
     profile.write_text(profile.read_text().replace("host: far", "host: asks"))
     with askers(desk.laptop) as start:
@@ -116,14 +116,14 @@ def test_no_password_and_no_code_is_left_anywhere(desk: Desk, tmp_path: Path) ->
         shown += typed(desk, asked, "logs", "1") + typed(desk, asked, "status")
     assert server.given == [PASSWORD, CODE] * 4 and desk.queue() == [str(run)]
     assert "step 1 loss 2.5" in shown and "RUNNING" in shown
-    # A code is shown as it is typed where the server says so.
+    # The typed code is echoed if the server requests it.
     assert PASSWORD not in shown and "Site" in shown
     assert leaks(tmp_path, PASSWORD, CODE) == []
 
 
 @pytest.mark.slow
-def test_what_the_cluster_says_commands_no_terminal(desk: Desk) -> None:
-    """Banners, refusals, and what its commands print: it is written out, and has an end."""
+def test_cluster_output_cannot_control_the_terminal(desk: Desk) -> None:
+    """Banners, refusals and command output are escaped and limited."""
     escape = r"\033]0;owned\007\033[2J\302\233"
     squeue, sbatch = (desk.home.parent / "slurm" / name for name in ("squeue", "sbatch"))
     was = squeue.read_text()
@@ -148,8 +148,8 @@ def test_what_the_cluster_says_commands_no_terminal(desk: Desk) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("program", ["id", "stat", "env"])
-def test_programs_there_that_print_no_numbers(desk: Desk, program: str) -> None:
-    """Nothing is known then, and nothing breaks."""
+def test_remote_programs_printing_invalid_numbers_are_harmless(desk: Desk, program: str) -> None:
+    """The values are unknown, and nothing fails."""
     tool = desk.home.parent / "slurm" / program
     tool.write_text("#!/bin/bash\necho 9² ² ² ² ² x\n")
     tool.chmod(0o755)
@@ -158,7 +158,7 @@ def test_programs_there_that_print_no_numbers(desk: Desk, program: str) -> None:
 
 
 @pytest.mark.parametrize("code", [b"x.", b"\xb2.", b"7", b"1" * 5000])
-def test_an_exit_code_that_is_none(code: bytes) -> None:
+def test_malformed_exit_code_is_handled(code: bytes) -> None:
     marked = connection._Marked(b"M", None)
     marked.take(b"M<M>" + code)
     marked.take(b"7" * 5000)
@@ -166,7 +166,7 @@ def test_an_exit_code_that_is_none(code: bytes) -> None:
 
 
 @pytest.mark.slow
-def test_an_answer_without_an_end(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_reply_is_truncated(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "MOST_OUTPUT", 1 << 20)
     run = desk.submit()
     (desk.home.parent / "slurm" / "squeue").write_text("#!/bin/bash\ncat /dev/zero\n")

@@ -1,4 +1,4 @@
-"""The local transport: what comes back, and what is raised."""
+"""The local transport: results and errors."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from tests.remote.scripted import ScriptedTransport
 ENV = {"PATH": "/usr/bin:/bin", "NAME": "value"}
 
 
-def test_a_command_and_all_that_it_says(tmp_path: Path) -> None:
+def test_local_command_returns_all_output(tmp_path: Path) -> None:
     script = 'echo "$NAME $PWD"; echo wrong >&2; cat; exit 3'
     result = LocalTransport(ENV).run(["sh", "-c", script], cwd=str(tmp_path))
     assert result == Result(["sh", "-c", script], 3, f"value {tmp_path}\n", "wrong\n")
 
 
-def test_folders_are_removed_from_a_disk_that_has_no_room(
+def test_folders_are_removed_from_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A quota that is reached is why they are removed: nothing may be made for it."""
+    """Removal must not create files, because a reached quota is the reason for it."""
     runs = [tmp_path / name for name in ("one", "two", "gone")]
     for run in runs[:2]:
         (run / "logs").mkdir(parents=True)
@@ -39,19 +39,19 @@ def test_folders_are_removed_from_a_disk_that_has_no_room(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_environment_replaces_the_transports() -> None:
+def test_given_environment_replaces_that_of_the_transport() -> None:
     transport = LocalTransport(ENV)
     given = {"PATH": ENV["PATH"], "OTHER": "\udcff"}
     result = transport.run(["sh", "-c", 'printf %s "${NAME-unset}$OTHER"'], env=given)
     assert result.stdout == "unset\udcff"
 
 
-def test_words_are_no_shell() -> None:
+def test_arguments_are_not_interpreted_by_a_shell() -> None:
     result = LocalTransport(ENV).run(["printf", "%s|", "a b", "$(id)", "'"])
     assert result.stdout == "a b|$(id)|'|"
 
 
-def test_no_such_command() -> None:
+def test_missing_command_is_reported() -> None:
     with pytest.raises(OutOfReach) as caught:
         LocalTransport(ENV).run(["no-such-command"])
     assert caught.value.message == "no-such-command: command not found"
@@ -62,9 +62,7 @@ def test_no_such_command() -> None:
 @pytest.mark.parametrize(
     ("number", "fix"), [(errno.EAGAIN, "ulimit -u"), (errno.ENOMEM, "ulimit -v"), (errno.EPERM, "")]
 )
-def test_a_machine_that_starts_no_more_processes(
-    number: int, fix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_process_limit_is_reported(number: int, fix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*args: object, **options: object) -> NoReturn:
         raise OSError(number, "not now")
 
@@ -74,18 +72,18 @@ def test_a_machine_that_starts_no_more_processes(
     assert fix in caught.value.fix and not caught.value.maybe_done
 
 
-def test_no_such_folder() -> None:
+def test_missing_working_folder_is_reported() -> None:
     with pytest.raises(HpcrunError, match="/no/such/folder: no such folder"):
         LocalTransport(ENV).run(["true"], cwd="/no/such/folder")
 
 
-def test_no_answer_in_time() -> None:
+def test_command_timeout_is_reported() -> None:
     with pytest.raises(OutOfReach, match="sleep gave no answer") as caught:
         LocalTransport(ENV).run(["sleep", "60"], timeout=0.1)
     assert caught.value.maybe_done
 
 
-def test_folders_lie_where_the_cluster_is(tmp_path: Path) -> None:
+def test_local_folders_are_submitted_in_place(tmp_path: Path) -> None:
     transport: Transport = LocalTransport(ENV)
     first, second = tmp_path / "one", tmp_path / "two"
     for folder in (first, second):
@@ -106,7 +104,7 @@ def test_folders_lie_where_the_cluster_is(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_scripted_answer_may_be_a_function_or_an_error() -> None:
+def test_scripted_reply_may_be_a_function_or_an_error() -> None:
     transport = ScriptedTransport(
         {
             "fixed": (1, "out", "err"),

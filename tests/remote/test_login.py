@@ -1,4 +1,4 @@
-"""Who is let in: keys, agents, passphrases, passwords and codes; and what is refused."""
+"""Authentication: keys, agents, passphrases, passwords and codes; and refusals."""
 
 from __future__ import annotations
 
@@ -52,18 +52,18 @@ def laptop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Laptop]:
 
 
 def let_in(laptop: Laptop, key: Path) -> None:
-    """Put a key into the server's authorized_keys."""
+    """Add a key to the server's authorized_keys."""
     (laptop.servers[0].folder / "authorized_keys").write_text(Path(f"{key}.pub").read_text())
 
 
 def only(laptop: Laptop, text: str) -> None:
-    """Configure the keys that are tried."""
+    """Configure the keys to try."""
     usual = laptop.usual().replace(f"  IdentityFile {laptop.ssh}/id\n", text)
     laptop.configure(usual)
 
 
 @pytest.mark.parametrize("kind", ["ed25519", "rsa", "ecdsa"])
-def test_a_key_with_a_passphrase(laptop: Laptop, kind: str) -> None:
+def test_key_with_a_passphrase_is_accepted(laptop: Laptop, kind: str) -> None:
     key = laptop.make_key("locked", "open sesame", kind)
     let_in(laptop, key)
     only(laptop, f"  IdentityFile {key}\n")
@@ -76,7 +76,7 @@ def test_a_key_with_a_passphrase(laptop: Laptop, kind: str) -> None:
     assert "sesame" not in "".join(user.told)
 
 
-def test_an_agent_by_its_socket_and_with_identities_only(
+def test_agent_key_is_used_with_identities_only(
     laptop: Laptop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key, others = laptop.make_key("agents"), [laptop.make_key(f"other{n}") for n in range(7)]
@@ -110,8 +110,8 @@ def test_an_agent_by_its_socket_and_with_identities_only(
         agent.wait()
 
 
-def test_a_key_that_its_agent_does_not_give(laptop: Laptop) -> None:
-    """The user has declined it: the next one is tried."""
+def test_key_declined_by_the_agent_is_skipped(laptop: Laptop) -> None:
+    """After the user declined its use, the next key is tried."""
     key, sock = laptop.make_key("confirmed"), laptop.home / "agent"
     env = {**os.environ, "SSH_AUTH_SOCK": str(sock), "SSH_ASKPASS": "/bin/false"}
     argv = ["ssh-agent", "-D", "-a", str(sock)]
@@ -130,7 +130,7 @@ def test_a_key_that_its_agent_does_not_give(laptop: Laptop) -> None:
         agent.wait()
 
 
-def test_a_certificate_of_the_user(laptop: Laptop) -> None:
+def test_user_certificate_is_accepted(laptop: Laptop) -> None:
     authority, key = laptop.make_key("ca"), laptop.make_key("mine")
     sign = ["ssh-keygen", "-q", "-s", str(authority), "-I", "me", "-n", "root", f"{key}.pub"]
     subprocess.run(sign, check=True)
@@ -146,7 +146,7 @@ def test_a_certificate_of_the_user(laptop: Laptop) -> None:
     assert connect(laptop).run("exit 8").exit_code == 8
 
 
-def test_a_refused_key_is_not_tried_again(laptop: Laptop) -> None:
+def test_refused_key_is_not_tried_again(laptop: Laptop) -> None:
     key = laptop.make_key("other")
     only(laptop, f"  IdentityFile {key}\n")
     far = connect(laptop)
@@ -174,7 +174,7 @@ def asking(laptop: Laptop) -> Iterator[Callable[..., Questioner]]:
         yield start
 
 
-def test_a_password_is_asked_for_once(asking: Any) -> None:
+def test_password_is_prompted_once(asking: Any) -> None:
     server, user = asking("password"), Answers("swordfish")
     far = open_connection(SshSettings(host="asks"), user)
     assert far.run("echo in") == Reply(0, b"in\n", "")
@@ -191,7 +191,7 @@ def test_a_password_is_asked_for_once(asking: Any) -> None:
 @pytest.mark.parametrize(
     "names, tried",
     [
-        # A server that allows keys does not say what else it allows; "none" finds out.
+        # A server that allows keys does not list other methods; the method "none" reveals them.
         (["IdentityFile id"], ["key", "none"]),
         (["IdentityFile id", "IdentityFile more"], ["none", "key", "certificate", "key"]),
         (
@@ -201,7 +201,7 @@ def test_a_password_is_asked_for_once(asking: Any) -> None:
     ],
 )
 def test_refused_keys_are_offered_once(asking: Any, laptop: Laptop, names: Any, tried: Any) -> None:
-    """Servers count: what is refused leaves fewer tries for a password."""
+    """Servers limit attempts, so refused keys leave fewer for a password."""
     laptop.make_key("more")
     id_, more = laptop.ssh / "id", laptop.ssh / "more.pub"
     subprocess.run(["ssh-keygen", "-q", "-s", id_, "-I", "me", "-n", "root", more], check=True)
@@ -218,7 +218,7 @@ def test_refused_keys_are_offered_once(asking: Any, laptop: Laptop, names: Any, 
     assert server.given == ["swordfish"]
 
 
-def test_a_key_and_then_questions(asking: Any) -> None:
+def test_key_followed_by_prompts_is_accepted(asking: Any) -> None:
     server, user = asking("publickey"), Answers("swordfish", "123456")
     far = open_connection(SshSettings(host="asks"), user)
     assert far.run("exit 3").exit_code == 3
@@ -232,7 +232,7 @@ def test_a_key_and_then_questions(asking: Any) -> None:
 
 
 @pytest.mark.parametrize("method", ["password", "keyboard-interactive,password"])
-def test_a_wrong_answer_ends_it(asking: Any, method: str) -> None:
+def test_wrong_password_ends_the_login(asking: Any, method: str) -> None:
     server, user = asking(method), Answers("guess", "000000", "again", "again")
     far = open_connection(SshSettings(host="asks"), user)
     for _ in range(2):
@@ -244,7 +244,7 @@ def test_a_wrong_answer_ends_it(asking: Any, method: str) -> None:
     far.close()
 
 
-def test_questions_on_a_terminal_are_not_shown(laptop: Laptop) -> None:
+def test_secrets_typed_on_a_terminal_are_not_echoed(laptop: Laptop) -> None:
     key = laptop.make_key("locked", "open sesame")
     let_in(laptop, key)
     only(laptop, f"  IdentityFile {key}\n")
@@ -255,7 +255,7 @@ def test_questions_on_a_terminal_are_not_shown(laptop: Laptop) -> None:
         "far = open_connection(SshSettings(host='far'), TerminalPrompts(is_verbose=True))\n"
         "print(far.run('echo in; exit 5'))\n"
     )
-    # Without a terminal nobody is asked.
+    # Without a terminal there is no prompt.
     argv = [sys.executable, "-c", program]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, start_new_session=True)
     assert "cannot prompt: no terminal" in done.stderr
@@ -279,7 +279,7 @@ def test_questions_on_a_terminal_are_not_shown(laptop: Laptop) -> None:
     assert b"sesame" not in shown
 
 
-# ------------------------------------------------------------------ a link that breaks
+# ------------------------------------------------------------------ broken links
 
 
 class Cutter:
@@ -329,7 +329,7 @@ class Cutter:
 
 
 @pytest.mark.parametrize("way", ["paramiko", pytest.param("openssh", marks=pytest.mark.thorough)])
-def test_a_link_that_is_cut_anywhere(laptop: Laptop, tmp_path: Path, way: Any) -> None:
+def test_link_cut_at_any_point_is_reported(laptop: Laptop, tmp_path: Path, way: Any) -> None:
     cutter = Cutter(laptop.servers[0].port)
     key = laptop.servers[0].host_key
     with (laptop.ssh / "known_hosts").open("a") as known:
@@ -362,7 +362,7 @@ def test_a_link_that_is_cut_anywhere(laptop: Laptop, tmp_path: Path, way: Any) -
         time.sleep(0.1)
         verdicts.add((mark.exists(), caught.value.maybe_done))
     cutter.close()
-    # Never done where it is called impossible.
+    # An operation reported as impossible was not executed.
     assert (True, False) not in verdicts
     assert {(False, False), (True, True)} <= verdicts
 
@@ -401,7 +401,7 @@ def test_silent_connection_is_aborted(laptop: Laptop) -> None:
 # ------------------------------------------------------------------ the system's ssh
 
 
-def test_one_master_for_all_commands(laptop: Laptop) -> None:
+def test_all_commands_share_one_master(laptop: Laptop) -> None:
     settings = SshSettings(host="far", ssh="openssh")
     for code in (3, 4):
         far = open_connection(settings, Nobody())
@@ -423,13 +423,13 @@ def test_one_master_for_all_commands(laptop: Laptop) -> None:
 
 
 def _listens(control: Path) -> bool:
-    """Whether anybody does: of a process that ends the sockets go last."""
+    """Return True if a process listens; sockets close last when a process ends."""
     with socket.socket(socket.AF_UNIX) as probe:
         return probe.connect_ex(str(control)) == 0
 
 
-def test_a_master_that_was_killed(laptop: Laptop) -> None:
-    """Its socket stays behind, and must not keep a new one from being found."""
+def test_killed_master_is_replaced(laptop: Laptop) -> None:
+    """Its leftover socket must not block a new master."""
     far = open_connection(SshSettings(host="far", ssh="openssh"), Nobody())
     far.run("true")
     (control,) = (laptop.runtime / "hpcrun").iterdir()
@@ -449,7 +449,7 @@ def test_a_master_that_was_killed(laptop: Laptop) -> None:
     assert laptop.servers[0].log.count("Accepted publickey") == 2
 
 
-def test_the_systems_ssh_refuses_as_well(laptop: Laptop) -> None:
+def test_refusals_of_the_system_ssh_are_reported(laptop: Laptop) -> None:
     shown = subprocess.run(
         ["ssh-keygen", "-l", "-f", str(laptop.servers[0].folder / "host_key.pub")],
         capture_output=True, text=True, check=True,
@@ -475,7 +475,7 @@ def test_the_systems_ssh_refuses_as_well(laptop: Laptop) -> None:
     assert not caught.value.is_final
 
 
-def test_the_folder_of_masters_is_the_users_alone(laptop: Laptop) -> None:
+def test_control_folder_accessible_to_others_is_refused(laptop: Laptop) -> None:
     (laptop.runtime / "hpcrun").mkdir(mode=0o755)
     with pytest.raises(OutOfReach, match="not a folder of yours alone"):
         runtime_folder()
@@ -499,7 +499,7 @@ def call(laptop: Laptop, profile: str, *words: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-def test_hpcrun_connect(laptop: Laptop) -> None:
+def test_connect_reports_the_cluster(laptop: Laptop) -> None:
     tools = laptop.home / "slurm"
     tools.mkdir()
     (tools / "sbatch").write_text("#!/bin/sh\necho slurm 24.11.5\n")
@@ -525,7 +525,7 @@ def test_hpcrun_connect(laptop: Laptop) -> None:
 
 
 @pytest.mark.parametrize("words", ["status 4242", "connect"])
-def test_verbs_without_a_way_there_end_with_4(laptop: Laptop, words: str) -> None:
+def test_commands_without_a_connection_exit_with_4(laptop: Laptop, words: str) -> None:
     (laptop.ssh / "known_hosts").write_text("")
     code, _, err = call(laptop, "host: far\n", *words.split())
     assert code == 4

@@ -1,4 +1,4 @@
-"""The output of jobs that hpcrun did not submit, on a cluster elsewhere."""
+"""The output of jobs that were not submitted by hpcrun, on a remote cluster."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def other(desk: Desk) -> Iterator[Other]:
 
 
 @pytest.mark.slow
-def test_outputs_are_read_on_the_cluster_and_not_here(other: Other) -> None:
+def test_outputs_are_read_on_the_cluster(other: Other) -> None:
     other.out.write_text(STEPS)
     (other.scratch / "9.err").write_text("KeyError: 'lr'\n")
     code, out, err = other.call("logs", "9")
@@ -105,7 +105,7 @@ def test_outputs_are_read_on_the_cluster_and_not_here(other: Other) -> None:
 
 
 @pytest.mark.slow
-def test_what_an_output_has_grown_by_comes(other: Other) -> None:
+def test_growth_of_an_output_is_fetched(other: Other) -> None:
     big = "".join(f"step={n} loss={1 / n:.6f}\n" for n in range(1, 60_000))
     other.out.write_text(big)
     assert other.call("logs", "9", "--lines", "1")[1].endswith(big.splitlines()[-1] + "\n")
@@ -120,9 +120,7 @@ def test_what_an_output_has_grown_by_comes(other: Other) -> None:
 @pytest.mark.parametrize(
     "words", [("logs", "9"), ("parse", "9"), ("why", "9"), ("logs", "9", "--err")]
 )
-def test_an_output_that_is_not_there_is_not_taken_from_here(
-    other: Other, words: tuple[str, ...]
-) -> None:
+def test_missing_remote_output_is_not_read_locally(other: Other, words: tuple[str, ...]) -> None:
     other.set("FAILED")
     code, out, err = other.call(*words)
     if words[0] == "parse":
@@ -133,7 +131,7 @@ def test_an_output_that_is_not_there_is_not_taken_from_here(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["9-%N.out", "9-%5j.out", "o%N/%t.out"])
-def test_names_that_a_node_fills_are_not_looked_for_here(other: Other, name: str) -> None:
+def test_output_names_with_node_patterns_are_not_read_locally(other: Other, name: str) -> None:
     other.set("RUNNING", out=name, err=name)
     (other.scratch / "9-n1.out").write_text(STEPS)
     _, out, err = other.call("logs", "9")
@@ -142,7 +140,7 @@ def test_names_that_a_node_fills_are_not_looked_for_here(other: Other, name: str
 
 @pytest.mark.slow
 @pytest.mark.parametrize("verb", ["logs", "parse"])
-def test_an_output_is_followed_to_its_last_line(other: Other, verb: str) -> None:
+def test_output_is_followed_to_its_last_line(other: Other, verb: str) -> None:
     other.out.write_text("step=0 loss=9\n")
     process = other.start(verb, "-f", "9", *(["--json"] if verb == "parse" else []))
     time.sleep(3)
@@ -164,15 +162,15 @@ def test_an_output_is_followed_to_its_last_line(other: Other, verb: str) -> None
 
 
 @pytest.mark.slow
-def test_a_wide_status_and_top_read_no_output_from_here(other: Other) -> None:
+def test_wide_status_and_top_read_no_local_output(other: Other) -> None:
     other.out.write_text(STEPS)
     code, out, err = other.call("top", "--json")
     (job,) = json.loads(out)["jobs"]
     assert code == 0 and job["step"] == 4, (out, err)
 
 
-def test_an_output_that_may_not_be_read_is_named(tmp_path: Path) -> None:
-    """Root reads everything: another user is asked."""
+def test_unreadable_output_is_named(tmp_path: Path) -> None:
+    """Runs as another user, because root can read everything."""
     require_root()
     outputs = Outputs(tmp_path / "copies")
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:

@@ -1,4 +1,4 @@
-"""Queries about the cluster's host: the same answers on this machine and over SSH."""
+"""Queries about the cluster's host have the same results locally and over SSH."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_several_queries_are_answered_together(side: Side, tmp_path: Path) -> No
     assert list(side.transport.run_queries([])) == []
 
 
-def test_path_states(query: Callable[[Query[Any]], PathState], tmp_path: Path) -> None:
+def test_path_states_are_probed(query: Callable[[Query[Any]], PathState], tmp_path: Path) -> None:
     file, folder = tmp_path / "file", tmp_path / "folder"
     file.touch(0o644)
     folder.mkdir()
@@ -75,7 +75,9 @@ def test_path_states(query: Callable[[Query[Any]], PathState], tmp_path: Path) -
     assert query(PathProbe("/no-such-file-system/data")) == PathState(is_known=False)
 
 
-def test_folder_states(query: Callable[[Query[Any]], FolderState], tmp_path: Path) -> None:
+def test_folder_states_are_probed(
+    query: Callable[[Query[Any]], FolderState], tmp_path: Path
+) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     (tmp_path / "file").touch()
@@ -91,7 +93,7 @@ def test_folder_states(query: Callable[[Query[Any]], FolderState], tmp_path: Pat
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_own_files_are_read_and_those_of_others_are_not(
+def test_only_own_files_are_read(
     query: Callable[[Query[Any]], dict[str, str]], tmp_path: Path
 ) -> None:
     (tmp_path / "mine").write_text("text\n")
@@ -103,7 +105,7 @@ def test_own_files_are_read_and_those_of_others_are_not(
     assert query(ReadOwnFiles(str(tmp_path / "missing"))) == {}
 
 
-def test_the_host_fills_in_the_home(side: Side) -> None:
+def test_home_is_expanded_on_the_host(side: Side) -> None:
     answers = side.transport.run_queries([LoginEnvironment()])
     environ = answers[LoginEnvironment()]
     probe = FolderProbe("~", expands=True, writes=False)
@@ -111,7 +113,7 @@ def test_the_host_fills_in_the_home(side: Side) -> None:
         assert side.transport.run_queries([probe])[probe].at == Path(environ["HOME"])
 
 
-def test_a_command_has_its_input_environment_and_exit_code(
+def test_queried_command_gets_input_and_environment(
     query: Callable[[Query[Any]], Any],
 ) -> None:
     text = 'cat; echo "$A $PWD"; echo wrong >&2; exit 3'
@@ -122,7 +124,7 @@ def test_a_command_has_its_input_environment_and_exit_code(
 
 
 @pytest.mark.slow
-def test_a_command_without_an_answer_has_a_reason(
+def test_command_without_a_reply_has_a_reason(
     query: Callable[[Query[Any]], Any], tmp_path: Path
 ) -> None:
     hangs = script(tmp_path / "hangs", "sleep 600 & sleep 600")
@@ -132,7 +134,7 @@ def test_a_command_without_an_answer_has_a_reason(
     assert explain_no_answer(result) == "No such file or directory"
 
 
-def test_a_file_that_is_no_program_has_a_reason(tmp_path: Path) -> None:
+def test_non_executable_file_has_a_reason(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("x")
     (tmp_path / "text").chmod(0o755)
     command = RunCommand((str(tmp_path / "text"),))
@@ -140,7 +142,7 @@ def test_a_file_that_is_no_program_has_a_reason(tmp_path: Path) -> None:
     assert explain_no_answer(result) == "Exec format error"
 
 
-def test_an_answer_that_is_cut_off_is_out_of_reach() -> None:
+def test_truncated_reply_is_out_of_reach() -> None:
     queries = [UserId(), ReadFile("/x")]
     assert "mark=M " in query_script(queries, "M")
     whole = "1000\nM 0\n\nM\ntext\nM 0\n\nM\n"

@@ -1,4 +1,4 @@
-"""A new run of an earlier one on a cluster elsewhere: what it believes of the cluster's records."""
+"""Resubmission on a remote cluster, and how far the cluster's records are trusted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.remote.desk import Desk
 
 
 def finished(desk: Desk) -> Path:
-    """Submit a run that is over; return its folder there."""
+    """Submit a run that has ended; return its folder on the cluster."""
     run = desk.submit()
     desk.begin(run)
     desk.end(run)
@@ -52,7 +52,7 @@ CHANGES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", CHANGES)
-def test_records_that_the_cluster_has_changed_are_refused(desk: Desk, what: str) -> None:
+def test_records_modified_on_the_cluster_are_refused(desk: Desk, what: str) -> None:
     run = finished(desk)
     desk.hpcrun.environ["LAPTOP_TOKEN"] = "tok-1234567890"
     (desk.laptop.home / "cred.json").write_text('{"train_batch_size": 41777}')
@@ -60,7 +60,7 @@ def test_records_that_the_cluster_has_changed_are_refused(desk: Desk, what: str)
     done = desk.hpcrun("resubmit", "1", "--fresh", "--no-check")
     assert done.code == 2 and "on the cluster is not as it was submitted here" in done.err, done
     assert len(desk.queue()) == 1
-    # Nor by the path of the copy that is here.
+    # Nor by the path of the local copy.
     kept = next(desk.state.glob(f"*/runs/{run.name}/spec.yaml"))
     done = desk.hpcrun("submit", str(kept), "--no-check")
     assert (done.code, len(desk.queue())) == ((0, 2) if what in ("plan", "one blank") else (2, 1))
@@ -69,8 +69,8 @@ def test_records_that_the_cluster_has_changed_are_refused(desk: Desk, what: str)
 
 
 @pytest.mark.slow
-def test_a_run_that_was_submitted_elsewhere_gets_nothing_of_this_machine(desk: Desk) -> None:
-    """As from a second laptop, or after what was kept here was removed; its code is there."""
+def test_run_submitted_elsewhere_receives_no_local_files(desk: Desk) -> None:
+    """For a second laptop, or after the loss of local state; the code is on the cluster."""
     desk.hpcrun.write("pkg/a.py", "first\n")
     (desk.hpcrun.project / "pkg" / "b.py").symlink_to("a.py")
     desk.hpcrun.write("job.yaml", (desk.hpcrun.project / "job.yaml").read_text() + "secrets: [T]\n")
@@ -91,7 +91,7 @@ def test_a_run_that_was_submitted_elsewhere_gets_nothing_of_this_machine(desk: D
 
 
 @pytest.mark.slow
-def test_code_that_is_gone_there_too_is_an_error(desk: Desk) -> None:
+def test_code_missing_on_both_sides_is_an_error(desk: Desk) -> None:
     run = finished(desk)
     shutil.rmtree(desk.state)
     shutil.rmtree(run / "code")
@@ -103,7 +103,7 @@ def test_code_that_is_gone_there_too_is_an_error(desk: Desk) -> None:
     ("name", "link"),
     [("../out", ""), ("/out", ""), ("a/../../out", ""), ("link/out", "link"), ("link", "link")],
 )
-def test_code_that_comes_stays_in_its_folder(tmp_path: Path, name: str, link: str) -> None:
+def test_fetched_code_cannot_escape_its_folder(tmp_path: Path, name: str, link: str) -> None:
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w") as tar:
         if link:
@@ -121,7 +121,7 @@ def test_code_that_comes_stays_in_its_folder(tmp_path: Path, name: str, link: st
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["config_file", "templates"])
-def test_no_link_out_of_the_project_is_read_into_what_is_sent(desk: Desk, how: str) -> None:
+def test_links_out_of_the_project_are_not_read_into_the_upload(desk: Desk, how: str) -> None:
     (desk.laptop.home / "cred.json").write_text('{"train_batch_size": 41777}')
     job = "script: train.py\nframework: deepspeed\nsetup: {python: /usr/bin/python3}\n"
     desk.hpcrun.write("train.py", "import deepspeed\n")

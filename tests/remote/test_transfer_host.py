@@ -1,4 +1,4 @@
-"""What a run has written comes from the host of transfers."""
+"""Run output is fetched from the transfer host."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.remote.sshd import servers
 
 
 @pytest.mark.slow
-def test_files_come_from_the_host_of_transfers(
+def test_files_are_fetched_from_the_transfer_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with servers(tmp_path, login=["SetEnv WHO=login"], dtn=["SetEnv WHO=dtn"]) as laptop:
@@ -35,10 +35,10 @@ def test_files_come_from_the_host_of_transfers(
 
 
 @pytest.mark.slow
-def test_code_goes_by_the_host_of_transfers(
+def test_code_is_uploaded_to_the_transfer_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And what is small by the login node, where sbatch runs, once. Both need one file system."""
+    """Small files go through the login node, where sbatch runs; both must share a file system."""
     log = tmp_path / "log"
     tar = '#!/bin/sh\necho $WHO >>"$LOG"\nexec /usr/bin/tar "$@"\n'
     options: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""Logs for the tests of diagnose: made of text, read as a log is."""
+"""Logs for the tests of failure diagnosis, created from text and read like real logs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STEPS = "".join(f"step {step} loss 2.{step}\n" for step in range(40))
 
 
 def traceback(error: str, prefix: str = "", at: str = "train.py") -> str:
-    """Write a traceback as Python prints it, with a prefix before each line."""
+    """Return a traceback as Python prints it, with a prefix on each line."""
     lines = [
         "Traceback (most recent call last):",
         f'  File "{at}", line 12, in <module>',
@@ -35,7 +35,7 @@ LINES = STEPS.count("\n")
 
 
 def read(text: str, name: str = "x.log", block: int = 1 << 20) -> LogFindings:
-    """Read a log's text in blocks of whole lines."""
+    """Read the text of a log in blocks of whole lines."""
     data = text.encode()
     reader = LogReader(name, len(data))
     rest = b""
@@ -52,7 +52,7 @@ def read(text: str, name: str = "x.log", block: int = 1 << 20) -> LogFindings:
 def judge(
     *texts: str, records: EndRecords | None = None, job: JobSettings | None = None
 ) -> Diagnosis:
-    """Say why a job with these logs failed."""
+    """Diagnose why a job with these logs failed."""
     logs = [read(text, f"{index}.log") for index, text in enumerate(texts)]
     return diagnose(
         FailureEvidence(logs=logs, records=records or EndRecords(), job=job or JobSettings())
@@ -60,6 +60,6 @@ def judge(
 
 
 def told(*texts: str, records: EndRecords | None = None) -> tuple[str, str, int | None, int | None]:
-    """Give id, class, line and rank of what is found."""
+    """Return id, class, line and rank of the cause."""
     cause = judge(*texts, records=records).cause
     return (cause.id, cause.cls, cause.line, cause.rank) if cause else ("", "", None, None)

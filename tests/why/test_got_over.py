@@ -1,4 +1,4 @@
-"""What of a log ended nothing: caught, taken back, of another launch; and whose the rest is."""
+"""Errors that ended nothing: caught, retracted, or part of another launch."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from hpcrun.why.rules import BY_ID
 from tests.why.logs import CHILD, OOM, STEPS, judge, told, traceback
 
 
-def test_a_thread_that_ends_is_no_cause_where_the_training_goes_on() -> None:
+def test_exception_in_thread_is_no_cause_if_training_continues() -> None:
     error = traceback("ValueError: no").replace("in <module>", "in run")
     text = f"Exception in thread Thread-2:\n{error}"
     assert told(text)[0] == "code_error"
     assert told(f"{text}step 1 loss 2.0\nstep 2 loss 2.0\n")[0] == ""
 
 
-def test_a_traceback_that_a_logger_writes_is_no_cause_where_the_training_goes_on() -> None:
+def test_logged_traceback_is_no_cause_if_training_continues() -> None:
     error = traceback("ValueError: no", at="data.py").replace("in <module>", "in load")
     logged = f"2026-11-20 08:00:00 ERROR {error}"
     assert told(logged)[:3] == ("code_error", "code_error", 4)
@@ -27,13 +27,13 @@ def test_a_traceback_that_a_logger_writes_is_no_cause_where_the_training_goes_on
     assert told(f"2026-11-20 ERROR Task exception was never retrieved\nfuture: x\n{error}")[0] == ""
 
 
-def test_what_a_worker_prints_is_got_over_where_all_go_on() -> None:
+def test_worker_error_is_no_cause_if_all_ranks_continue() -> None:
     line = "[rank1]: ValueError: a question has no answer\n"
     assert told(line + "[rank0]: words\n" * 9)[0] == "code_error"
     assert told(line + "[rank0]: words\n" * 40)[0] == ""
 
 
-def test_what_workers_report_again_and_again_is_got_over() -> None:
+def test_repeated_worker_errors_are_no_cause() -> None:
     lines = "".join(f"(Worker pid=4) ValueError: question {n} has no answer\n" for n in range(30))
     assert told(lines[:90])[0] == "code_error"
     assert told(lines + STEPS + lines)[0] == ""
@@ -50,7 +50,7 @@ def test_what_workers_report_again_and_again_is_got_over() -> None:
         "| {} | 0.5 |",
     ],
 )
-def test_lines_of_other_kinds_show_that_a_program_goes_on(line: str) -> None:
+def test_other_output_after_an_error_shows_that_the_program_continued(line: str) -> None:
     after = "".join(f"{line.format(n)}\n" for n in range(120))
     error = traceback("ValueError: no")
     for begin in (error, error.replace("<module>", "load"), f"{OOM}\n"):
@@ -67,7 +67,7 @@ def test_lines_of_other_kinds_show_that_a_program_goes_on(line: str) -> None:
         "the page says: No space left on device\n",
     ],
 )
-def test_a_thousand_lines_show_that_something_goes_on(end: str) -> None:
+def test_a_thousand_lines_after_an_error_show_that_the_program_continued(end: str) -> None:
     after = [f"Error with {n}, confirm existence\n" for n in range(1200)]
     assert told(end + "".join(after))[0] == ""
     assert told(end + "".join(after[:800]))[2] == end.count("\n")
@@ -85,13 +85,13 @@ def test_a_thousand_lines_show_that_something_goes_on(end: str) -> None:
         "'model_{0}.pt' -> '/home/u/model_{0}.pt'",
     ],
 )
-def test_a_list_of_files_does_not(line: str) -> None:
+def test_file_list_after_an_error_does_not_show_progress(line: str) -> None:
     after = [f"{line.format(n)}\n" for n in range(60)]
     assert told(traceback(OOM) + "".join(after))[0] == "cuda_oom"
     assert told(traceback(OOM) + "saved ".join(["", *after]))[0] == ""
 
 
-def test_a_batch_scripts_own_end_says_nothing_of_its_program() -> None:
+def test_end_line_of_batch_script_does_not_show_progress() -> None:
     assert told(f"{OOM}\nDone\n")[0] == "cuda_oom"
     assert told(f"{OOM}\nstep 1 loss 2.0\nDone\n")[0] == told(f"{OOM}\nTraining done\n")[0] == ""
 
@@ -103,19 +103,19 @@ def test_a_batch_scripts_own_end_says_nothing_of_its_program() -> None:
         "I tensorflow/core/x.cc:210] This TensorFlow binary is optimized to use instructions",
     ],
 )
-def test_what_a_library_says_as_it_begins_is_of_another_launch(line: str) -> None:
+def test_startup_message_of_a_library_marks_another_launch(line: str) -> None:
     assert told(f"{traceback(OOM)}{line}\n")[0] == ""
     assert told(f"{traceback(OOM)}wandb: Run summary of TensorFlow\n")[0] == "cuda_oom"
 
 
-def test_no_program_goes_on_after_an_assertion_on_the_gpu() -> None:
+def test_gpu_assertion_always_ends_the_program() -> None:
     failed = "x.cu:3: f: block: [0,0,0], thread: [3,0,0] Assertion `t < n` failed.\n"
     bars = "Training:   0%|   | 2/9 [00:02<33, 1.19s/it]\nEpoch 1:   0%|   | 0/8 [00:02<?, ?it/s]\n"
     assert told(failed + bars)[0] == "device_assert"
     assert told(failed + STEPS)[0] == told(f"ValueError: no\n{bars}")[0] == ""
 
 
-def test_a_warning_of_python_is_of_another_launch() -> None:
+def test_python_warning_after_an_error_marks_another_launch() -> None:
     warned = "/env/x/numpy.py:22: RuntimeWarning: numpy.dtype size changed\n"
     assert told(traceback("ValueError: no") + warned)[0] == ""
     tracker = warned.replace("numpy.py", "resource_tracker.py")  # it outlives the program
@@ -123,7 +123,7 @@ def test_a_warning_of_python_is_of_another_launch() -> None:
     assert told(traceback("ValueError: no", "[rank1]: ") + warned)[0] == "code_error"
 
 
-def test_launches_lie_apart_by_the_lines_between_events() -> None:
+def test_launches_are_separated_by_lines_between_events() -> None:
     failed = "x.cu:3: f: block: [0,0,0], thread: [3,0,0] Assertion `t < n` failed.\n"
     ended = traceback("RuntimeError: CUDA error: device-side assert triggered")
     words = "a b\n" * 25
@@ -131,26 +131,26 @@ def test_launches_lie_apart_by_the_lines_between_events() -> None:
     assert told(f"{ended}{words}{failed * 32}")[2] == 30
 
 
-def test_the_code_that_ipython_shows_is_no_error() -> None:
+def test_source_lines_shown_by_ipython_are_no_errors() -> None:
     code = '--> 218     raise NotImplementedError("You need a GPU: No CUDA GPUs are available")\n'
     error = "RuntimeError: No CUDA GPUs are available\n"
     assert told(f"{code}{error}")[2] == 2
     assert told(f"{code[4:]}{error}")[2] == 1
 
 
-def test_a_shell_that_shows_what_it_does_takes_a_failure_back() -> None:
+def test_shell_trace_after_a_failed_command_shows_progress() -> None:
     failed = "+ cp x /app\ncp: cannot stat 'x': No such file or directory\n"
     assert told(f"{failed}+ true\nINFO: a file is made\n")[0] == ""
     assert told(f"{failed}+ truncate y\nINFO: a file is made\n")[0] == "shell_no_file"
 
 
 @pytest.mark.parametrize("line", ["    Shape: f32[{}]", "#{} main ()", "/lib/x.so [0x7f3a{:08x}]"])
-def test_lines_of_a_message_or_a_stack_do_not(line: str) -> None:
+def test_lines_of_a_message_or_stack_do_not_show_progress(line: str) -> None:
     after = "".join(f"{line.format(n)}\n" for n in range(120))
     assert told(traceback("ValueError: no") + after)[2] == 4
 
 
-def test_a_launch_begins_as_the_log_began() -> None:
+def test_repeated_first_line_of_the_log_marks_another_launch() -> None:
     banner = "08:00:00 Setting up the training script\n"
     text = f"{banner}{traceback('ValueError: no')}"
     assert told(text)[0] == "code_error"
@@ -160,7 +160,7 @@ def test_a_launch_begins_as_the_log_began() -> None:
     assert told(ruled)[2] == 6, "a line is no banner"
 
 
-def test_a_launch_begins_with_the_settings_that_the_log_began_with() -> None:
+def test_repeated_settings_block_marks_another_launch() -> None:
     heading = "\n===== Training Configuration =====\n"
     error = traceback("ValueError: no")
     text = f"nohup: ignoring input\n{heading}seed : {{}}\n{error}"
@@ -171,8 +171,8 @@ def test_a_launch_begins_with_the_settings_that_the_log_began_with() -> None:
     assert told(f"{text.replace(heading, results)}{results}seed : 4\n")[0] == "code_error"
 
 
-def test_after_the_only_process_of_a_launch_failed_the_next_one_is_cancelled() -> None:
-    """One program's processes have other numbers each."""
+def test_cancellation_after_a_failed_single_process_launch_is_the_cause() -> None:
+    """The processes of one program have different numbers."""
     text = f"Process Process-1:\n{traceback('ValueError: no').replace('<module>', 'run')}{{}}"
     text += "slurmstepd: error: *** STEP 1.0 ON n1 CANCELLED AT 2026-11-20T08:00:03 ***\n"
     steps = "".join(f"step {step} loss 2.{step}\n" for step in range(4)) + "words\n" * 20
@@ -181,7 +181,7 @@ def test_after_the_only_process_of_a_launch_failed_the_next_one_is_cancelled() -
     assert told(text.replace("Process-1", "Process-2").format(steps))[0] == "code_error"
 
 
-def test_a_launch_begins_as_launchers_do() -> None:
+def test_launcher_banner_marks_another_launch() -> None:
     ranks = "".join(traceback("ValueError: no", f"[rank{rank}]: ") for rank in (0, 1))
     plain = "Setting OMP_NUM_THREADS environment variable for each process to be 1 in default\n"
     for begin in (
@@ -193,7 +193,7 @@ def test_a_launch_begins_as_launchers_do() -> None:
     assert told(f"{ranks}*****\n{plain}ready\n")[0] != "", "an older one writes it at its end"
 
 
-def test_what_an_interrupted_rank_complains_about_is_no_cause() -> None:
+def test_errors_after_an_interrupt_are_no_cause() -> None:
     text = traceback("KeyboardInterrupt") + traceback("RuntimeError: no lock", "[rank1]: ")
     assert told(text)[:3] == ("ctrl_c", "cancelled", 4)
     other = traceback("RuntimeError: no lock", "[rank1]: ") + traceback("KeyboardInterrupt")
@@ -201,7 +201,7 @@ def test_what_an_interrupted_rank_complains_about_is_no_cause() -> None:
 
 
 @pytest.mark.parametrize("by", ["KeyboardInterrupt", "x.SignalException: Process 4 got signal: 1"])
-def test_in_a_chain_what_an_interrupted_program_complains_about_is_no_cause(by: str) -> None:
+def test_chained_errors_after_an_interrupt_are_no_cause(by: str) -> None:
     during = "\nDuring handling of the above exception, another exception occurred:\n\n"
     for chain in (("queue.Empty", by), (by, "ValueError: no"), (by, "KeyError: 30", by)):
         assert told(during.join(map(traceback, chain)))[1] == "cancelled", chain
@@ -209,20 +209,20 @@ def test_in_a_chain_what_an_interrupted_program_complains_about_is_no_cause(by: 
     assert told(during.join(map(traceback, chain)))[0] == "cuda_oom"
 
 
-def test_an_exception_into_which_another_rank_wrote_is_no_cause() -> None:
+def test_traceback_torn_by_another_rank_is_no_cause() -> None:
     root = traceback("FileNotFoundError: [Errno 2] No such file or directory: '/data/x'")
     torn = traceback('RuntimeError:   File "train.py", line 3, in main')
     assert told(root + "waiting\n" * 60 + torn)[:3] == ("no_file", "missing_file", 4)
 
 
-def test_terminated_long_after_a_launcher_has_given_up_is_of_another_launch() -> None:
+def test_terminated_long_after_a_launcher_failure_is_another_launch() -> None:
     text = traceback("ValueError: no") + CHILD
     assert told(f"{text}{'quiet' * 9}\nTerminated\n")[0] == "code_error"
     again = "a setting\n" * 200
     assert told(f"{text}{again}Terminated\n")[:2] == ("terminated", "cancelled")
 
 
-def test_rank_and_host_are_those_that_torchrun_reports() -> None:
+def test_rank_and_host_are_taken_from_torchrun_report() -> None:
     report = (
         f"{CHILD}Root Cause (first observed failure):\n[0]:\n  time      : 2026-11-20_08:00:00\n"
         "  host      : gpu07\n  rank      : 2 (local_rank: 2)\n  exitcode  : 1 (pid: 4242)\n"
@@ -233,7 +233,7 @@ def test_rank_and_host_are_those_that_torchrun_reports() -> None:
     assert cause is not None and (cause.rank, cause.host) == (1, None)
 
 
-def test_of_ranks_with_the_same_exception_it_is_the_one_that_torchrun_saw_first() -> None:
+def test_first_failed_rank_of_torchrun_report_is_the_cause() -> None:
     text = "".join(traceback("ValueError: no", f"[rank{rank}]: ") for rank in (1, 2, 0))
     text += (
         f"{CHILD}Root Cause (first observed failure):\n[0]:\n  time      : 2026-11-20_08:00:00\n"
@@ -244,7 +244,7 @@ def test_of_ranks_with_the_same_exception_it_is_the_one_that_torchrun_saw_first(
     assert (cause.line, cause.rank, cause.host) == (8, 2, "node1")
 
 
-def test_a_rank_that_was_killed_is_the_one_that_torchrun_reports() -> None:
+def test_killed_rank_is_taken_from_torchrun_report() -> None:
     text = "failed (exitcode: -9) local_rank: 0 (pid: 7) of binary: python\n"
     text += "Root Cause (first observed failure):\n[0]:\n  host      : node1\n"
     text += "  rank      : 0 (local_rank: 0)\n  exitcode  : -9 (pid: 7)\n"
@@ -253,7 +253,7 @@ def test_a_rank_that_was_killed_is_the_one_that_torchrun_reports() -> None:
     assert (cause.cls, cause.rank, cause.host) == ("oom_host", 0, "node1")
 
 
-def test_the_only_host_that_a_log_names_is_that_of_its_only_process() -> None:
+def test_only_host_in_the_log_is_the_host_of_a_single_process() -> None:
     ended = "srun: error: {}: task 0: Exited with exit code 1\n"
     cause = judge(traceback("ValueError: no") + ended.format("node7")).cause
     assert cause is not None
@@ -272,7 +272,7 @@ def test_the_only_host_that_a_log_names_is_that_of_its_only_process() -> None:
         "Retrying in 3 s\n",
     ],
 )
-def test_what_the_next_line_takes_back_is_no_cause(after: str) -> None:
+def test_error_retracted_by_the_next_line_is_no_cause(after: str) -> None:
     error = "FileNotFoundError: [Errno 2] No such file or directory: '/data/x'\n"
     assert told(f"start\n{error}{after}the results are in out/\n")[0] == ""
     assert told(f"start\n{error}the results are in out/\n")[0] == "no_file"
@@ -280,8 +280,8 @@ def test_what_the_next_line_takes_back_is_no_cause(after: str) -> None:
     assert told(f"start\n{error}{after}", records=failed)[0] == "no_file"
 
 
-def test_what_takes_back_a_message_takes_back_its_tracebacks() -> None:
-    """A library tells so why none of the decoders that it tries can be loaded."""
+def test_retracted_message_includes_its_tracebacks() -> None:
+    """A library explains this way why none of the decoders it tries can be loaded."""
     error = traceback("OSError: no decoder", at=f"{LIBRARY}/x/load.py").replace("<module>", "load")
     text = f"GPU decode unavailable (\nVersion 8:\n{error}\nVersion 7:\n{error}"
     for end in ("\n", "\r\n"):
@@ -292,7 +292,7 @@ def test_what_takes_back_a_message_takes_back_its_tracebacks() -> None:
         assert told(other.replace("\n", end) + taken_back)[2] == 4
 
 
-def test_a_shells_complaint_is_got_over_where_python_ran() -> None:
+def test_shell_error_is_no_cause_if_python_ran_afterwards() -> None:
     warned = "/env/x/trainer.py:131: FutureWarning: `GradScaler(args...)` is deprecated.\n"
     for line in (
         "CondaError: Run 'conda init' before 'conda activate'\n",
@@ -303,7 +303,7 @@ def test_a_shells_complaint_is_got_over_where_python_ran() -> None:
     assert told(f"job.sh: line 3: 4711 Killed  python train.py\n{warned}")[0] == "killed"
 
 
-def test_what_a_program_only_prints_ends_nothing() -> None:
+def test_printed_error_text_is_no_cause() -> None:
     error = "Error(s) in loading state_dict for Net:\n"
     assert told(f"{error}{STEPS[:48]}")[0] == ""
     assert told(f"{error}Epoch 1/5\n" + "plain words\n" * 15)[0] == ""
@@ -315,7 +315,7 @@ def test_what_a_program_only_prints_ends_nothing() -> None:
 
 
 @pytest.mark.parametrize("rule", ["slurm_oom", "xid", "nccl_watchdog", "nan_raised", "enospc"])
-def test_another_ranks_progress_is_no_sign_that_the_error_is_got_over(rule: str) -> None:
+def test_progress_of_another_rank_does_not_clear_an_error(rule: str) -> None:
     line = {
         "nan_raised": "Loss is nan, stopping training",
         "xid": "NVRM: Xid (PCI:0000:02:00): 79, GPU has fallen off the bus.",
@@ -326,21 +326,21 @@ def test_another_ranks_progress_is_no_sign_that_the_error_is_got_over(rule: str)
     assert told(f"step 1 loss 2.0\n{line}\n{STEPS}")[0] == "", "of another launch"
 
 
-def test_what_comes_after_the_end_of_the_only_task_is_of_another_launch() -> None:
+def test_output_after_the_end_of_the_only_task_is_another_launch() -> None:
     ended = "srun: error: n1: task {}: Exited with exit code 1\n"
     error = traceback("ValueError: no")
     assert told(error + ended.format(0) + STEPS[:48])[0] == ""
     assert told(error + ended.format(1) + STEPS[:48])[0] == "code_error", "task 0 goes on"
 
 
-def test_what_comes_after_a_launchers_own_end_is_of_another_launch() -> None:
+def test_output_after_the_end_of_a_launcher_is_another_launch() -> None:
     ranks = "".join(traceback("ValueError: no", f"[rank{rank}]: ") for rank in (0, 1))
     again = "".join(f"epoch {n} of 20\n" for n in range(6))
     assert told(f"{ranks}{CHILD}{again}")[0] == ""
     assert told(f"{ranks}{again}")[0] == "code_error", "the other ranks may be alive"
 
 
-def test_what_slurmstepd_does_not_find_of_its_own_is_no_cause() -> None:
+def test_missing_cgroup_files_of_slurmstepd_are_no_cause() -> None:
     of_cgroup = "error: failed on path (null)/cgroup.procs: No such file or directory\n"
     assert told(f"step 1\nslurmstepd: {of_cgroup}")[0] == ""
     assert told(f"step 1\n{of_cgroup}")[0] == "shell_no_file"
@@ -355,7 +355,7 @@ def test_what_slurmstepd_does_not_find_of_its_own_is_no_cause() -> None:
         ("Error: it is only said\nand the program goes on\n", None),
     ],
 )
-def test_a_logs_last_words_are_its_end(last: str, line: int | None) -> None:
+def test_last_lines_of_a_log_are_recognized_as_its_end(last: str, line: int | None) -> None:
     assert told(f"start\n{last}")[1:3] == ("code_error" if line else "", line)
 
 
@@ -368,13 +368,13 @@ def test_a_logs_last_words_are_its_end(last: str, line: int | None) -> None:
         ("[trainer2.py:1234] ", None),
     ],
 )
-def test_a_host_before_the_line(prefix: str, host: str | None) -> None:
+def test_host_is_read_from_the_line_prefix(prefix: str, host: str | None) -> None:
     cause = judge(f"{prefix}CUDA error: out of memory\n").cause
     assert cause is not None and cause.host == host
 
 
 @pytest.mark.slow
-def test_a_log_with_an_error_in_every_line_is_read_within_seconds() -> None:
+def test_log_with_an_error_on_every_line_is_read_within_seconds() -> None:
     words = [f"{a}{b}{c}" for a in "abcdefgh" for b in "ijklmnop" for c in "qrstuvwx"]
     lines = [f"{word} failed: ValueError: no {word} in {n}\n" for n in range(400) for word in words]
     text = "".join(lines) + traceback(OOM)
@@ -383,19 +383,19 @@ def test_a_log_with_an_error_in_every_line_is_read_within_seconds() -> None:
     assert time.process_time() - began < 20  # 13 MB
 
 
-def test_what_stands_behind_a_traceback_that_was_cut_is_none_of_it() -> None:
+def test_lines_after_a_truncated_traceback_are_not_part_of_it() -> None:
     cut = "".join(traceback("ValueError: no").splitlines(keepends=True)[:3])
     assert told(f"{cut}Resource usage summary:\n    Max Memory :     100 MB\n")[2] == 3
     assert told(f'{cut}words\n  File "x.py", line 3, in f\n    g()\nKeyError: 3\n')[2] == 7
 
 
-def test_what_stands_before_the_first_frame_is_no_exception() -> None:
+def test_lines_before_the_first_frame_are_no_exception() -> None:
     head, frames = traceback("Interrupted: no").split("\n", 1)
     assert told(f"{head}\nStep: 99 (0) | Loss: 1.3\n{frames}")[2] == 5
     assert told(f"{head}\n{frames}")[2] == 4
 
 
-def test_rays_exception_is_the_one_behind_it() -> None:
+def test_ray_task_error_is_replaced_by_its_original_exception() -> None:
     text = traceback(
         "ray.exceptions.RayTaskError(ValueError): ray::main() (pid=4, ip=10.0.0.2)\n  x"
     )
@@ -427,11 +427,11 @@ def test_rays_exception_is_the_one_behind_it() -> None:
         ("Error in rule align_with_bwa:", "code_error"),
     ],
 )  # fmt: skip
-def test_other_forms_of_the_same_words(line: str, cls: str) -> None:
+def test_variants_of_error_messages_are_recognized(line: str, cls: str) -> None:
     assert told(f"{line}\n")[1:3] == (cls, 1)
 
 
-def test_a_step_that_is_aborted_was_cancelled_where_no_task_failed_before() -> None:
+def test_aborted_step_without_a_failed_task_was_cancelled() -> None:
     abort = "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.\n"
     ended = f"{abort}slurmstepd: error: *** STEP 1.0 ON n1 CANCELLED AT 2026-11-20T08:00:03 ***\n"
     exited = "srun: error: n1: task 0: Exited with exit code 1\n"
@@ -439,18 +439,18 @@ def test_a_step_that_is_aborted_was_cancelled_where_no_task_failed_before() -> N
     assert told(exited + ended)[1:3] == ("other", 1)
 
 
-def test_a_library_that_a_loader_does_without_is_less_than_an_exception() -> None:
+def test_optional_library_error_ranks_below_an_exception() -> None:
     line = "LOADER: failed to open x: x.so: cannot open shared object file: No such file\n"
     assert told(line)[1] == "import"
     assert told(line + traceback("ValueError: no"))[0] == "code_error"
 
 
-def test_threads_that_complain_after_the_end_of_training() -> None:
+def test_thread_errors_after_the_end_of_training_are_no_cause() -> None:
     error = traceback("AssertionError: no").replace("in <module>", "in run")
     assert told(f"{STEPS}End of training.\nException in thread Thread-1:\n{error}")[0] == ""
 
 
-def test_an_exception_that_a_logger_writes_at_the_end_of_a_program_is_more_than_a_timeout() -> None:
+def test_logged_exception_at_the_end_ranks_above_a_timeout() -> None:
     timeout = "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9) ran\n"
     assert told(timeout, f"08:00:00 ERROR {traceback('ValueError: no')}")[0] == "code_error"
 
@@ -502,12 +502,12 @@ IN_THREAD = (
         ("4711 Killed     nvidia-smi dmon\n", "4711 Killed     python train.py\n"),
     ],
 )
-def test_what_ends_no_program_beside_what_does(ended: str, failed: str) -> None:
+def test_harmless_errors_are_no_cause_and_fatal_ones_are(ended: str, failed: str) -> None:
     assert told(STEPS + ended)[0] == ""
     assert not failed or told(STEPS + failed)[2] == (STEPS + failed).count("\n")
 
 
-def test_what_is_caught_and_printed_ends_nothing_where_the_program_goes_on() -> None:
+def test_caught_and_printed_exception_is_no_cause_if_training_continues() -> None:
     error = traceback("ValueError: no")
     caught = error.replace("<module>", "load")
     after = "step 38 loss 2.3\nstep 39 loss 2.3\n"
@@ -517,7 +517,7 @@ def test_what_is_caught_and_printed_ends_nothing_where_the_program_goes_on() -> 
     assert told(f"{STEPS}answer: {answered}{after}")[0] == ""
 
 
-def test_the_summary_that_wandb_prints_after_a_failure_is_no_progress() -> None:
+def test_wandb_summary_after_a_failure_is_no_progress() -> None:
     names = ("loss", "epoch", "eval/accuracy", "train/loss", "step", "score")
     summary = "".join(f"\x1b[34m\x1b[1mwandb\x1b[0m: {name} 3\n" for name in names * 9)
     assert told(STEPS + traceback(OOM) + summary)[0] == "cuda_oom"

@@ -1,4 +1,4 @@
-"""Which of all that a job's logs and records say is its cause."""
+"""Selection of the cause among all events in a job's logs and records."""
 
 from __future__ import annotations
 
@@ -32,46 +32,46 @@ from tests.why.logs import CHILD, LINES, OOM, STEPS, judge, read, told, tracebac
         ("\x1b[36m(TaskRunner pid=4242)\x1b[0m ", None),
     ],
 )
-def test_prefixes(prefix: str, rank: int | None) -> None:
+def test_line_prefixes_are_stripped_from_tracebacks(prefix: str, rank: int | None) -> None:
     text = STEPS + traceback("ValueError: no such optimizer", prefix)
     assert told(text) == ("code_error", "code_error", LINES + 4, rank)
 
 
-def test_a_bar_before_the_traceback() -> None:
+def test_traceback_after_a_progress_bar_is_found() -> None:
     bar = "".join(f"\r {n}%|#  | {n}/100 [00:01<00:20, 4.70it/s]" for n in range(40))
     text = f"start\n{bar}{traceback('KeyError: 3')}"
     assert told(text) == ("code_error", "code_error", 5, None)
 
 
-def test_a_box_of_rich() -> None:
+def test_rich_traceback_box_is_parsed() -> None:
     text = "╭──── Traceback (most recent call last) ────╮\n│ train.py:3 in main │\n╰────╯\n"
     assert told(f"{text}ValueError: no\n")[::2] == ("code_error", 4)
 
 
-def test_a_line_of_json() -> None:
+def test_traceback_in_a_json_line_is_parsed() -> None:
     line = {"level": "error", "exc_info": traceback("FileNotFoundError: [Errno 2] /data/x")}
     assert told(f"{json.dumps(line)}\n")[:3] == ("no_file", "missing_file", 1)
 
 
-def test_ranks_that_are_interleaved() -> None:
+def test_interleaved_tracebacks_of_ranks_are_separated() -> None:
     one = traceback("ValueError: no", "[rank1]: ").splitlines()
     two = traceback(OOM, "[rank0]: ").splitlines()
     text = "".join(f"{a}\n{b}\n" for a, b in zip(one, two, strict=True))
     assert told(text) == ("cuda_oom", "oom_gpu", 8, 0)
 
 
-def test_a_traceback_that_is_cut_off() -> None:
+def test_truncated_traceback_is_a_code_error() -> None:
     text = traceback("x").partition("\nx")[0]
     assert told(text)[:2] == ("code_error", "code_error")
 
 
-def test_frames_are_no_evidence() -> None:
+def test_source_lines_in_frames_are_no_evidence() -> None:
     # The line of code in the traceback names a port.
     assert told(traceback("ValueError: no"))[0] == "code_error"
 
 
 @pytest.mark.parametrize("block", [60, 200, 1 << 20])
-def test_lines_are_counted_whatever_the_blocks(block: int) -> None:
+def test_line_numbers_are_independent_of_block_size(block: int) -> None:
     found = read(STEPS + "a\rb\n" + traceback(OOM) + STEPS[:50], block=block)
     assert [event.line for event in found.events] == [LINES + 5]
 
@@ -79,7 +79,7 @@ def test_lines_are_counted_whatever_the_blocks(block: int) -> None:
 # ---- root before symptom
 
 
-def test_launchers_are_symptoms() -> None:
+def test_launcher_errors_are_symptoms() -> None:
     text = STEPS + traceback(OOM) + CHILD
     text += "srun: error: node1: task 0: Exited with exit code 1\n"
     text += "slurmstepd: error: *** STEP 1.0 ON node1 CANCELLED AT 2026-11-20T08:00:03 ***\n"
@@ -87,20 +87,20 @@ def test_launchers_are_symptoms() -> None:
     assert told(CHILD + traceback(OOM))[0] == "cuda_oom"
 
 
-def test_what_is_on_record_goes_before_a_launchers_report() -> None:
+def test_records_take_precedence_over_launcher_reports() -> None:
     log = "failed (exitcode: 255) local_rank: 0 (pid: 31620) of binary: bash"
     failed = EndRecords(state="FAILED", exit_code=255, rank=0, host="n1")
     found = judge(log, records=failed).cause
     assert found is not None
     assert found.title == "rank 0 on n1 ended with exit code 255, and its log does not say why"
-    # Of a bare command no rank is known, but where it failed.
+    # A bare command has no known rank, but a known host.
     log = "srun: error: n1: task 0: Exited with exit code 3"
     found = judge(log, records=EndRecords(state="FAILED", exit_code=3, host="n1")).cause
     assert found is not None
     assert found.title == "the job on n1 ended with exit code 3, and its log does not say why"
 
 
-def test_slurms_record_says_who_and_why() -> None:
+def test_slurm_record_names_user_and_reason() -> None:
     by = EndRecords(state="CANCELLED", cancelled_by="its user, ada", when="after 27 s")
     out = EndRecords(state="NODE_FAIL", node_reason="DIMM 3 is broken")
     held = EndRecords(state="CANCELLED", has_begun=False, node_reason="Prolog error", node_out="n3")
@@ -114,7 +114,7 @@ def test_slurms_record_says_who_and_why() -> None:
     ]
 
 
-def test_of_a_job_whose_output_slurm_has_forgotten_it_is_said_what_the_accounting_has() -> None:
+def test_accounting_data_explains_a_job_without_output() -> None:
     most = "with 7.9 GiB used of the 8.0 GiB of memory that it had asked for"
     record = EndRecords(state="FAILED", exit_code=137, when="after 3 min", memory=most)
     found = diagnose(FailureEvidence(records=record, job=JobSettings(name="4711")))
@@ -128,7 +128,7 @@ def test_of_a_job_whose_output_slurm_has_forgotten_it_is_said_what_the_accountin
     assert known.cause is not None and known.cause.title.endswith("and its log is missing")
 
 
-def test_a_watchdog_is_a_symptom_of_a_crash() -> None:
+def test_watchdog_timeout_is_a_symptom_of_a_crash() -> None:
     watchdog = (
         "[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=24, "
         "OpType=ALLREDUCE) ran for 600083 milliseconds before timing out.\n"
@@ -137,7 +137,7 @@ def test_a_watchdog_is_a_symptom_of_a_crash() -> None:
     assert told(watchdog, STEPS + traceback("KeyError: 'x'"))[0] == "code_error"
 
 
-def test_the_rank_that_the_others_waited_for() -> None:
+def test_rank_missing_from_a_collective_is_named() -> None:
     line = "[Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=24)\n"
     logs = [read("".join(f"[rank{rank}]: {line.format(rank)}" for rank in (1, 2, 3)))]
     cause = diagnose(FailureEvidence(logs=logs, ranks=range(4))).cause
@@ -146,7 +146,7 @@ def test_the_rank_that_the_others_waited_for() -> None:
     assert cause is not None and "waited for" not in cause.title
 
 
-def test_the_rank_that_failed_first_counts() -> None:
+def test_first_failed_rank_is_the_cause() -> None:
     text = traceback("ValueError: a", "[rank0]: ") + traceback("ValueError: b", "[rank2]: ")
     assert told(text)[3] == 0
     failed = EndRecords(state="FAILED", why="error", rank=2, host="n2")
@@ -154,7 +154,7 @@ def test_the_rank_that_failed_first_counts() -> None:
     assert cause is not None and (cause.rank, cause.host, cause.line) == (2, "n2", 8)
 
 
-def test_of_a_chain_what_a_rule_knows_or_the_last() -> None:
+def test_exception_chain_yields_the_known_or_last_exception() -> None:
     link = "\nDuring handling of the above exception, another exception occurred:\n\n"
     known = traceback("OSError: [Errno 28] No space left on device")
     other = traceback("RuntimeError: could not save")
@@ -162,7 +162,7 @@ def test_of_a_chain_what_a_rule_knows_or_the_last() -> None:
     assert told(traceback("KeyError: 'x'") + link + other)[::2] == ("code_error", 11)
 
 
-def test_the_last_of_several_launches() -> None:
+def test_last_of_several_launches_is_diagnosed() -> None:
     text = STEPS + traceback("ValueError: first") + STEPS + traceback(OOM)
     found = judge(text)
     assert found.cause is not None and found.cause.id == "cuda_oom"
@@ -175,11 +175,11 @@ def test_the_last_of_several_launches() -> None:
     assert [each.id for each in found.also] == ["killed"]
 
 
-def test_what_was_survived_is_no_cause() -> None:
+def test_error_followed_by_progress_is_no_cause() -> None:
     assert told(traceback(OOM) + STEPS) == ("", "", None, None)
     caught = traceback(OOM).replace("<module>", "step")
     assert told(caught + "Training complete\n")[0] == ""
-    # A batch script says so after a crash, too.
+    # A batch script prints this after a crash, too.
     assert told(traceback(OOM) + "Training complete\n")[0] == "cuda_oom"
 
 
@@ -197,7 +197,7 @@ def test_warnings_are_no_cause(line: str) -> None:
     assert told(f"{STEPS}{line}\n")[0] == ""
 
 
-def test_complaints_at_the_exit_are_no_cause() -> None:
+def test_errors_during_exit_are_no_cause() -> None:
     thread = "Exception in thread Thread-2:\n" + traceback("ValueError: gone")
     assert told(f"{STEPS}{{'train_runtime': 12.5}}\n{thread}")[0] == ""
     assert told(f"{STEPS}{thread}")[0] != ""
@@ -226,14 +226,14 @@ STACK = "".join(f"frame #{n}: c10::run() + 0x{n} (libtorch.so)\n" for n in range
         f"cp: cannot stat 'x': No such file or directory\n{NO_CONDA}All done!\n",
     ],
 )
-def test_what_another_program_writes_shows_that_the_job_went_on(text: str) -> None:
+def test_output_of_another_program_shows_that_the_job_continued(text: str) -> None:
     assert told(text)[0] == ""
 
 
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
-        # What comes after a crash and is of no other program: a summary, a stack, ranks beside it.
+        # Output after a crash that belongs to no other program: a summary, a stack, other ranks.
         (traceback("ValueError: no") + "wandb:   epoch 3\nwandb:   loss 0.1\n" * 2, "code_error"),
         (traceback("ValueError: no") + STACK, "code_error"),
         (traceback("ValueError: no", "[rank1]: ") + 8 * PLAIN, "code_error"),
@@ -244,11 +244,11 @@ def test_what_another_program_writes_shows_that_the_job_went_on(text: str) -> No
         (f"{LMOD}job began\njob ended\n", "lmod"),
     ],
 )
-def test_what_comes_after_a_crash_may_be_of_it(text: str, wanted: str) -> None:
+def test_output_after_a_crash_may_belong_to_it(text: str, wanted: str) -> None:
     assert told(text)[0] == wanted
 
 
-def test_of_launches_that_were_killed_the_last_one() -> None:
+def test_last_of_several_killed_launches_is_diagnosed() -> None:
     killed = "job.sh: line 3: 4711 Killed  python train.py\n"
     assert told(f"{killed}{2 * PLAIN}{killed}")[::2] == ("killed", 32)
     steps = "".join(f"step {step} loss 2.{step}\n" for step in range(4))
@@ -264,19 +264,19 @@ def test_of_launches_that_were_killed_the_last_one() -> None:
         "bash: /no/dir: Permission denied",
     ],
 )
-def test_what_a_shell_does_not_find_is_named(line: str) -> None:
+def test_missing_command_or_file_of_a_shell_is_named(line: str) -> None:
     cause = judge(f"{line}\n").cause
     assert cause is not None and cause.title.endswith("on the node: /no/dir")
 
 
-def test_a_shell_goes_on_after_its_complaints() -> None:
+def test_shell_error_before_a_cancellation_is_no_cause() -> None:
     end = "slurmstepd: error: *** JOB 4711 ON n1 CANCELLED AT 2026-11-20T08:00:03 ***\n"
     assert told(f"{NO_CONDA}reading\n{end}")[:3] == ("cancelled", "cancelled", 3)
     exited = "srun: error: n1: task 0: Exited with exit code 127\n"
     assert told(f"job.sh: line 3: torchrun: command not found\n{exited}")[0] == "no_command"
 
 
-def test_a_warning_of_python_is_one_however_long_its_path() -> None:
+def test_python_warning_with_a_long_path_is_a_warning() -> None:
     path = f"/home/{'a' * 90}/torch/cuda/__init__.py"
     words = "CUDA initialization: The NVIDIA driver on your system is too old (found version 1)"
     assert told(f"{path}:141: UserWarning: {words}\n")[0] == ""
@@ -304,8 +304,8 @@ def ranks_logs(failed: dict[int, tuple[int, str]], stamps: list[str] = STAMPS) -
 
 
 @pytest.mark.parametrize("stamp", [*STAMPS, ""])
-def test_of_16_ranks_the_one_that_failed_first(stamp: str) -> None:
-    """The symptoms' files are read first; without times the first file counts."""
+def test_first_failed_of_16_ranks_is_the_cause(stamp: str) -> None:
+    """Files of symptoms are read first; without times the first file decides."""
     symptom = "OSError: [Errno 28] No space left on device"
     failed = dict.fromkeys(range(16), (30, symptom)) | {11: (5, "KeyError: 'x'")}
     stamps = [stamp] if stamp else ["rank {0}{1}: "]
@@ -314,30 +314,30 @@ def test_of_16_ranks_the_one_that_failed_first(stamp: str) -> None:
     assert mixed is not None and (mixed.id, mixed.file) == ("code_error", "11.log")
 
 
-def test_a_rank_of_a_known_cause_counts_before_one_that_failed_seconds_before() -> None:
+def test_rank_with_a_known_cause_precedes_one_that_failed_seconds_earlier() -> None:
     failed = {3: (5, "KeyError: 'x'"), 9: (5, OOM)}
     assert told(*ranks_logs(failed))[0] == "cuda_oom"
-    # Times with a zone do not compare with those without.
+    # Times with a zone cannot be compared with times without one.
     late = [log.replace("2026-11-20 10", "2026-11-20T19") for log in ranks_logs(failed)]
     zoned = [log.replace(",123 INFO", "Z INFO") for log in late]
     assert told(*zoned)[0] == "cuda_oom"
 
 
-def test_at_new_year_the_old_year_is_before_the_new_one() -> None:
+def test_times_across_new_year_are_ordered() -> None:
     new = f"2027-01-01 00:00:01 step 1\n{traceback('ValueError: no')}"
     old = f"2026-12-31 23:50:00 step 1\n{traceback('KeyError: 1')}"
     cause = judge(new, old).cause
     assert cause is not None and cause.file == "1.log"
 
 
-def test_a_launchers_ctrl_c_before_what_its_ranks_complain_about() -> None:
+def test_ctrl_c_of_the_launcher_precedes_errors_of_its_ranks() -> None:
     complaint = "RuntimeError: PytorchStreamWriter failed writing file"
     failed = dict.fromkeys(range(16), (9, complaint))
     launcher = f"[2026-11-20 10:08:30,5] [INFO] waits\n{traceback('KeyboardInterrupt')}"
     assert told(*ranks_logs(failed), launcher)[:2] == ("ctrl_c", "cancelled")
 
 
-def test_a_watchdog_names_the_rank_that_was_waited_for() -> None:
+def test_watchdog_message_names_the_missing_rank() -> None:
     line = "[rank{0}]:[E1120 10:4{0}:07.345 ProcessGroupNCCL.cpp:683] [Rank {0}] Watchdog caught "
     line += "collective operation timeout: WorkNCCL(SeqNum=24) ran for 1800083 milliseconds\n"
     texts = ["2026-11-20 10:00:00 packing data\n", *(line.format(rank) for rank in (3, 2, 1))]
@@ -345,7 +345,7 @@ def test_a_watchdog_names_the_rank_that_was_waited_for() -> None:
     cause = diagnose(FailureEvidence(logs=logs, ranks=range(4))).cause
     assert cause is not None and cause.title.endswith("have waited for rank 0")
     assert (cause.rank, cause.file) == (1, "3.log")
-    # A rank that lost its workers before is what the others waited for.
+    # The other ranks waited for the rank that had lost its workers.
     lost = "RuntimeError: DataLoader worker (pid(s) 7) exited unexpectedly"
     assert told(*texts[1:], f"{texts[0]}{traceback(lost, '[rank0]: ')}")[0] == "dl_worker_gone"
 
@@ -353,7 +353,7 @@ def test_a_watchdog_names_the_rank_that_was_waited_for() -> None:
 # ---- the records
 
 
-def test_a_run_that_ended_well_has_no_cause() -> None:
+def test_successful_run_has_no_cause() -> None:
     found = judge(traceback(OOM), records=EndRecords(state="COMPLETED", exit_code=0))
     assert (found.verdict, found.cause, found.also, found.fixes) == (None, None, [], [])
 
@@ -373,13 +373,13 @@ def test_a_run_that_ended_well_has_no_cause() -> None:
         (EndRecords(state="FAILED", exit_code=3, rank=1, host="n1"), "other"),
     ],
 )
-def test_records_without_a_word_in_the_log(records: EndRecords, wanted: str) -> None:
+def test_records_alone_yield_a_cause(records: EndRecords, wanted: str) -> None:
     cause = judge(STEPS, records=records).cause
     assert cause is not None and cause.cls == wanted
     assert cause.title
 
 
-def test_a_run_that_gave_up_says_why() -> None:
+def test_run_that_stopped_restarting_reports_the_reason() -> None:
     cause = judge(STEPS, records=EndRecords(state="TIMEOUT", gave_up="it saved nothing new")).cause
     assert cause is not None and cause.title.endswith("; it saved nothing new")
     for gave_up in ("", "it has had its 2 attempts"):
@@ -390,7 +390,7 @@ def test_a_run_that_gave_up_says_why() -> None:
         assert any("survive" in fix for fix in fixes) is not bool(gave_up), fixes
 
 
-def test_who_cancelled_is_told_though_a_launcher_was_asked_to_end() -> None:
+def test_canceling_user_is_named_despite_launcher_signal() -> None:
     log = STEPS + traceback("torch.elastic.SignalException: Process 42 got signal: 15", at="run")
     asked = judge(log, records=EndRecords(state="FAILED", exit_code=1)).cause
     assert asked is not None and asked.title == "a process was asked to terminate"
@@ -402,7 +402,7 @@ def test_who_cancelled_is_told_though_a_launcher_was_asked_to_end() -> None:
 REQUEUE = "slurmstepd: error: *** JOB 1 ON n1 CANCELLED AT 2026-11-20T08:00:03 DUE TO JOB REQUEUE\n"
 
 
-def test_what_is_over_does_not_start_again() -> None:
+def test_ended_run_is_not_reported_as_restarting() -> None:
     assert judge(REQUEUE).fixes == ["nothing to do: it starts again"]
     for records in (EndRecords(state="FAILED", is_over=True), EndRecords(is_over=True)):
         found = judge(REQUEUE, records=records, job=JobSettings(name="7", is_run=True))
@@ -410,7 +410,7 @@ def test_what_is_over_does_not_start_again() -> None:
         assert found.fixes == ["hpcrun resubmit 7"]
 
 
-def test_who_cancelled_is_told_though_the_job_was_about_to_start_again() -> None:
+def test_canceling_user_is_named_despite_a_pending_restart() -> None:
     step = "slurmstepd: error: *** STEP 1.0 ON n1 CANCELLED AT 2026-11-20T08:00:03 ***\n"
     preempted = REQUEUE.replace("JOB REQUEUE", "PREEMPTION")
     records = EndRecords(state="CANCELLED", cancelled_by="me", when="after 17 s", is_over=True)
@@ -419,7 +419,7 @@ def test_who_cancelled_is_told_though_the_job_was_about_to_start_again() -> None
         assert cause is not None and cause.title == "cancelled by me, after 17 s", log
 
 
-def test_a_script_that_was_killed() -> None:
+def test_killed_batch_script_is_the_cause() -> None:
     killed = EndRecords(state="FAILED", killed="the job's script was killed")
     step = (
         "slurmstepd: error: *** STEP 1.0 ON n1 FAILED (non-zero exit code or other failure mode)\n"
@@ -430,7 +430,7 @@ def test_a_script_that_was_killed() -> None:
     assert told(STEPS + traceback(OOM), records=killed)[0] == "cuda_oom"
 
 
-def test_a_crash_before_the_time_limit() -> None:
+def test_crash_before_the_time_limit_is_the_cause() -> None:
     end = "slurmstepd: error: *** JOB 1 ON n1 CANCELLED AT 2026-11-20T08:00:03 DUE TO TIME LIMIT\n"
     timeout = EndRecords(state="TIMEOUT")
     assert told(STEPS + end, records=timeout)[:3] == ("time_limit", "time_limit", LINES + 1)
@@ -438,8 +438,8 @@ def test_a_crash_before_the_time_limit() -> None:
     assert told(traceback("KeyError: 1") + STEPS + end, records=timeout)[0] == "time_limit"
 
 
-def test_a_signal_that_a_person_sent_to_the_ranks_alone() -> None:
-    """By ``scancel --signal=TERM`` Slurm's state is FAILED; a failure in the log counts first."""
+def test_signal_sent_only_to_the_ranks_is_a_cancellation() -> None:
+    """``scancel --signal=TERM`` yields state FAILED; a failure in the log takes precedence."""
     said = "slurmstepd: error: *** STEP 4711.0 ON n1 CANCELLED AT 2026-11-20T08:00:03 ***\n"
     stopped = EndRecords(state="FAILED", why="stopped", exit_code=143)
     cause = judge(said, records=stopped).cause
@@ -450,7 +450,7 @@ def test_a_signal_that_a_person_sent_to_the_ranks_alone() -> None:
 # ---- fixes
 
 
-def test_fixes_have_the_jobs_own_numbers() -> None:
+def test_fixes_contain_the_numbers_of_the_job() -> None:
     job = JobSettings(
         name="4711", is_run=True, micro_batch=4, accumulation=2, memory_mib=1000, limit=3600
     )
@@ -472,7 +472,7 @@ def test_fixes_have_the_jobs_own_numbers() -> None:
     assert "accumulation_steps" not in alone and alone.endswith(
         "no gradient accumulation in the script"
     )
-    # A log alone is no job that commands could name.
+    # Without a job, commands have no id to refer to.
     assert not any("JOB" in fix for fix in judge(traceback("ValueError: no")).fixes)
 
 
@@ -495,11 +495,11 @@ def test_fixes_have_the_jobs_own_numbers() -> None:
         ("Batch 3: Invalid loss, terminating training\n", "numerics"),
     ],
 )
-def test_programs_that_are_not_written_in_python(text: str, cls: str) -> None:
+def test_failures_of_non_python_programs_are_recognized(text: str, cls: str) -> None:
     assert told(STEPS + text)[1] == cls
 
 
-def test_ways_to_use_less_gpu_memory_are_commands_in_the_order_of_their_cost() -> None:
+def test_gpu_memory_fixes_are_commands_ordered_by_cost() -> None:
     job = JobSettings(name="7", is_run=True, framework="deepspeed", zero_stage=2)
     again = "hpcrun resubmit 7 --set deepspeed."
 
@@ -529,7 +529,7 @@ def test_ways_to_use_less_gpu_memory_are_commands_in_the_order_of_their_cost() -
         ("my_project", None),
     ],
 )
-def test_a_missing_module_suggests_the_nearest_name(module: str, hint: str | None) -> None:
+def test_missing_module_suggests_the_nearest_name(module: str, hint: str | None) -> None:
     found = judge(traceback(f"ModuleNotFoundError: No module named '{module}'"))
     assert found.cause is not None and found.cause.title == f"No module named {module}"
     assert (found.fixes[0] if hint else None) == hint

@@ -1,4 +1,4 @@
-"""The cause behind what ends a job: stages, raised again, ended while waiting, lost connections."""
+"""Root causes behind the final error: earlier stages, re-raised errors, lost connections."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def cause_in(text: str, records: EndRecords | None = None) -> Cause:
         "RuntimeError: checkpoint out/pretrain/last.ckpt not found",
     ],
 )
-def test_the_first_stage_that_failed_is_the_cause_of_missing_checkpoints(missing: str) -> None:
+def test_first_failed_stage_is_the_cause_of_missing_checkpoints(missing: str) -> None:
     later = f"reading the options\n{traceback(missing)}"
     cause = cause_in(STEPS + traceback(OOM) + later + later.replace("reading", "checking"))
     assert (cause.cls, cause.line) == ("oom_gpu", STEPS.count("\n") + 4)
     assert cause.title.endswith("then found no checkpoint")
 
 
-def test_stages_are_named_by_their_headings() -> None:
+def test_stages_are_separated_by_their_headings() -> None:
     missing = traceback("FileNotFoundError: [Errno 2] No such file or directory: 'out/1/model.pt'")
     text = f"=== Stage 1: pretrain ===\n{STEPS}{traceback(OOM)}"
     text += f"=== Stage 2: finetune ===\n{missing}=== Stage 3: evaluate ===\n{missing}"
@@ -53,7 +53,7 @@ def test_stages_are_named_by_their_headings() -> None:
     assert [each.id for each in diagnosis.also] == ["no_file"]
 
 
-def test_a_full_disk_in_the_second_stage_is_the_cause_of_the_third_stages_failure() -> None:
+def test_full_disk_in_one_stage_is_the_cause_of_the_next_failure() -> None:
     broken = "RuntimeError: PytorchStreamReader failed reading zip archive: not a ZIP archive"
     text = f"[stage 1/3] tokenize\n{STEPS}[stage 2/3] train\n{STEPS}{traceback(FULL)}"
     cause = cause_in(f"{text}[stage 3/3] evaluate\n{traceback(broken)}")
@@ -61,7 +61,7 @@ def test_a_full_disk_in_the_second_stage_is_the_cause_of_the_third_stages_failur
     assert cause.line == text.count("\n")
 
 
-def test_stages_under_torchrun_with_ranks_are_split_by_their_headings() -> None:
+def test_stages_under_torchrun_are_separated_by_their_headings() -> None:
     ranks = "".join(traceback(OOM, f"[rank{rank}]: ") for rank in (0, 1))
     missing = traceback("ValueError: Can't find a valid checkpoint at out/pretrain", "[rank0]: ")
     text = f"### STAGE 1 pretrain\n{ranks}{CHILD}### STAGE 2 finetune\n{missing}{CHILD}"
@@ -69,7 +69,7 @@ def test_stages_under_torchrun_with_ranks_are_split_by_their_headings() -> None:
     assert (cause.cls, cause.line) == ("oom_gpu", 5)
 
 
-def test_a_killed_stage_is_the_cause_of_a_missing_checkpoint() -> None:
+def test_killed_stage_is_the_cause_of_a_missing_checkpoint() -> None:
     killed = "run.sh: line 4: 4711 Killed                  python pretrain.py\n"
     missing = "FileNotFoundError: [Errno 2] No such file or directory: 'out/last.ckpt'"
     assert told(STEPS + killed + traceback(missing))[:2] == ("killed", "oom_host")
@@ -78,21 +78,21 @@ def test_a_killed_stage_is_the_cause_of_a_missing_checkpoint() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        # A later launch that trained, and one that fails of something else.
+        # A later launch that trained, and one that fails for a different reason.
         traceback(OOM) + STEPS + traceback("FileNotFoundError: no 'out/model.pt'"),
         traceback(OOM) + "again\n" + traceback("KeyError: 'lr'"),
     ],
 )
-def test_a_later_launch_with_a_failure_of_its_own_counts(text: str) -> None:
+def test_later_launch_with_an_unrelated_failure_is_diagnosed(text: str) -> None:
     assert told(text)[2] == text.count("\n")
 
 
-def test_the_same_missing_file_in_each_start_is_the_last_starts_failure() -> None:
+def test_file_missing_in_every_launch_is_reported_for_the_last() -> None:
     missing = traceback("FileNotFoundError: [Errno 2] No such file or directory: '/data/train.bin'")
     assert told(3 * missing)[::2] == ("no_file", 12)
 
 
-def test_a_start_that_logs_no_error_leaves_the_failure_of_the_start_before() -> None:
+def test_launch_without_errors_keeps_the_previous_failure() -> None:
     banner = "08:00:00 Setting up the training script\n"
     failed = EndRecords(state="FAILED", exit_code=1)
     cause = cause_in(f"{banner}{traceback('ValueError: no')}{banner}ready\n", failed)
@@ -102,11 +102,11 @@ def test_a_start_that_logs_no_error_leaves_the_failure_of_the_start_before() -> 
     )
 
 
-# ---- exceptions that are raised again
+# ---- re-raised exceptions
 
 
 def raised_again(name: str, where: str, error: str, prefix: str = "") -> str:
-    """Write what torch prints for an exception of a worker."""
+    """Return the output of torch for an exception re-raised from a worker."""
     inner = traceback(error, prefix, at="/env/torch/_utils/worker.py").replace("<module>", "fetch")
     head = traceback(f"{name}: Caught {error.partition(':')[0]} in {where}.", prefix)
     return head + inner.replace("Traceback", "Original Traceback", 1)
@@ -127,7 +127,7 @@ def raised_again(name: str, where: str, error: str, prefix: str = "") -> str:
         ("pin memory thread for device 0", "ValueError: bad shape 3", "code_error", "bad shape 3"),
     ],
 )
-def test_the_original_of_an_exception_raised_again_is_the_cause(
+def test_original_of_a_reraised_exception_is_the_cause(
     where: str, error: str, id_: str, says: str, prefix: str
 ) -> None:
     text = STEPS + raised_again(error.partition(":")[0], where, error, prefix)
@@ -136,12 +136,12 @@ def test_the_original_of_an_exception_raised_again_is_the_cause(
     assert not judge(text).also, "what raises it again is no other cause"
 
 
-def test_the_original_of_an_exception_ends_the_program_as_the_outer_one_does() -> None:
+def test_original_of_a_reraised_exception_is_as_fatal_as_the_outer_one() -> None:
     text = raised_again("ValueError", "DataLoader worker process 0", "ValueError: no")
     assert told(f"{text}\nsaving\nuploading the logs\n")[0] == "code_error"
 
 
-# ---- ended while the job only waited
+# ---- ended while waiting
 
 FRAMES = "".join(f"frame #{n}: c10::run() + 0x{n:x} (libtorch.so)\n" for n in range(60))
 UPLOADS = "".join(f"uploading file {n} of 25 to the bucket\n" for n in range(25))
@@ -159,7 +159,7 @@ PLAIN = "".join(f"the monitor is still here after {n} minutes\n" for n in range(
     ("error", "cls"),
     [(OOM, "oom_gpu"), ("ValueError: no", "code_error"), (FULL, "disk")],
 )
-def test_a_crash_before_a_cancel_or_the_time_limit_is_the_cause(
+def test_crash_before_a_cancellation_or_time_limit_is_the_cause(
     error: str, cls: str, between: str, end: str
 ) -> None:
     text = STEPS + traceback(error) + between + end
@@ -171,14 +171,14 @@ def test_a_crash_before_a_cancel_or_the_time_limit_is_the_cause(
 @pytest.mark.parametrize(
     ("end", "cls"), [(SCANCEL, "cancelled"), (TIME_LIMIT, "time_limit")], ids=["scancel", "limit"]
 )
-def test_an_end_of_a_program_that_trained_on_is_the_cause(end: str, cls: str) -> None:
+def test_end_of_a_program_that_continued_training_is_the_cause(end: str, cls: str) -> None:
     caught = traceback("ValueError: no").replace("<module>", "load")
     assert told(STEPS + caught + STEPS + end)[1] == cls
     assert told(STEPS + caught + STEPS[:64] + end)[1] == cls
     assert told(STEPS + end)[1] == cls
 
 
-def test_what_a_rank_raises_after_the_end_is_no_cause() -> None:
+def test_exception_after_the_time_limit_is_no_cause() -> None:
     assert told(STEPS + TIME_LIMIT + traceback("RuntimeError: interrupted"))[1] == "time_limit"
 
 
@@ -200,19 +200,19 @@ def test_what_a_rank_raises_after_the_end_is_no_cause() -> None:
         "ValueError: empty response of the server",
     ],
 )
-def test_connection_errors_before_an_exception_of_a_client_are_the_cause(
+def test_connection_errors_before_a_client_exception_are_the_cause(
     retries: str, error: str
 ) -> None:
     cause = cause_in(f"{STEPS}{retries}{traceback(error)}")
     assert cause.cls == "auth_network" and "network failure" in cause.title
 
 
-def test_a_closed_client_is_a_lost_connection() -> None:
+def test_closed_client_is_a_network_failure() -> None:
     error = "RuntimeError: Cannot send a request, as the client has been closed."
     assert told(traceback(error))[1] == "auth_network"
 
 
-def test_connection_errors_before_another_exception_are_named_also() -> None:
+def test_connection_errors_before_an_unrelated_exception_are_secondary() -> None:
     retries = "WARNING: Connection reset by peer, retrying in 1 s\n"
     diagnosis = judge(f"{STEPS}{retries}{traceback('KeyError: 3')}")
     assert diagnosis.cause is not None and diagnosis.cause.cls == "code_error"
@@ -313,12 +313,12 @@ def test_connection_errors_before_another_exception_are_named_also() -> None:
         ("Error parsing override 'lr=='\nmismatched input '='\n", "code_error", "configuration"),
     ],
 )
-def test_messages_name_their_cause(text: str, cls: str, says: str) -> None:
+def test_known_messages_map_to_their_cause(text: str, cls: str, says: str) -> None:
     cause = cause_in(STEPS + text)
     assert cause.cls == cls and says in cause.title, cause
 
 
-# ---- warnings of programs that went on
+# ---- warnings of programs that continued
 
 
 @pytest.mark.parametrize(
@@ -330,18 +330,18 @@ def test_messages_name_their_cause(text: str, cls: str, says: str) -> None:
         f"WARNING:sync:upload failed: {FULL}",
     ],
 )
-def test_a_warning_of_a_failed_upload_is_no_cause(line: str) -> None:
+def test_failed_upload_warning_is_no_cause(line: str) -> None:
     assert told(f"{STEPS}{line}\nstep 49990/50000 loss 2.1\nstep 50000/50000 loss 2.1\n")[0] == ""
     assert told(f"{STEPS}{line}\n")[0] == ""
 
 
-def test_an_error_in_a_run_that_reaches_its_last_step_is_no_cause() -> None:
+def test_error_in_a_run_that_reaches_its_last_step_is_no_cause() -> None:
     error = f"upload failed: {FULL}\n"
     assert told(f"{STEPS}{error}  50000/50000 [1:02:03<00:00, 3.1it/s]\n")[0] == ""
     assert told(f"{STEPS}{error}  49000/50000 [1:02:03<00:10, 3.1it/s]\n")[0] == "enospc"
 
 
-def test_a_traceback_after_a_warning_is_got_over_where_the_training_goes_on() -> None:
+def test_traceback_of_a_warning_is_no_cause_if_training_continues() -> None:
     error = traceback(FULL).replace("<module>", "upload")
     warned = f"2026-11-20 08:00:00 WARNING upload failed\n{error}"
     assert told(f"{STEPS}{warned}step 49999/50000\nstep 50000/50000\n")[0] == ""
@@ -363,18 +363,20 @@ def test_a_traceback_after_a_warning_is_got_over_where_the_training_goes_on() ->
         ("3: ", 3, None),
     ],
 )
-def test_prefixes_name_rank_and_host(prefix: str, rank: int, host: str | None) -> None:
+def test_rank_and_host_are_read_from_line_prefixes(
+    prefix: str, rank: int, host: str | None
+) -> None:
     cause = cause_in(traceback("ValueError: no", prefix))
     assert (cause.line, cause.rank, cause.host) == (4, rank, host)
 
 
 @pytest.mark.parametrize("prefix", ["train.py: ", "torch.cuda.x: ", "utils.data: "])
-def test_names_of_modules_are_no_hosts(prefix: str) -> None:
+def test_module_names_in_prefixes_are_no_hosts(prefix: str) -> None:
     cause = cause_in(f"{prefix}CUDA error: out of memory\n")
     assert cause.host is None
 
 
-def test_torchruns_summary_counts_more_than_the_label_of_srun() -> None:
+def test_torchrun_summary_takes_precedence_over_srun_labels() -> None:
     report = (
         f"{CHILD}Root Cause (first observed failure):\n[0]:\n  time      : 2026-11-20_08:00:00\n"
         "  host      : gpu07\n  rank      : 6 (local_rank: 2)\n  exitcode  : 1 (pid: 4242)\n"

@@ -1,4 +1,4 @@
-"""Every rule matches its example, which the reading does not miss, and not its look-alike."""
+"""Every rule matches its example, which the log scan finds, and not its look-alike."""
 
 from __future__ import annotations
 
@@ -18,44 +18,44 @@ EACH = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
 
 
 def match_example(text: str) -> Rule | None:
-    """Match the last line; the ones before it are the frames of its traceback."""
+    """Match the last line; the preceding lines are the frames of its traceback."""
     *frames, line = text.split("\n")
     found = match(parse_line(line).text, frames)
     return found[0] if found is not None else None
 
 
 @EACH
-def test_the_example_matches(rule: Rule) -> None:
+def test_rule_matches_its_example(rule: Rule) -> None:
     assert match_example(rule.example) is rule
 
 
 @EACH
-def test_the_look_alike_does_not(rule: Rule) -> None:
+def test_rule_does_not_match_its_look_alike(rule: Rule) -> None:
     assert match_example(rule.unlike) is not rule
     assert rule.frames or not compiled(rule.id).search(parse_line(rule.unlike).text)
 
 
 @EACH
-def test_the_reading_finds_the_example(rule: Rule) -> None:
+def test_log_scan_finds_the_example_of_a_rule(rule: Rule) -> None:
     assert WORDS.search(rule.example.encode())
     found = read(f"one\n{rule.example}\nthree\n")
     line = 2 + rule.example.count("\n")
     assert [(event.rule.id, event.line) for event in found.events] == [(rule.id, line)]
 
 
-def test_the_words_of_a_new_rule_are_looked_for() -> None:
-    """Adding a rule touches one file; numbers are taken out of lines before they are looked at."""
+def test_needles_of_a_new_rule_are_searched() -> None:
+    """Adding a rule touches one file; digits are removed from lines before the search."""
     new = structs.replace(RULES[0], needles=("zzyzx 7",), example="zzyzx 7 went away")
     assert not WORDS.search(b"zzyzx  went away")
     assert compile_words([*RULES, new]).search(b"zzyzx  went away")
 
 
 @EACH
-def test_a_rule_is_whole(rule: Rule) -> None:
+def test_rule_has_source_title_and_needles(rule: Rule) -> None:
     assert rule.source and rule.title and not rule.title.endswith(".")
     assert any(needle in rule.example for needle in rule.needles)
     assert all(fix and not fix.endswith(".") for fix in rule.fixes)
-    # Where there are logs alone, what needs a job is left out.
+    # Advice that needs a job is omitted if there are only logs.
     verbs = ("`hpcrun logs", "`hpcrun parse", "`hpcrun shell", "`hpcrun resubmit", "`hpcrun status")
     assert all("JOB" in fix for fix in rule.fixes if fix.startswith(verbs))
 
@@ -75,7 +75,7 @@ def test_a_rule_is_whole(rule: Rule) -> None:
         ("RendezvousConnectionError: The connection to the C10d store has failed.", "endpoint"),
     ],
 )  # fmt: skip
-def test_the_advice_is_right_for_each_line_that_a_rule_takes(line: str, says: str) -> None:
+def test_advice_of_a_rule_fits_every_matching_line(line: str, says: str) -> None:
     diagnosis = judge(
         line, job=JobSettings(name="7", is_run=True), records=EndRecords(state="FAILED")
     )
@@ -85,7 +85,7 @@ def test_the_advice_is_right_for_each_line_that_a_rule_takes(line: str, says: st
     assert not any("dos2unix" in each or "`script:`" in each for each in said)
 
 
-def test_an_id_is_given_once() -> None:
+def test_rule_ids_are_unique() -> None:
     assert Counter(rule.id for rule in RULES).most_common(1)[0][1] == 1
     assert len(BY_ID) == len(RULES) + 1
     assert compiled(CODE_ERROR.id).search(CODE_ERROR.example)

@@ -1,4 +1,4 @@
-"""The truth about failed logs that are not kept here is well-formed; bench.why compares rightly."""
+"""The ground truth about external failed logs is well-formed, and bench.why scores it correctly."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def values(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def test_there_are_enough_logs_of_enough_projects_in_two_halves() -> None:
+def test_unseen_logs_cover_enough_projects_in_two_halves() -> None:
     assert len({entry["id"] for entry in ENTRIES}) == len(ENTRIES)
     assert len({entry["sha256"] for entry in ENTRIES}) == len(ENTRIES)
     parts = {entry["repo"]: entry["part"] for entry in ENTRIES}
@@ -35,7 +35,7 @@ def test_there_are_enough_logs_of_enough_projects_in_two_halves() -> None:
         assert sum("nothing" in entry for entry in counted) >= 15
 
 
-def test_each_log_can_be_found_and_is_described_in_one_way() -> None:
+def test_unseen_log_entries_have_commit_digest_and_consistent_fields() -> None:
     for entry in ENTRIES:
         assert re.fullmatch(r"[0-9a-f]{40}", entry["commit"]), entry["id"]
         assert re.fullmatch(r"[0-9a-f]{64}", entry["sha256"]), entry["id"]
@@ -47,7 +47,7 @@ def test_each_log_can_be_found_and_is_described_in_one_way() -> None:
             assert all(line >= 1 for line in values(entry["line"])), entry["id"]
 
 
-def test_a_cause_is_right_by_its_class_and_then_by_its_line() -> None:
+def test_cause_is_scored_by_class_and_then_by_line() -> None:
     failed = {"class": ["oom_host", "other"], "line": [7, 9], "host": "n1"}
     cause = {"class": "other", "line": 9, "text": "Killed", "host": "n1", "rank": None}
     assert judge(failed, cause, "") == {"class": True, "line": True, "host": True, "wrong": ""}
