@@ -63,7 +63,7 @@ _MAX_EPOCHS = 1e9
 _MAX_SUGGESTED_LOSSES = 5
 # Epochs whose lengths differ by less than this factor belong to the same training.
 _SAME_TRAINING_LENGTH_RATIO = 1.5
-# Rows with steps are ignored if they are fewer than 10 and a tenth of those without.
+# Rows with steps are ignored if there are fewer than 10 and fewer than a tenth of those without.
 _FEW_ROWS, _SMALL_SHARE = 10, 0.1
 # A bar shows running means if it ends, at three lines or more, at their values as printed.
 _MIN_MEANS, _PRINTED_TOLERANCE = 3, 2e-3
@@ -101,7 +101,8 @@ def derive_curve(store: Store, build: Callable[..., Series] = build_series) -> C
     training, losses = chooser.training, chooser.find(LOSS)
     metrics = {}
     for name in chooser.names():
-        # One metric at a time: the columns of all would take far more memory than what is stored.
+        # Process one metric at a time, because the columns of all metrics together would need far
+        # more memory than the store.
         column = losses if name == LOSS else chooser.find(name)
         if column is not None:
             by_epoch = all(map(chooser.is_logged_once_per_epoch, (losses, column)))
@@ -363,7 +364,7 @@ class StepAxis:
         return [Restart(each.attempt, None, None, 0) for each in found] if self.in_order else found
 
     def notes(self, losses: MetricPoints | None) -> Iterator[str]:
-        """Yield notes on falls of the counter, on several processes, and on what is not shown."""
+        """Yield notes on falls of the counter, on several processes, and on values not shown."""
         falls: dict[tuple[str, str], list[str]] = {}
         main_counters = [(main, main.counted) for main in self.main_counters if main.counted]
         for turn, counted in (

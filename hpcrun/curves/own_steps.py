@@ -1,13 +1,13 @@
-"""Build the rows of a log from its stored columns, with the steps that their lines name.
+"""Build the rows of a log from its stored columns, with the steps printed on their lines.
 
-- Programs that print steps in thousands (``1K``) show by their first steps how far apart they are.
-- A line may name the epoch, the step within it and the length of the epoch; these give its step
-  through all epochs. The epoch may be on the heading above, the length on the line that closes the
+- If steps are printed in thousands (``1K``), their distance is inferred from the first steps.
+- If a line contains the epoch, the step within it and the length of the epoch, its step through all
+  epochs is computed. The epoch may be on a heading above, and the length on the last line of the
   epoch.
-- If an evaluation prints its batches, the last row counts: it has the mean of all batches.
-- Values that several lines repeat count once: print and logging, processes, a final table.
-- A line that closes an epoch may have its mean loss. It is dropped if the batches have theirs; so
-  is the mean of all steps that closes a training, beside its runtime.
+- If an evaluation prints its batches, only the last row is kept, which has the mean of all batches.
+- Values that several lines repeat (print and logging, processes, a final table) are kept once.
+- The mean loss at the end of an epoch is dropped if batches have losses, and so is the mean of all
+  steps at the end of a training, which is printed with its runtime.
 """
 
 from __future__ import annotations
@@ -35,17 +35,18 @@ from hpcrun.curves.passes import (
 )
 from hpcrun.curves.store import StoredLog, StoredRows
 
-# Where the steps of rows come from: their own lines, neighbouring rows, or a progress bar.
+# Sources of the steps of rows: their own lines, neighbouring rows, or a progress bar.
 OWN_STEP, FROM_NEIGHBOUR, FROM_BAR = "", "placed", "drawn"
 # How well rows show the progress of the training: any of its rows, losses with the steps of other
 # rows, losses on a bar, losses with steps of their own. 0: not rows of the training.
 PRIORITY_TRAINING, PRIORITY_PLACED_LOSS, PRIORITY_DRAWN_LOSS, PRIORITY_OWN_LOSS = 1, 2, 3, 4
 _TRAIN = "train"
 _THOUSAND = 1000
-# Larger numbers are no epochs, and no steps.
+# Larger numbers are neither epochs nor steps.
 _MAX_EPOCHS = 1e6
 _MAX_STEP = 1 << 62
-# More rows at one step are not those of several processes: the number is no step.
+# If more rows have the same step, they do not come from several processes, and the number is not a
+# step.
 _MAX_ROWS_AT_ONE_STEP = 64
 # Fewer rows do not show whether their steps rise and fall alternately.
 _MIN_ALTERNATING_ROWS = 8
@@ -314,7 +315,7 @@ def epochs_from_headings(
 ) -> Floats | None:
     """Return the epoch of the last heading above each row; None if there is none.
 
-    Rows above the first heading belong to the epoch before it, unless that is below ``least``.
+    Rows above the first heading belong to the previous epoch, unless that is below ``least``.
     """
     if not headings.size or offsets[-1] < headings[0]:
         return None
@@ -355,9 +356,9 @@ def _restarts_after(rows: Rows, is_last: Bools) -> bool:
 
 
 def _drop_repeated_losses(rows: Sequence[Rows]) -> list[Rows]:
-    """Drop losses that other lines have too, with a step or epoch that these rows lack.
+    """Drop losses that other lines repeat with a step or epoch that these rows lack.
 
-    The same for losses that earlier lines have in the same order, such as a final table.
+    Losses that repeat earlier lines in the same order, such as a final table, are dropped too.
     """
     compared = {*LOSSES, EPOCH}
     longest: dict[object, list[Rows]] = {}
@@ -382,7 +383,7 @@ def _drop_repeated_losses(rows: Sequence[Rows]) -> list[Rows]:
 
 
 def _is_repetition(rows: Rows, other: Rows, name: str) -> bool:
-    """Return True if nearly all rows repeat the values of others that are better placed."""
+    """Return True if nearly all rows repeat the values of rows with better positions."""
     values, known = rows.column(name), other.column(name)
     less, more = ((x.steps is not None, x.epochs is not None) for x in (rows, other))
     if rows.steps is None and more > less:
@@ -461,7 +462,7 @@ def _known_epochs(rows: Sequence[Rows]) -> Floats:
 
 
 def _is_no_counter(rows: Rows) -> bool:
-    """Whether the steps are all one ("Epoch: 5, LogSteps: 540"), or rise and fall by turns."""
+    """Return True if steps are all equal ("Epoch: 5, Step: 540") or alternately rise and fall."""
     steps, epochs = rows.steps, rows.epochs
     if steps is None or not rows.has_own_steps or rows.total:
         return False
@@ -469,7 +470,7 @@ def _is_no_counter(rows: Rows) -> bool:
         falls = (steps[:-1] - steps[1:])[steps[1:] < steps[:-1]]
         if epochs is not None or not _MIN_ALTERNATING_ROWS < len(steps) <= 4 * len(falls):
             return False
-        gaps = np.sort(np.diff(np.sort(steps)))  # regular ones: the rows are merely out of order
+        gaps = np.sort(np.diff(np.sort(steps)))  # regular gaps: rows are merely out of order
         uneven = 2 * (gaps > 0).sum() + 2 > len(steps) and find_changes(gaps).sum() > 2
         return bool(uneven and 4 * falls.mean() >= steps.max() - steps.min())
     return (
@@ -577,7 +578,7 @@ def join_columns(columns: Iterable[NDArray[Any]]) -> NDArray[Any]:
 
 
 def fill_missing(column: Floats | None, count: int) -> Floats:
-    """Return a column, or one of nan if there is none."""
+    """Return a column, or a column of nan if it is None."""
     return np.full(count, math.nan) if column is None else column
 
 

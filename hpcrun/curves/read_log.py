@@ -69,7 +69,7 @@ class LogFileReader:
         offset: int = 0,
         kept: Path | None = None,
     ) -> None:
-        """Set what to read.
+        """Create a reader; the file is opened when it is read.
 
         Args:
             path: the log file, or a pipe.
@@ -90,9 +90,11 @@ class LogFileReader:
         return self.reader.lines_read
 
     def read_new(self) -> Iterator[Pieces]:
-        """Yield the rows appended since the last call; an incomplete last line is left for later.
+        """Yield the rows appended since the last call; an incomplete last line is deferred.
 
-        Raises OSError, and InputError for a compressed file.
+        Raises:
+            OSError: The file cannot be read.
+            InputError: The file is compressed.
         """
         with _open_log(self.path) as (file, raw):
             if file is not raw:
@@ -107,7 +109,11 @@ class LogFileReader:
             yield from map(self.reader.feed, blocks)
 
     def __iter__(self) -> Iterator[Pieces]:
-        """Yield the rows of each block of the file. Raises InputError if it cannot be read."""
+        """Yield the rows of each block of the file.
+
+        Raises:
+            InputError: The file cannot be read.
+        """
         try:
             with _open_log(self.path) as (file, raw):
                 status = os.fstat(raw.fileno())
@@ -195,9 +201,11 @@ def _save_samples(kept: Path, key: int, read: LogFileReader, log: StoredLog) -> 
 
 @contextlib.contextmanager
 def _open_log(path: Path) -> Iterator[tuple[_OpenFile, io.BufferedReader]]:
-    """Open a log file or pipe; yield its decompressed text, and the raw file.
+    """Open a log file or pipe; yield its decompressed text and the raw file.
 
-    Raises OSError, and InputError for a compression that Python does not support.
+    Raises:
+        OSError: The file cannot be opened.
+        InputError: Python does not support the compression format.
     """
     with path.open("rb") as file:
         head = file.peek(6)

@@ -1,8 +1,8 @@
-"""What one line of a log contains, and many rows as columns.
+"""Types for the contents of a single line of a log, and for many rows as columns.
 
-``read_line`` returns a Row for a line that measures something, a Mark for a line that only shows
-the position of the run, and a TableHead for a line with the names of the rows below it. LogReader
-collects rows in Frames, which need a fraction of the time and memory.
+``read_line`` returns a Row for a line with measurements, a Mark for a line that only shows the
+position of the run, and a TableHead for a line with the column names of the rows below it.
+LogReader collects rows in Frames, which need a fraction of the time and memory.
 """
 
 from __future__ import annotations
@@ -68,8 +68,10 @@ class Mark(Struct, frozen=True, gc=False):
 class TableHead(Struct, frozen=True, gc=False):
     """The head of a table.
 
-    ``kind`` says how cells are separated. ``text`` is the line itself if cells may be recognized by
-    their positions. The upper line of a head with two lines has no columns.
+    Attributes:
+        kind: How cells are separated, such as "pipes" or "csv".
+        columns: Names of the columns; empty for the upper line of a head with two lines.
+        text: The line itself if cells may be recognized by their positions, otherwise "".
     """
 
     kind: str
@@ -78,7 +80,7 @@ class TableHead(Struct, frozen=True, gc=False):
 
 
 class RowLayout(Struct, frozen=True, gc=False):
-    """What all rows of a frame share. ``names`` are the metrics of the columns."""
+    """The properties that all rows of a frame share; ``names`` are the metrics of the columns."""
 
     format: str
     split: str

@@ -1,23 +1,23 @@
-"""Assign steps to the rows of a log that have none on their lines.
+"""Assign steps to the rows of a log whose lines contain no step.
 
-Many lines say what was measured but not at which step: the dictionaries of the HF Trainer between
-the updates of a progress bar, or ``validation loss: 2.9`` between lines that have steps. The
-*counting rows* are the training's lines with steps of their own, or the drawings of its progress
-bar, whichever separates more of the losses without a step.
+Many lines contain measurements but not their step: the dictionaries of the HF Trainer between the
+updates of a progress bar, or ``validation loss: 2.9`` between lines that have steps. The *counting
+rows* are the training's lines with steps of their own, or the drawings of its progress bar,
+whichever separates more of the losses without a step.
 
 A log may contain many bars: loading, tokenizing, each evaluation. A bar that shows a training loss
 belongs to the training. Otherwise the *training bar* is the one that is drawn between most rows of
 the training; of two such bars, the one whose counter keeps rising.
 
-A row without a step gets one
+A row without a step is placed according to one of these:
 
-- from the fractional epoch on it, if epochs lead to whole steps near the counting rows
-  (``EpochScale``). That also works where a program buffers its output and prints losses in groups;
+- its fractional epoch, if epochs lead to whole steps near the counting rows (``EpochScale``). This
+  also works if a program buffers its output and prints losses in groups;
 - *before*: the last counted step above it; at the top of the log, the step before the first;
-- *after*: the next counted step, if each row stands above the line with its step, or if those steps
-  are regular: an evaluation every 250 steps, printed between 249 and 250, belongs to 250;
-- by epoch, if there is one row for each whole epoch and no counter continues through all epochs;
-- by order alone otherwise.
+- *after*: the next counted step, if each row is printed above the line with its step, or if those
+  steps are regular: an evaluation every 250 steps, printed between 249 and 250, belongs to 250;
+- its epoch, if there is one row for each whole epoch and no counter continues through all epochs;
+- its order otherwise.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ from hpcrun.curves.passes import (
 )
 from hpcrun.curves.store import StoredLog
 
-# How a metric without steps is placed, if not by its neighbours.
+# Placements of a metric without steps, other than by its neighbours.
 BY_EPOCH, IN_ORDER = "epoch", "order"
-# This share of a metric's rows must have steps of their own for these to be believed.
+# Minimum share of a metric's rows that must have a property (such as regular steps) to rely on it.
 _MIN_SHARE = 0.9
-# LogSteps of each form that are looked at for how regular they are.
+# Number of rows of each metric that are examined for regularity.
 _EXAMINED_ROWS = 4096
-# An epoch beyond this is none.
+# Larger numbers are not epochs.
 _MAX_EPOCH = 1 << 53
 _EVALUATED = ("eval", "val", "test")
 # A second training bar needs this share of the rows that the first one separates.
@@ -208,10 +208,13 @@ def _join_drawings(bars: Iterable[Rows]) -> list[tuple[ProgressBar, CountedSteps
 def find_training_bars(
     bars: Sequence[Rows], trained: Ints
 ) -> list[tuple[ProgressBar, CountedSteps]]:
-    """Find the bars of the training, in the order of the log.
+    """Find the progress bars of the training, in the order of the log.
 
-    ``trained``: offsets of the rows of the training. A second training in the same log may have a
-    bar of its own.
+    A second training in the same log may have another bar.
+
+    Args:
+        bars: Drawings of all bars.
+        trained: Byte offsets of the rows of the training.
     """
     showing = {each.bar for each in bars if each.has_losses}
     drawn = _join_drawings(each for each in bars if not showing or each.bar in showing)
@@ -235,10 +238,11 @@ def find_training_bars(
 
 
 def _drop_stale_values(drawn: Sequence[Rows]) -> list[Rows]:
-    """Leave out what a bar of the training still shows from before.
+    """Drop values that a bar of the training still shows from earlier steps.
 
-    That is all that it shows at 0 with the loss of the epoch before. What then find_changes once an
-    epoch counts at the end of each; other results of an evaluation count where they change.
+    These are the values at step 0 that are shown with the loss of the previous epoch. A metric that
+    changes once per epoch is kept at the end of each epoch. Other results of an evaluation are kept
+    where they change.
     """
     if not drawn:
         return []
@@ -262,7 +266,7 @@ def _drop_stale_values(drawn: Sequence[Rows]) -> list[Rows]:
         is_end = find_changes(epochs[::-1])[::-1].copy()
         count, new = int(is_end.sum()), int(is_new.sum())
         if 4 * count <= len(order) and 1 < count <= 2 * new <= 3 * count:
-            is_end[-1] = is_new[epochs == epochs[-1]].any()  # it may be cut off
+            is_end[-1] = is_new[epochs == epochs[-1]].any()  # the last epoch may be incomplete
         elif name.startswith(_EVALUATED):
             is_end = is_new
         else:
@@ -353,7 +357,7 @@ class CountingRows:
         after = [self.above(each.offsets) for each in rows]
         first, second = (join_columns(map(self.distinct_steps, lines)) for lines in (before, after))
         enough = _MIN_SHARE * sum(map(len, rows))
-        # Each row, including the first and the last, stands above the line with its step.
+        # Each row, including the first and the last, is printed above the line with its step.
         stand_above = (
             len(second) >= enough
             and min(each.offsets[0] for each in rows) <= self.offsets[0]
@@ -372,12 +376,16 @@ class CountingRows:
 
 
 class EpochScale(NamedTuple):
-    """How steps follow from fractional epochs.
+    """The conversion of fractional epochs to steps.
 
-    ``per_epoch``: number of steps of an epoch. Steps are multiples of ``distance``, at most
-    ``total``. ``first``: the step of the first loss if epochs are printed too coarsely; the steps
-    of the others then follow from their order, and ``losses`` are their offsets. ``in_groups``: the
-    losses are printed in groups, long after their steps.
+    Attributes:
+        per_epoch: Number of steps per epoch.
+        distance: All steps are multiples of this number.
+        total: Largest possible step.
+        first: Step of the first loss, if epochs are printed too coarsely to convert each of them;
+            the steps of the other losses then follow from their order. Otherwise None.
+        losses: Byte offsets of the losses that are placed by order.
+        in_groups: Whether losses are printed in groups, long after their steps.
     """
 
     per_epoch: float
@@ -466,9 +474,14 @@ def find_scale(lines: Sequence[Rows], counts: CountingRows, total: int | None) -
 def _fit_distance(
     scale: EpochScale, epochs: Floats, coarse: float, before: Ints, after: Ints
 ) -> EpochScale | None:
-    """Find the distance in steps between losses that explains their epochs; None if none does.
+    """Find the distance in steps between losses that explains their epochs, or return None.
 
-    ``coarse``: rounding error of the printed epochs.
+    Args:
+        scale: The conversion to complete.
+        epochs: Epoch of each loss.
+        coarse: Rounding error of the printed epochs.
+        before: Counted step before each loss.
+        after: Counted step after each loss.
 
     >>> epochs, none = np.array([0.01, 0.03, 0.04, 0.06, 0.07, 0.09]), np.arange(0)
     >>> scale = EpochScale(705.0, 1, 2115, None, none, True)
@@ -514,9 +527,9 @@ def choose_placement(
 
     Args:
         without_steps: the rows to place.
-        placed: those that have steps of their neighbours.
-        at_epochs: those that have whole epochs.
-        counts_all: the step counter does not restart within the run.
+        placed: the rows with the steps of their neighbours.
+        at_epochs: the rows that have whole epochs.
+        counts_all: whether the step counter never restarts within the run.
     """
     count = sum(map(len, without_steps))
     enough = max(1, _MIN_SHARE * count - (count >= _MIN_LOSSES_FOR_SCALE))

@@ -35,7 +35,7 @@ MAX_METRICS = 10_000
 _MAX_LAYOUTS = 50_000
 _BYTES_PER_LAYOUT = 1000
 _MAX_MARKS = 100_000
-# A total that differs on each line ("5/5", "6/6") is no total of a training.
+# A total that differs on each line ("5/5", "6/6") is not the total of a training.
 _MAX_TOTALS = 100
 _MIN_RECURRING_ROWS = 3
 
@@ -43,8 +43,12 @@ _MIN_RECURRING_ROWS = 3
 class StoredRows(Frame, eq=False):
     """The rows of one layout in one log.
 
-    ``rows`` is their number in the log. Every ``every``-th row is kept; the user requested every
-    ``requested_every``-th. If memory is short and fewer are kept, the last row is kept too.
+    If memory is short and rows are dropped, the last row is always kept.
+
+    Attributes:
+        rows: Number of rows in the log.
+        every: Every N-th row is kept.
+        requested_every: The value of ``every`` that the user requested.
     """
 
     rows: int = 0
@@ -168,13 +172,13 @@ class Store:
         return tuple(sorted(counts, key=lambda name: -counts[name]))
 
     def proven_logs(self) -> list[StoredLog]:
-        """Return the logs without lines that turned out to be no measurements.
+        """Return the logs without lines that turned out not to be measurements.
 
-        A single line may not show whether it measures something, but the log does: prose and
+        A single line may not show whether it is a measurement, but the whole log does: prose and
         settings do not recur with the same names and other numbers. A layout that is not sure needs
         three rows, with losses that differ and are not all integers, and more than twice as many of
-        these losses as sure lines have, not counting bars. A last line that was cut off has only
-        the first of their names.
+        these losses as sure lines have, not counting bars. Truncated lines, which have only the
+        first of the names, are treated like complete lines.
         """
         sure: dict[str, int] = {}
         unsure: dict[RowLayout, list[StoredRows]] = {}
@@ -237,7 +241,7 @@ class Store:
         self._bytes += form.bytes
 
     def _select_names(self, names: tuple[str, ...]) -> tuple[str, ...] | None:
-        """Return which metrics of a new layout are kept; None if none are."""
+        """Return the metrics of a new layout that are kept, or None to drop the layout."""
         names = tuple(name for name in names if not self._is_hidden(name))
         if len(self._names) + len(names) > MAX_METRICS:
             kept = tuple(name for name in names if name in self._names or name in MEASURED)
@@ -270,9 +274,11 @@ def _is_progress_bar(layout: RowLayout) -> bool:
 def choose_stand_in_loss(logs: list[StoredLog]) -> tuple[list[StoredLog], str]:
     """Rename the metric that stands in for the loss, in logs without a metric of that name.
 
-    That is a metric whose name is known to stand in for it, or the only loss. Of several losses,
-    the first one is copied to ``loss``. The same for the loss of an evaluation. Returns the logs
-    and the original name, or "" if nothing was renamed.
+    The metric is one whose name is known as a substitute, or the only loss. Of several losses, the
+    first one is copied to ``loss``. The loss of an evaluation is treated in the same way.
+
+    Returns:
+        The logs, and the original name of the metric ("" if nothing was renamed).
     """
     forms = [form for log in logs for form in log.forms.values()]
     rows: dict[str, int] = {}
@@ -320,7 +326,9 @@ def choose_stand_in_loss(logs: list[StoredLog]) -> tuple[list[StoredLog], str]:
 def _is_recurring(forms: Sequence[StoredRows], sure: dict[str, int]) -> bool:
     """Return True if the rows of a layout are measurements, by their number and their losses.
 
-    ``sure``: number of sure rows that have each metric.
+    Args:
+        forms: The rows of the layout in each log.
+        sure: Number of sure rows by metric.
     """
     rows = sum(form.rows for form in forms)
     if rows < _MIN_RECURRING_ROWS:

@@ -1,4 +1,4 @@
-"""Read the progress of a run from the ends of its logs: last step, last loss, GPU memory."""
+"""Read the progress of a run (last step, last loss, GPU memory) from the ends of its logs."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from hpcrun.runs import Attempt, Progress, RunFolder, attempt_indices
 # Bytes at the end of a log in which the last loss is searched for, first the smaller number. The
 # search is bounded because a listing must not wait for one log.
 _TAIL_BYTES = (1 << 14, 1 << 18)
-# A run ends after MAX_IDLE_ATTEMPTS attempts without progress, so the one before has some.
+# A run ends after MAX_IDLE_ATTEMPTS attempts without progress, so the attempt before made progress.
 _MAX_ATTEMPTS = MAX_IDLE_ATTEMPTS + 1
-# CPU seconds for one log if the job has patterns of its own.
+# CPU seconds for one log if the job defines its own patterns.
 _PATTERN_LIMIT_CPU_S = 2.0
 _MAX_LINE_BYTES = 10_000
 # Lines that may contain the memory in use. Of each end of a log only some are read, because each
@@ -75,7 +75,7 @@ def steps_of(
 ) -> tuple[int | None, int | None]:
     """Read the first and last step from both ends of the log of an attempt.
 
-    They are None if there are none, or if the step counter restarts with each epoch.
+    Both are None if the log has no steps, or if the step counter restarts with each epoch.
     """
     with _line_formats(run, patterns) as formats:
         for rank, path in _find_progress_logs(run, attempt):
@@ -107,7 +107,7 @@ def most_memory(run: RunFolder, patterns: Sequence[str] = ()) -> int | None:
                 file.seek(max(len(ends[0]), os.fstat(file.fileno()).st_size - _TAIL_BYTES[1]))
                 data = b"\n".join([*ends, file.read()]).replace(b"\r", b"\n")
                 lines = data.split(b"\n")
-                if formats[0].needle:  # the job has no patterns of its own
+                if formats[0].needle:  # the job defines no patterns
                     lines = [line for line in lines if _MEMORY_LINE.search(line)]
                 for line in dict.fromkeys(
                     [*lines[:_MAX_MEMORY_LINES], *lines[-_MAX_MEMORY_LINES:]]
@@ -137,7 +137,7 @@ def with_steps(
 
 
 def _find_steps(data: bytes, formats: Sequence[LineFormat], rank: int) -> Iterator[int]:
-    """Yield the steps in a part of a log, whose first and last lines may be cut off."""
+    """Yield the steps in a part of a log, whose first and last lines may be truncated."""
     is_below = False
     for line in data.replace(b"\r", b"\n").split(b"\n"):
         row = _read_training_row(line, formats, rank)

@@ -1,4 +1,4 @@
-"""Read a whole file that is a JSON document, or a dict as Python prints it."""
+"""Read a file that is a single JSON document, or a printed Python dict."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def read_document(text: str) -> list[Row] | None:
 
 def _read_object(values: Mapping[str, object], split: str) -> Row | None:
     """Read an object as if it were a line."""
-    # The summary at the end of an HF Trainer's run is no point of the curve. If tokens are counted,
-    # the Trainer logs the runtime at each step, too.
+    # The summary at the end of an HF Trainer's run is not a point of the curve. If tokens are
+    # counted, the Trainer also logs the runtime at each step.
     summary = "train_runtime" in values and "loss" not in values
     split = split or SPLITS.get(str(values.get("name", "")).lower(), "")
     found = LineFields(fields_of(values), split=split, has_dict=True)
@@ -98,15 +98,15 @@ def _split_columns(document: dict[str, object], name: str) -> Iterator[dict[str,
 
 
 def _numbers_of(value: object) -> list[float]:
-    """Return a list of numbers; an empty one if the value is anything else."""
+    """Return a list of numbers, or an empty list if the value is anything else."""
     numbers = value if isinstance(value, list) else []
     return numbers if all(isinstance(number, float) for number in numbers) else []
 
 
 def _steps_and_values(value: list[Any]) -> list[list[float]]:
-    """Return a list of steps and values, [[100, 2.5], [200, 2.0]]; an empty one if it is no such.
+    """Return pairs of step and value, [[100, 2.5], [200, 2.0]], or an empty list if there are none.
 
-    TensorBoard's export has a time before each step.
+    Exports of TensorBoard have a time before each step.
     """
     value = [each[1:] if isinstance(each, list) and len(each) == 3 else each for each in value]
     is_pair = (isinstance(each, list) and [*map(type, each)] == [float, float] for each in value)
@@ -117,7 +117,7 @@ def _steps_and_values(value: list[Any]) -> list[list[float]]:
 
 
 def may_be_document(head: bytes) -> bool:
-    """Return True if a file may be a JSON document, by its first bytes; JSON lines are none.
+    """Return True if a file may be a JSON document rather than JSON lines, by its first bytes.
 
     >>> [may_be_document(head) for head in (b'{\\n "a', b"{'a': [1", b'[{"a"', b"[2026-11")]
     [True, True, True, False]

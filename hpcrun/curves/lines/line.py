@@ -1,4 +1,4 @@
-"""Read one line of a training log: what it measures, if anything.
+"""Parse one line of a training log.
 
 The text may contain anything that a terminal or a launcher added. ``prefixes`` removes prefixes and
 escape sequences; then the first reader that understands the rest decides:
@@ -58,9 +58,12 @@ Reading = tuple[str, Row | Mark | TableHead]
 def read_line(
     text: str, table: TableHead | None = None, formats: Sequence[LineFormat] = FORMATS
 ) -> Reading | None:
-    """Read one record of a line; return None if it measures nothing and marks nothing.
+    """Read one record of a line; return None if it is neither a measurement nor a mark.
 
-    ``table`` is the head of the open table, if there is one.
+    Args:
+        text: The record.
+        table: Head of the open table, or None.
+        formats: Line formats in order of precedence.
 
     >>> form, row = read_line("[rank1]: 2026-11-20 08:04:09 - INFO - step: 7 | loss: 2.5")
     >>> form, row.step, row.rank, row.values
@@ -135,7 +138,7 @@ def _read_stripped(
     return None
 
 
-# A step or an epoch on a line of its own: "Epoch 3/20", "-----Iteration: 1000-----", "begin
+# A line that contains only a step or an epoch: "Epoch 3/20", "-----Iteration: 1000-----", "begin
 # training epoch 1".
 _HEADING = pattern_of(
     r"(?:[\s=*#>|~<\[({'+-]|[^\w\s\x00-\x7f]){0,200}"
@@ -186,11 +189,11 @@ _RESUMED_AT = pattern_of(
 
 
 def read_mark(text: str) -> Mark | Row | None:
-    """Read a line that measures nothing but marks a position of the run, without its prefixes.
+    """Read a line without measurements that marks a position of the run; prefixes are removed.
 
-    Marks are the heading of an epoch, and a restart: Slurm requeued the job, or the program says
-    that it resumes. Ambiguous lines are no restarts, such as the end of a job at its time limit, or
-    an option of that name. The heading of a step is a row without values; lines without a step
+    Marks are the heading of an epoch, and a restart: Slurm requeued the job, or the program reports
+    that it resumes. Ambiguous lines, such as the end of a job at its time limit or an option named
+    "resume", are not restarts. The heading of a step is a row without values; lines without a step
     below it belong to that step.
 
     >>> read_mark("Eval epoch 3/20") == Mark(epoch=3.0, split="eval")

@@ -35,7 +35,7 @@ from hpcrun.curves.lines.prefixes import find_time, read_time
 from hpcrun.curves.names import decode
 from hpcrun.curves.row import Frame, Mark, Row, RowLayout, TableHead
 
-# What a number of a line means: where the line stands in the run, or the value of that index.
+# The role of a number on a line: part of the position in the run, or the index of a value.
 Role = Literal["step", "epoch", "total"] | int
 ReadLine = Callable[[str], tuple[str, Row | Mark | TableHead] | None]
 Span = tuple[int, int]
@@ -70,10 +70,13 @@ _MORE_OTHER_DIGITS = bytes.maketrans(b"0123456789", b"9081726354")
 
 
 class NumberSlot(Struct, frozen=True):
-    """A number of the line and the role that it feeds.
+    """A number on a line and its role.
 
-    The value is the printed number times ``factor``, or ``factor`` divided by it where ``inverse``
-    is set (a rate is stored as seconds). ``group`` is the index of the expression's group.
+    Attributes:
+        role: The role of the number.
+        group: Index of its group in the regular expression.
+        factor: Factor between the printed number and the value.
+        inverse: Whether the value is ``factor`` divided by the number (a rate stored as seconds).
     """
 
     role: Role
@@ -178,7 +181,7 @@ def _read_stamp(stamp: bytes) -> float | None:
 
 
 def layout_of(form: str, row: Row) -> RowLayout:
-    """Return what a row shares with the other rows of its frame."""
+    """Return the properties that a row shares with the other rows of its frame."""
     names = tuple(name for name, _ in row.values)
     return RowLayout(
         form, row.split, row.rank, row.bar, names, row.is_rounded, row.is_mean, row.is_sure
@@ -275,7 +278,7 @@ class _Experiment:
         self.reading = read(decode(line))
 
     def read_row(self, text: bytes) -> Row | None:
-        """Read a variant of the line; return None if it is no row of the same format."""
+        """Read a variant of the line; return None if it is not a row of the same format."""
         reading = self.read(decode(text))
         if reading is None or self.reading is None or reading[0] != self.reading[0]:
             return None
@@ -333,7 +336,7 @@ class _Experiment:
         return None
 
     def _find_paddings(self, row: Row) -> list[Span]:
-        """Find the blanks beside numbers whose count does not matter, as in padded columns."""
+        """Find the spaces next to numbers whose count is irrelevant, as in padded columns."""
         number_ends = {position for span in self.spans for position in span}
         paddings, wider = [], self.line
         for found in reversed([*_BLANKS.finditer(self.line)]):
@@ -393,7 +396,7 @@ def _round_factor(quotient: float) -> float:
 
 
 def _number_form(text: bytes, roles: Sequence[Role]) -> bytes:
-    """Return the expression of the numbers that may stand in place of this one."""
+    """Return the regular expression of the numbers that may replace this one."""
     if b"," in text:
         return rb"[0-9]{1,3}(?:,[0-9]{3}){1,6}" + (rb"\.[0-9]+" if b"." in text else b"")
     is_position = any(not isinstance(role, int) for role in roles)
@@ -410,5 +413,5 @@ def _any_digits(text: bytes) -> bytes:
 
 
 def _literal_form(text: bytes) -> bytes:
-    """Return the expression of the text between numbers; a bar in it may have any length."""
+    """Return the regular expression of text between numbers; bars in it may have any length."""
     return _DRAWN_BAR.join(re.escape(part) for part in _DRAWN_BARS.split(text))

@@ -106,7 +106,7 @@ class LogReader:
         self._lines_since_table_row = 0
         # The upper line of a table head that may have two, and the offset right below it.
         self._upper_head, self._below_upper_head = TableHead("head", ()), -1
-        # The line that has no end yet; of a line that is too long, only its last bytes.
+        # The incomplete last line; if it is too long, only its last bytes.
         self._incomplete_line = b""
         # Text before the incomplete line, to find out whether that line is cut off.
         self._text_before = b""
@@ -114,8 +114,8 @@ class LogReader:
         self._text_offset = offset
         # Needles that found metric lines of this log.
         self._needles = set(ALWAYS_SEARCHED)
-        # Learned patterns by the line without its varying bytes. Noise keeps the places of its
-        # numbers: "step: 5" is no noise because "step:" is.
+        # Learned patterns by the line without its varying bytes. Noise retains the positions of its
+        # numbers, because "step:" being noise does not imply that "step: 5" is.
         self._patterns: dict[bytes, list[LinePattern]] = {}
         self._noise: set[bytes] = set()
         self._times_seen: Counter[bytes] = Counter()
@@ -170,7 +170,7 @@ class LogReader:
         return enough and len({*map(len, decimals)}) == 1 < len({*decimals[1:]})
 
     def read(self, chunks: Iterable[bytes]) -> Iterator[list[Frame | Mark]]:
-        """Read a whole log that comes in chunks; it may be a single JSON document.
+        """Read a whole log in chunks; it may be a single JSON document.
 
         Offsets of rows in a document are positions in its list.
 
@@ -195,7 +195,7 @@ class LogReader:
         yield self.finish()
 
     def _read_block(self, block: bytes) -> None:
-        """Read the lines that end in a block, or in a part of one; keep what follows them."""
+        """Read the lines that end in a block, or in a part of one; keep an incomplete last line."""
         folded = fold_block(block)
         first, end = folded.find(b"\n") + 1, folded.rfind(b"\n") + 1
         if not self.has_rows:
@@ -265,7 +265,7 @@ class LogReader:
         return end
 
     def _needles_at(self, offset: int) -> Collection[bytes]:
-        """Return what to search for in the block that contains this byte of the file."""
+        """Return the needles to search for in the block that contains this byte of the file."""
         if self.table is not None or self._formats is not FORMATS:
             return _EVERY_LINE
         if offset < FULL_SEARCH_BYTES:
@@ -319,7 +319,7 @@ class LogReader:
         return read_line(text, self.table, self._formats)
 
     def _read_record(self, line: bytes, offset: int) -> Row | Mark | TableHead | None:
-        """Read a line by itself and store what it measures."""
+        """Read a single line with ``read_line`` and store its result."""
         text = decode(line)
         upper_head = self._upper_head if offset <= self._below_upper_head else None
         form, reading = read_line(text, self.table or upper_head, self._formats) or ("", None)

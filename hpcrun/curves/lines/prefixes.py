@@ -1,7 +1,7 @@
-"""Remove what launchers and loggers print before a message, and read ranks and times.
+"""Remove the prefixes that launchers and loggers print before a message, and read ranks and times.
 
-No prefix is a measurement, and nothing that could be one is a prefix: a bracket that holds a
-counter (``[10/90]``, ``[Epoch 3]``) stays where it is.
+Text that may be a measurement is never removed as a prefix: brackets with a counter (``[10/90]``,
+``[Epoch 3]``) are kept.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _DATE = (
 _CLOCK = r"\d{1,2}:\d\d(?::\d\d(?:\.\d{1,9}|,\d{3,9}(?![\d,]))?)?"  # a CSV's comma ends it
 _HALF, _ZONE = r"[ ]?[AP]M\b", r"Z|[ ]?[+-]\d\d:?\d\d\b"
 
-# A program's own words that a colon may follow, as it may follow the name of a host.
+# Words of the program that may precede a colon and must not be mistaken for a host name.
 _NO_HOST = r"(?!\w*(?:loss|step|iter|epoch|acc|lr|top|map|norm|val|train|batch|ppl))"
 _FILE = r"[\w./-]{1,100}\.(?:py|cc|cpp|cu|rs|go)"
 
@@ -96,10 +96,10 @@ _PLACE = pattern_of(
     r"|\d[ ]{0,8}/[ ]{0,8}\d|^[\d\s,%]+$|^\d+ \| [\d.]+$|\d%\) \d",
     re.IGNORECASE | re.ASCII,
 )
-# A bracket that names a side ("[Diff-Val (clean)]") is no name of a file or a place in one.
+# A bracket that names a split ("[Diff-Val (clean)]") must not be mistaken for a source location.
 _WORDS, _SOURCE = pattern_of(r"[a-z]+"), pattern_of(r"[.:\d]")
 _DATED = pattern_of(r"\d{1,4}[-/]\d{1,2}[-/]\d{1,4}|\d:\d\d:\d\d")
-# What rich's logging handler and absl's print at the right edge: "   train.py:123".
+# Suffix that the logging handlers of rich and absl print at the right edge: "   train.py:123".
 _SUFFIX = pattern_of(
     r"(?:[ ]+[\w./-]{1,100}|[ ]+\([\w./: -]{1,100})\.(?:py|cc):\d{1,6}\)?$", re.ASCII
 )
@@ -107,11 +107,14 @@ _MAX_PREFIXES = 14
 
 
 class StrippedLine(Struct, frozen=True, gc=False):
-    """A line without its prefixes, and what these contain.
+    """A line without its prefixes, and the contents of the prefixes.
 
-    ``rank`` comes from an unambiguous prefix (``[rank3]:``), ``label`` from a bare number (``3:``,
-    by srun --label), which may also be a count of the program. ``tag`` is the last bracket before
-    the message that names a split (``[valid]``), in lower case.
+    Attributes:
+        text: The message.
+        rank: Rank from an unambiguous prefix (``[rank3]:``), or None.
+        label: Number from a prefix that may be a rank or a count of the program (``3:``, printed by
+            srun --label), or None.
+        tag: Last bracket before the message that names a split (``[valid]``), in lower case.
     """
 
     text: str
@@ -133,10 +136,10 @@ def strip_escapes(text: str) -> str:
 
 
 def strip_prefixes(text: str) -> StrippedLine:
-    """Remove escape sequences, and what launchers and loggers print around a message.
+    """Remove escape sequences and the text that launchers and loggers print around a message.
 
-    At most one blank is removed with each prefix, so that indented messages (code, settings) stay
-    indented. After a time stamp, all blanks are removed.
+    At most one space is removed with each prefix, so that indented messages (code, settings) remain
+    indented. After a timestamp, all spaces are removed.
 
     >>> strip_prefixes("[rank3]: [2026-11-20 08:04:09,098] [INFO] [train.py:7:log] step=1")
     StrippedLine(text='step=1', rank=3, label=None, tag='')
@@ -192,7 +195,7 @@ _STAMP = pattern_of(
     """,
     re.VERBOSE | re.ASCII,
 )
-# A time of day alone is one only in front of everything: elsewhere it is how long something took.
+# A time without a date is a timestamp only at the start of a line; elsewhere it is a duration.
 _TIME_OF_DAY = pattern_of(
     r"(?:\x1b\[[0-9;]*m|[\s\[(]|\b(?:INFO|DEBUG|WARNING)\b){0,8}(?P<clock>\d\d:\d\d:\d\d(?:\.\d{1,9}|,\d{3,9}(?![\d,]))?)"
     r"(?=[\s\]),|:]|$)",
@@ -218,7 +221,7 @@ def find_time(text: str) -> tuple[int, int] | None:
 
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-_LEAP_YEAR = 1972  # for stamps that lack the year
+_LEAP_YEAR = 1972  # assumed for timestamps without a year
 
 
 def read_time(text: str) -> float | None:

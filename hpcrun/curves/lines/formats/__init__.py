@@ -1,4 +1,4 @@
-"""Formats of lines that the generic reader would miss or misread, and progress bars.
+"""Line formats that the generic reader would miss or misread, and progress bars.
 
 A format is a pattern with an example; tests/curves/look_alikes.txt has a similar line that must
 yield nothing. The named groups of the pattern are fields of the line: ``step``, ``total``,
@@ -89,7 +89,7 @@ class LineFormat(Struct, frozen=True):
         return structs.replace(field, key=name, unit=field.unit or unit) if name else None
 
 
-# "avg_loss": what Coqui TTS calls the mean over an evaluation.
+# Coqui TTS prints the mean over an evaluation as "avg_loss".
 _SPLITS = {**SPLITS, "avg": "eval"}
 _GROUP = pattern_of(r"\(\?P<\w+>")
 
@@ -97,7 +97,9 @@ _GROUP = pattern_of(r"\(\?P<\w+>")
 def own_format(name: str, pattern: str) -> LineFormat:
     """Build a format from a user's pattern, which may match anywhere in a line.
 
-    Raises ``re.error`` for an invalid pattern, ``ValueError`` for one without a named group.
+    Raises:
+        re.error: The pattern is invalid.
+        ValueError: The pattern has no named group.
 
     >>> mine = own_format("mine", "i=(?P<step>[0-9]+) l=(?P<loss>[0-9.]+)")
     >>> mine.read_stripped(StrippedLine("at i=3 l=2.5")).values
@@ -157,7 +159,7 @@ def find_bar(text: str) -> re.Match[str] | None:
 def read_bar(meter: re.Match[str]) -> Row | None:
     """Read a line with a progress bar: its step and the values on it.
 
-    Numbers in the description change, so they are no part of ``Row.bar``.
+    ``Row.bar`` excludes the numbers in the description, because they change.
 
     >>> row = read_bar(find_bar("Epoch 3:  12%|# | 12/100 [00:10<01:20, 2.0it/s, loss=0.5]"))
     >>> row.step, row.total, row.epoch, row.values, row.bar
@@ -213,7 +215,7 @@ def _read_description(text: str) -> tuple[str, list[Field]]:
     found = scan(f"epoch {tune[1]}, step {tune[2]}, {text[tune.end() :]}" if tune else text)
     if found is None:
         return SPLITS.get(text.split(" ", 1)[0].lower().strip(":.…"), ""), []
-    # The bar counts the steps; what its description counts are epochs.
+    # The bar counts steps, so counters in its description are epochs.
     fields = [field for field in found.fields if tune or fold(field.key) not in STEP_RANK]
     if found.counters and not any(fold(field.key) in EPOCH_RANK for field in fields):
         fields.append(Field("epoch", float(found.counters[0][0])))

@@ -1,6 +1,7 @@
-"""The table of formats: what the generic reader would miss, or misread, of each program's lines.
+"""Known line formats of programs whose lines the generic reader would miss or misread.
 
-Each entry has the program, the needle, the pattern and an example. They are tried in this order.
+Each entry consists of the program, the needle, the pattern and an example. Formats are tried in
+this order.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from hpcrun.curves.row import Row
 
 
 def _read_round(found: re.Match[str], line: StrippedLine) -> Row | None:
-    """Read what a round of boosting scored on each set of data, named as the line names it."""
+    """Read the scores of a boosting round on each data set, keeping the names on the line."""
     pairs = [cell.rpartition(":") for cell in found["cells"].strip().split("\t")]
     scores = {
         key.strip(): finite(number.split("+")[0].replace(",", "")) for key, _, number in pairs
@@ -25,7 +26,7 @@ def _read_round(found: re.Match[str], line: StrippedLine) -> Row | None:
 
 
 def _read_mllog(found: re.Match[str], line: StrippedLine) -> Row | None:
-    """Read an event of MLPerf's log; only what was measured counts, not the settings it lists."""
+    """Read an event of an MLPerf log; return a row only for measurements, not for settings."""
     read = read_json(line.text, found.start("json"))
     key, value, metadata = (read[0].get(name) if read else None for name in _MLLOG)
     if not isinstance(key, str) or not isinstance(metadata, dict):
@@ -53,9 +54,10 @@ _MLLOG_NAMES = {
     "iteration": "iteration",
 }
 
-# First DeepSpeed (deepspeed/runtime/engine.py, utils/timer.py, runtime/utils.py);
-# mixed precision's factor as DeepSpeed, apex, fairseq and MXNet print it; Megatron-LM
-# (megatron/training/training.py); nanoGPT, llm.c, llama2.c, build-nanogpt (train.py, train_gpt2).
+# Sources of the first formats: DeepSpeed (deepspeed/runtime/engine.py, utils/timer.py,
+# runtime/utils.py); loss scales of mixed precision in DeepSpeed, apex, fairseq and MXNet;
+# Megatron-LM (megatron/training/training.py); nanoGPT, llm.c, llama2.c, build-nanogpt (train.py,
+# train_gpt2).
 FORMATS: tuple[LineFormat, ...] = (
     form(
         "deepspeed",
@@ -64,7 +66,7 @@ FORMATS: tuple[LineFormat, ...] = (
         "[Rank 0] step=10, skipped=6, lr=[9.6e-06, 9.6e-06], mom=[(0.9, 0.95)]",
         sure=True,
     ),
-    # The timers of wall_clock_breakdown, milliseconds; some are called as if they counted steps.
+    # Timers of wall_clock_breakdown in milliseconds; the names of some resemble step counters.
     form(
         "deepspeed",
         "time (ms) | ",
@@ -74,7 +76,7 @@ FORMATS: tuple[LineFormat, ...] = (
         sure=True,
         verbatim=True,
     ),
-    # see_memory_usage; the peak is that since the last such line.
+    # see_memory_usage; the peak covers the time since the previous such line.
     form(
         "deepspeed",
         "Max_MA ",
@@ -119,7 +121,7 @@ FORMATS: tuple[LineFormat, ...] = (
         "step    1/18865 | loss 11.009 (+nanz)| norm 15.2 (+nanz)| lr 2.1e-06 | "
         "2134.34 ms | 55.2% bf16 MFU | 245645 tok/s",
     ),
-    # XLM and what grew out of it: xlm/trainer.py (print_stats). The first number is the step.
+    # XLM and its derivatives: xlm/trainer.py (print_stats). The first number is the step.
     form(
         "xlm",
         "words/s - ",
@@ -146,7 +148,7 @@ FORMATS: tuple[LineFormat, ...] = (
         "Ep. 1 : Up. 1,000 : Sen. 123,456 : Cost 9.85 * 123,456 after 1,234,567 "
         ": Time 12.3s : 10000.00 words/s : gNorm 1.25",
     ),
-    # tqdm_loggable: tqdm_logging.py; its counts are rounded beyond a thousand, and then no step.
+    # tqdm_loggable: tqdm_logging.py. Counts above a thousand are rounded, so they are not steps.
     form(
         "tqdm_loggable",
         "Progress on:",
@@ -155,7 +157,7 @@ FORMATS: tuple[LineFormat, ...] = (
         "Progress on:train 100it/1.00kit rate:1.4it/s remaining:10:42 elapsed:01:11 "
         "postfix:loss=2.31",
     ),
-    # icefall: egs/librispeech/ASR/zipformer/train.py. The batch's loss, not the running one.
+    # icefall: egs/librispeech/ASR/zipformer/train.py. The batch loss is read, not the running mean.
     form(
         "icefall",
         "loss=",
@@ -168,8 +170,8 @@ FORMATS: tuple[LineFormat, ...] = (
         "lr: 2.2e-02",
         sure=True,
     ),
-    # WeNet: wenet/utils/train_utils.py (log_per_step), wenet/bin/train.py. What looks like a batch
-    # and the number of batches is the epoch and the batch. Batches of an evaluation do not count.
+    # WeNet: wenet/utils/train_utils.py (log_per_step), wenet/bin/train.py. The pair that resembles
+    # batch and number of batches is epoch and batch. Batches of an evaluation are ignored.
     form(
         "wenet",
         "TRAIN ",
@@ -204,7 +206,7 @@ FORMATS: tuple[LineFormat, ...] = (
         sure=True,
     ),
     # transformers: trainer.py (speed_metrics at the end of train()); fairseq:
-    # fairseq/logging/progress_bar.py: summaries, no points of the curve.
+    # fairseq/logging/progress_bar.py: summaries, which are not points of the curve.
     form(
         "summary",
         "train_",
@@ -230,8 +232,8 @@ FORMATS: tuple[LineFormat, ...] = (
         "epoch 001 | valid on 'valid' subset | loss 5.6 | ppl 48.5 | num_updates 479",
         split="eval",
     ),
-    # keras: src/utils/progbar.py, TF 2 the same. The counter is of batches and starts with each
-    # epoch, the values are running means of the epoch, whose number is on a line of its own.
+    # keras: src/utils/progbar.py, also in TF 2. The counter counts the batches of an epoch, and the
+    # values are running means of the epoch. The epoch is printed on a separate line.
     form(
         "keras",
         "loss: ",
@@ -242,7 +244,7 @@ FORMATS: tuple[LineFormat, ...] = (
         names={"loss": "mean_loss", "batch": "", "size": ""},
         sure=True,
     ),
-    # mlperf_logging/mllog: one JSON event behind a mark.
+    # mlperf_logging/mllog: one JSON event after a marker.
     form(
         "mlperf",
         ":::MLLOG ",
@@ -251,7 +253,7 @@ FORMATS: tuple[LineFormat, ...] = (
         '"metadata": {"lineno": 102, "samples_count": 80}}',
         read=_read_mllog,
     ),
-    # One metric a line, below its step. Coqui TTS: trainer's console_logger.py;
+    # One metric per line, below its step. Coqui TTS: trainer's console_logger.py;
     # stable-baselines3: common/logger.py (HumanOutputFormat), and OpenAI's baselines, whose numbers
     # have three digits; composer: composer/loggers/console_logger.py; OLMo: olmo/train.py.
     form(
@@ -290,7 +292,7 @@ FORMATS: tuple[LineFormat, ...] = (
         },
         sure=True,
     ),
-    # CycleGAN and pix2pix: util/visualizer.py (print_current_losses); time is of an image.
+    # CycleGAN and pix2pix: util/visualizer.py (print_current_losses); the time is per image.
     form(
         "cyclegan",
         "iters: ",
@@ -307,7 +309,7 @@ FORMATS: tuple[LineFormat, ...] = (
         names={"time": "", "data_time": "", "eta": ""},
         split="eval",
     ),
-    # Beside the time of the data is that of a step, in seconds; memory in units of 2**20 bytes.
+    # The time next to that of data loading is the step time in seconds; memory is in MiB.
     # mmengine: mmengine/runner/log_processor.py; mmcv 1: mmcv/runner/hooks/logger/text.py;
     # detectron2/utils/events.py; timm: train.py; open_clip: src/open_clip_train/train.py; PyTorch's
     # imagenet example and its many children (ProgressMeter; DeiT's MetricLogger; Swin); MaxText:
@@ -364,7 +366,7 @@ FORMATS: tuple[LineFormat, ...] = (
         "Epoch[145] Train-SmoothL1=2.446886",
         sure=True,
     ),
-    # Of ESPnet's results the epoch's mean over the training data is known from its batches.
+    # ESPnet's results. The mean over the training data is ignored, because batches are logged.
     form(
         "espnet",
         "epoch:train:",
@@ -381,7 +383,7 @@ FORMATS: tuple[LineFormat, ...] = (
         split="eval",
     ),
     # LightGBM: python-package/lightgbm/callback.py (log_evaluation); XGBoost:
-    # python-package/xgboost/callback.py (EvaluationMonitor). Of a cross validation the mean.
+    # python-package/xgboost/callback.py (EvaluationMonitor). Cross validation: the mean.
     form(
         "boosting",
         "]\t",
