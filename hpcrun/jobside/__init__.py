@@ -1,7 +1,7 @@
-"""What runs inside the job, in Python: the standard library alone, and the syntax of Python 3.6.
+"""Python code that runs inside the job: standard library only, in the syntax of Python 3.6.
 
-Each run gets these modules as one archive, ``jobside.pyz``, which the job's bash calls
-(``templates/jobside.sh``). What hpcrun decides by the same rules elsewhere imports them from here.
+Each run gets these modules as one archive, ``jobside.pyz``, which the job's bash scripts call
+(``templates/jobside.sh``). Other code that applies the same rules imports them from here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The commands that the job's bash calls: ``python3 -I -S jobside.pyz COMMAND ...``."""
+"""The commands for the job's bash scripts: ``python3 -I -S jobside.pyz COMMAND ...``."""
 
 import os
 import signal
@@ -15,17 +15,17 @@ def _complain(line: str) -> None:
 
 
 def _write(stream: Any, text: str) -> None:
-    # Paths are bytes: a Python of 3.6 in the C locale would refuse to print them.
+    # Paths are bytes, which Python 3.6 in the C locale would refuse to print.
     stream.buffer.write(os.fsencode(text + "\n"))
     stream.buffer.flush()
 
 
 def answer(words: List[str]) -> None:
-    """Show that this Python runs the archive."""
+    """Prove that this Python can run the archive."""
 
 
 def newest_checkpoint(words: List[str]) -> None:
-    """DIR WORLD_SIZE: print the path of the newest complete checkpoint, if there is one."""
+    """DIR WORLD_SIZE: print the path of the newest complete checkpoint, if any."""
     from hpcrun.jobside.checkpoints import newest_checkpoint as newest
 
     marker = os.environ.get("HPCRUN_CHECKPOINT_MARKER", "")
@@ -35,7 +35,7 @@ def newest_checkpoint(words: List[str]) -> None:
 
 
 def judge_checkpoints(words: List[str]) -> None:
-    """DIR WORLD_SIZE [first]: print for each checkpoint its state, its path and the reason."""
+    """DIR WORLD_SIZE [first]: print the state, path and reason of each checkpoint."""
     from hpcrun.jobside.checkpoints import absolute, judge
 
     for verdict in judge(words[0], int(words[1]), os.environ.get("HPCRUN_CHECKPOINT_MARKER", "")):
@@ -45,31 +45,31 @@ def judge_checkpoints(words: List[str]) -> None:
 
 
 def prune_checkpoints(words: List[str]) -> None:
-    """Remove complete checkpoints that the newest ones replace."""
+    """Remove complete checkpoints that newer ones replace."""
     from hpcrun.jobside.watcher import prune_checkpoints as prune
 
     prune(os.environ, _say)
 
 
 def save_room(words: List[str]) -> None:
-    """DIR BYTES: warn where another checkpoint of this size may not fit."""
+    """DIR BYTES: warn if the disk may lack space for another checkpoint of this size."""
     from hpcrun.jobside.checkpoints import warn_of_room
 
     warn_of_room(words[0], int(words[1]), _complain)
 
 
 def mark_of(words: List[str]) -> None:
-    """CHECKPOINT: print what shows whether it is still the same."""
+    """CHECKPOINT: print a fingerprint that changes if the checkpoint is overwritten."""
     from hpcrun.jobside.checkpoints import mark_of as mark
 
     _say(mark(words[0]))
 
 
 def end(words: List[str]) -> None:
-    """CODE STATE PREEMPTED TOLD MARK PHASE SECONDS: print what is decided as an attempt ends.
+    """CODE STATE PREEMPTED TOLD MARK PHASE SECONDS: print the decisions at the end of an attempt.
 
-    A line each: why it ended, its newest complete checkpoint, whether the run continues ("yes", why
-    not, or nothing), and after how many seconds.
+    One line each: why it ended, its newest complete checkpoint, whether the run continues ("yes", a
+    reason against it, or nothing), and the delay in seconds.
     """
     from hpcrun.jobside import ends
     from hpcrun.jobside.checkpoints import newest_checkpoint as find_newest
@@ -100,7 +100,7 @@ def _newest(find: Callable[[str, int, str], str]) -> str:
 
 
 def watch(words: List[str]) -> None:
-    """Look after the attempt until the input ends."""
+    """Run the watcher of the attempt until stdin ends."""
     from hpcrun.jobside.watcher import watch as run
 
     run(os.environ, _say, _complain)
@@ -116,7 +116,7 @@ COMMANDS: Dict[str, Callable[[List[str]], None]] = {
 
 
 def main() -> None:
-    """Run the command that the first word names."""
+    """Run the command that is named by the first argument."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     COMMANDS[sys.argv[1]](sys.argv[2:])
 

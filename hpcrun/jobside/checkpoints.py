@@ -1,8 +1,8 @@
-"""Find the checkpoints of a run, tell which are complete, and remove those that newer ones replace.
+"""Find a run's checkpoints, detect incomplete ones, and remove those that newer ones replace.
 
 A checkpoint is a folder with files of a framework, a folder whose name has a step or ends in
-``.ckpt``, or a file. A file is judged by its first and last bytes: checkpoints are large, many, and
-on a network file system.
+``.ckpt``, or a file. A file is checked by its first and last bytes only, since checkpoints are
+large, numerous, and stored on a network file system.
 """
 
 import errno
@@ -28,7 +28,7 @@ from typing import (
 
 DATA_FILE = re.compile(r"\.(pt|pth|tar|bin|ckpt|pkl|npz|safetensors|distcp)$")
 _WRITING_SUFFIX = re.compile(r"\.(partial|part|tmp|incomplete)$")
-# Parts of names of what is still being written: _tmp_step-200, step-200.writing, 3.orbax-tmp-17.
+# Words in names of incomplete files: _tmp_step-200, step-200.writing, 3.orbax-tmp-17.
 _WRITING_WORD = re.compile(
     r"(?<![a-z])(tmp|temp|partial|incomplete|writing|unfinished|inprogress|saving)(?![a-z0-9])"
 )
@@ -45,7 +45,7 @@ _EPOCH = re.compile(r"(?:^|[^a-z])(?:epoch|ep)[-_=.]?([0-9]{1,18})")
 _AT_THE_END = re.compile(
     r"(?:^|[^0-9.])([0-9]{1,18})(?:\.(?:pt|pth|tar|bin|ckpt|pkl|npz|safetensors|distcp))?$"
 )
-# Files that are a part of a checkpoint, and not one of their own.
+# Files that are part of a checkpoint, but no checkpoint of their own.
 _PART = re.compile(
     r"^(optimizer|scheduler|scaler|rng_state|random_states|training_args)|-of-[0-9]+\."
 )
@@ -53,9 +53,9 @@ _NAMED = re.compile(r"^(checkpoint|ckpt|snapshot|state|resume)")
 _BEST = re.compile(r"(^|[^a-z])best|universal")
 _METRIC = re.compile(r"[0-9]\.[0-9]|loss|acc|metric|score|val")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-# Folders that trackers fill with media and copies.
+# Folders in which experiment trackers store media and copies.
 _MEDIA = frozenset(("wandb", "media", "images", "videos", "__pycache__"))
-_HEAD_BYTES = 4 << 20  # of a file in which a number or a name is searched
+_HEAD_BYTES = 4 << 20  # limit for searches of a number or name in a file
 _UNITS = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 
 Say = Callable[[str], None]
@@ -71,7 +71,7 @@ class File(NamedTuple):
 
 
 class Unit:
-    """A file or folder that is a checkpoint, or a part of one; ``path`` is below the root."""
+    """A file or folder that is a checkpoint or a part of one; ``path`` is relative to the root."""
 
     def __init__(self, path: str, is_folder: bool) -> None:
         self.path = path
@@ -84,7 +84,7 @@ class Unit:
 
 
 def is_unfinished(name: str) -> bool:
-    """Tell by its name whether a file or folder was being written.
+    """Return True if the name marks an incomplete file or folder.
 
     >>> [is_unfinished(name) for name in ("step-3.tmp", "_tmp_step-3", "temp0.7-step3", "part-4")]
     [True, True, False, True]
@@ -99,7 +99,7 @@ def is_unfinished(name: str) -> bool:
 
 
 def find_units(root: str, marker: str = "") -> List[Unit]:
-    """Find all checkpoints below a folder, in no order."""
+    """Find all checkpoints below a folder, in no particular order."""
     files: Dict[str, File] = {}
     folders: Dict[str, bool] = {}
     marked: Set[str] = set()
@@ -112,11 +112,11 @@ def find_units(root: str, marker: str = "") -> List[Unit]:
             or re.search(r"^random_states_.*\.pkl$|mp_rank_[0-9].*_states\.pt$", name)
             or name.endswith((".metadata", ".distcp"))
         ):
-            # What is a part of the folder above it.
+            # These are parts of the parent folder.
             last = folder.rpartition("/")[2]
             if last.startswith(("pytorch_model", "optimizer")) or last in ("model", "optim"):
                 folder = folder.rpartition("/")[0]
-            # At the end of a training the Trainer writes its state beside its checkpoints, too.
+            # At the end of a training, the Trainer also writes its state next to its checkpoints.
             if path != "./trainer_state.json":
                 marked.add(folder)
     unit_of = {folder: _unit_folder(folder, marked) for folder in folders}
@@ -173,7 +173,7 @@ def _scan(
 
 
 def _unit_folder(folder: str, marked: Set[str]) -> str:
-    """Find the outermost folder of a path that is a checkpoint; empty for none."""
+    """Return the outermost folder on a path that is a checkpoint; "" if there is none."""
     at = "."
     for name in folder.split("/")[1:]:
         at += "/" + name
@@ -192,11 +192,11 @@ def _unit_folder(folder: str, marked: Set[str]) -> str:
     return "." if "." in marked else ""
 
 
-# ---- The order -----------------------------------------------------------------------------------
+# ---- Order ---------------------------------------------------------------------------------------
 
 
 class _Place(NamedTuple):
-    """Where a checkpoint is in the order: ``step`` None where its name has none."""
+    """The sort position of a checkpoint; ``step`` is None if its name has none."""
 
     unit: Unit
     word: str
@@ -207,10 +207,11 @@ class _Place(NamedTuple):
 def order_units(units: List[Unit]) -> List[Unit]:
     """Order checkpoints, the newest first.
 
-    Within a folder by their steps, where all have one of one kind, else by time; a step that counts
-    within its epoch comes behind the epoch. Folders (stages of a training, versions) by time. What
-    has no step (an export of the weights), is the best so far or was made of another checkpoint
-    counts only where there is nothing else, except names like last.ckpt and ckpt.pt.
+    Within a folder they are ordered by step if all have one of the same kind, else by time; a step
+    that counts within an epoch is compared after the epoch. Folders (stages of a training,
+    versions) are ordered by time. Checkpoints without a step (an export of the weights), the best
+    so far, and those derived from another checkpoint count only if there is nothing else, except
+    names such as last.ckpt and ckpt.pt.
     """
     tiers: Tuple[Dict[str, List[_Place]], Dict[str, List[_Place]]] = ({}, {})
     has_finished = [False, False]
@@ -282,15 +283,15 @@ def read_number(text: str) -> float:
     return float(text[:-1]) * unit if unit else float(text)
 
 
-# ---- Whether one is complete ---------------------------------------------------------------------
+# ---- Completeness --------------------------------------------------------------------------------
 
 
 class Damage(Exception):
-    """What is wrong with a checkpoint."""
+    """The reason why a checkpoint is unusable."""
 
 
 class Verdict(NamedTuple):
-    """A checkpoint: ``state`` is whole, damaged, or ranks (written by another number of ranks)."""
+    """The result of a check; ``state`` is whole, damaged, or ranks (of another world size)."""
 
     state: str
     unit: Unit
@@ -298,13 +299,13 @@ class Verdict(NamedTuple):
 
 
 def judge(root: str, world: int, marker: str = "") -> Iterator[Verdict]:
-    """Judge the checkpoints below a folder, the newest first."""
+    """Check the checkpoints below a folder, the newest first."""
     judged = Judge(root, world, marker)
     return map(judged.verdict, judged.order)
 
 
 class Judge:
-    """Judges the checkpoints below a folder, each one once."""
+    """Checks the checkpoints below a folder, each one once."""
 
     def __init__(self, root: str, world: int, marker: str = "") -> None:
         self.root, self.world, self.marker = root, world, marker
@@ -381,12 +382,13 @@ class _Check:
                 raise Damage("{} is empty".format(name))
             self.data.append(name)
         for name in unfinished:
-            # With the whole file beside it, it is of a later attempt to write the same one.
+            # If the complete file also exists, this one belongs to a later, failed attempt to
+            # overwrite it.
             if not self.have.get(name.rpartition(".")[0]):
                 raise Damage("{} was not finished".format(name))
 
     def has(self, pattern: str) -> bool:
-        """Tell whether there is a file whose name matches from its begin on."""
+        """Return True if a file name matches the pattern at its beginning."""
         compiled = re.compile(pattern)
         return any(compiled.match(name) for name in self.have)
 
@@ -395,10 +397,10 @@ class _Check:
             raise Damage("{} is missing".format(name))
 
     def check_framework(self) -> None:
-        """Check for what the Trainer of transformers and Accelerate write.
+        """Check for the files that the Trainer of transformers and Accelerate write.
 
-        Trainer._save_checkpoint: its state is the last file that rank 0 writes. Accelerate
-        (checkpointing.py): the random states are.
+        The Trainer's last file on rank 0 is its state (Trainer._save_checkpoint); Accelerate's last
+        files are the random states (checkpointing.py).
         """
         is_trainer = self.has(r"trainer_state\.json|training_args\.bin|rng_state") or (
             re.search(r"(^|/)checkpoint-[0-9]+$", self.unit.path)
@@ -410,7 +412,7 @@ class _Check:
             self.need("trainer_state.json")
             self.need_weights()
             if self.has("global_step"):
-                self.need("latest")  # the Trainer has DeepSpeed write it
+                self.need("latest")  # the Trainer makes DeepSpeed write it
             if not self.has("optimizer|scheduler|rng_state|global_step"):
                 return  # save_only_model
             if not self.has("optimizer|global_step"):
@@ -422,7 +424,7 @@ class _Check:
         elif self.has("random_states_|pytorch_model/|pytorch_model_fsdp") or (
             self.has(r"optimizer\.bin")
             and self.has(r"model\.safetensors|pytorch_model\.bin")
-            # Or a script of its own writes both.
+            # A custom script may also write both files.
             and (not older or any(name.startswith("random_states_") for name in older))
         ):
             self.need_weights()
@@ -435,7 +437,7 @@ class _Check:
     def check_ranks(self, prefix: str, suffix: str) -> None:
         """Check that each rank has written its file.
 
-        Those of an earlier run do where that had as many ranks for the checkpoint before, too.
+        An earlier run's rank count is accepted if the previous checkpoint has as many files.
         """
         older = self.alike[0].files if self.alike else {}
         rank = _count_from_zero(self.have, prefix, suffix)
@@ -451,7 +453,7 @@ class _Check:
     def check_deepspeed(self) -> None:
         """Check for the files of all ranks (runtime/engine.py: _get_ckpt_name).
 
-        ``latest`` is no sign: rank 0 writes it while others may still write.
+        ``latest`` proves nothing: rank 0 writes it while other ranks may still be writing.
         """
         for tag in sorted(self.tags):
             quoted = re.escape(tag)
@@ -466,7 +468,7 @@ class _Check:
             first = "{}{}mp_rank_00_model_states.pt".format(tag, "zero_pp_rank_0_" * sharded)
             self.need(first)
             if self.has(quoted + "zero/"):
-                # Universal: by parameter, not by rank (ds_to_universal.py).
+                # A universal checkpoint is stored by parameter, not by rank (ds_to_universal.py).
                 self.need(tag + "zero/optimizer_state.pt")
                 for name in sorted(self.have):
                     if name.startswith(tag + "zero/") and "/" in name[len(tag) + 5 :]:
@@ -491,7 +493,7 @@ class _Check:
                         self.need("{}{}{}_optim_states.pt".format(tag, optims, part))
 
     def check_shards(self) -> None:
-        """Check for the files that an index names, and for those that Lightning writes last."""
+        """Check for the files that an index lists, and for those that Lightning writes last."""
         for name in sorted(self.have):
             folder, slash, base = name.rpartition("/")
             folder += slash
@@ -507,7 +509,8 @@ class _Check:
                     )
                 )
             elif base.endswith(".distcp"):
-                # torch.distributed.checkpoint: its last file (filesystem.py) names the others.
+                # torch.distributed.checkpoint: the last file that it writes (filesystem.py) lists
+                # the others.
                 if not self.has(re.escape(folder) + r"(__[0-9]+)?\.metadata"):
                     raise Damage("{}.metadata is missing".format(folder))
             elif base.endswith(".metadata"):
@@ -524,10 +527,11 @@ class _Check:
                 raise Damage("latest names what is not there")
 
     def check_older(self) -> None:
-        """Check that no data file is missing that all older checkpoints of this kind have.
+        """Check that all data files exist that every older checkpoint of the same kind has.
 
-        Of a program's own form nothing else shows what it writes last. (checkpoint.json is the
-        record of hpcrun's own trainer. Other JSON may be an evaluation's, which is written later.)
+        For a custom format nothing else shows which file is written last. (checkpoint.json is the
+        record of hpcrun's own trainer. Other JSON may belong to an evaluation, which is written
+        later.)
         """
         if not self.alike:
             return
@@ -539,7 +543,7 @@ class _Check:
                 raise Damage("it has no {}, as the ones before it have".format(shape))
 
     def check_ends(self, name: str) -> None:
-        """Check that a file is not cut off, by its first and last bytes."""
+        """Detect a truncated file by its first and last bytes."""
         size, path = self.have[name], os.path.join(self.folder, name)
         if size < 22:
             self.check_small(name, path)
@@ -555,12 +559,12 @@ class _Check:
             elif name.endswith(".json"):
                 is_cut = head[:1] in (b"{", b"[") and not _is_json_end(tail)
             elif head[:4] == b"PK\3\4":
-                # zip, as torch.save writes it: its contents are listed at its end.
+                # zip, as written by torch.save: its directory is at the end.
                 is_cut = tail[:4] != b"PK\5\6"
             elif head.startswith(bytes.fromhex("80028a0a6cfc9c46f9")):
-                pass  # torch.save of old: its end cannot be told
+                pass  # torch.save's old format has no recognizable end
             elif head[:1] == b"\x80" and 2 <= head[1] <= 5:
-                # pickle: a point at the end, and before it a frame of this size.
+                # pickle: ends with a dot; a frame states its size.
                 frame = struct.unpack("<I", head[3:7])[0] + 11 if head[2:3] == b"\x95" else 0
                 is_cut = tail[-1:] != b"." or frame > size
             elif head[:4] == b"\0\0\0\0" and name.endswith((".pt", ".pth", ".ckpt")):
@@ -575,11 +579,11 @@ class _Check:
             text = content.rstrip(b"\n")
             is_cut = text[:1] in (b"{", b"[") and text[-1:] not in (b"}", b"]")
         elif name.endswith((".pkl", ".bin", ".tar", ".npz")):
-            pass  # may be as short
+            pass  # may be this short
         elif name.endswith(".safetensors"):
             is_cut = True
         else:
-            # The begin of a zip or of a pickle; a script of its own may write a word of text.
+            # The beginning of a zip or pickle; a custom script may also write a short text.
             is_cut = content[:1] in (b"P", b"\x80")
         if is_cut:
             raise Damage("{} is cut off".format(name))
@@ -602,10 +606,10 @@ def _shapes(names: Mapping[str, object]) -> FrozenSet[str]:
 
 
 def pickled_number(head: bytes, key: str) -> Optional[int]:
-    """Read the number that a dictionary has for a key, from the begin of a file of torch.save.
+    """Parse a number in a dictionary by its key, from the beginning of a torch.save file.
 
-    Its zip begins with the pickle, not compressed: a key has its length before it, and a memo
-    (q, r) behind it.
+    Its zip starts with the uncompressed pickle: a key is preceded by its length, and followed by a
+    memo opcode (q, r).
     """
     name = key.encode()
     at = head.find(struct.pack("<I", len(name)) + name)
@@ -621,7 +625,7 @@ def pickled_number(head: bytes, key: str) -> Optional[int]:
 
 
 def _is_json_end(tail: bytes) -> bool:
-    """Tell whether these are the last bytes of JSON: of indented JSON the last bracket has none."""
+    """Return True for the end of JSON; the last bracket of indented JSON is not indented."""
     text = tail.rstrip(b" \t\n\r")
     if text[-1:] not in (b"}", b"]"):
         return False
@@ -630,8 +634,11 @@ def _is_json_end(tail: bytes) -> bool:
 
 
 def _check_safetensors(name: str, size: int, head: bytes, read: Callable[[int], bytes]) -> None:
-    """Eight bytes with the size of the header; the header, JSON, which says where each tensor ends;
-    the data, without holes (safetensors/src/tensor.rs)."""
+    """Check the structure of a safetensors file (safetensors/src/tensor.rs).
+
+    The file has eight bytes with the size of the header; the header, in JSON, with the end of each
+    tensor; and the data, without holes.
+    """
     (length,) = struct.unpack("<Q", head[:8])
     if length >= 1 << 32:
         raise Damage("{} has no header of safetensors".format(name))
@@ -651,11 +658,11 @@ def _check_safetensors(name: str, size: int, head: bytes, read: Callable[[int], 
         raise Damage("{} has {} bytes of {}".format(name, size, wanted))
 
 
-# ---- The newest ----------------------------------------------------------------------------------
+# ---- The newest checkpoint -----------------------------------------------------------------------
 
 
 def newest_checkpoint(root: str, world: int, marker: str = "", say: Say = lambda _: None) -> str:
-    """Return the path of the newest complete checkpoint, or an empty text."""
+    """Return the path of the newest complete checkpoint, or ""."""
     if not root or not os.path.isdir(root):
         return ""
     judged = Judge(root, world, marker)
@@ -667,7 +674,7 @@ def newest_checkpoint(root: str, world: int, marker: str = "", say: Say = lambda
         if not reason:
             return absolute(root, unit)
         say("hpcrun: checkpoint {} is damaged ({}): passed over".format(unit.name, reason))
-        # Better than none: what fewer ranks wrote lacks random states at most.
+        # Fallback: a checkpoint by fewer ranks lacks at most random states.
         if verdict.state == "ranks" and fallback is None:
             fallback = unit
     if fallback is None:
@@ -677,13 +684,13 @@ def newest_checkpoint(root: str, world: int, marker: str = "", say: Say = lambda
 
 
 def absolute(root: str, unit: Unit) -> str:
-    """Return the full path of a checkpoint."""
+    """Return the absolute path of a checkpoint."""
     root = os.path.abspath(root)
     return root if unit.path == "." else root + "/" + unit.path
 
 
 class _Peers:
-    """Which files and folders belong to one checkpoint: ranks, components, by their last two."""
+    """Groups files and folders of one checkpoint: of ranks and components."""
 
     def __init__(self, judged: Judge) -> None:
         self.judged, order = judged, judged.order
@@ -697,7 +704,7 @@ class _Peers:
                 self.by_identity.setdefault(name.identity, []).append(unit)
 
     def missing_part(self, unit: Unit) -> str:
-        """Name a part that the two checkpoints before this one had, and this one lacks."""
+        """Return a part that the two previous checkpoints had but this one lacks."""
         own = self.named[unit.path]
         earlier = sorted(i for i in self.series.get(own.series, {}) if i < own.identity)
         if not own.identity or not earlier:
@@ -743,9 +750,11 @@ _FIXED = frozenset((
 class Name(NamedTuple):
     """The parts of a checkpoint's path.
 
-    ``identity``: its numbers of progress, which sort by age. ``series``: the path without them.
-    ``shape``: the series without the numbers of unknown meaning. ``has_word``: a word like ``step``
-    comes before its number.
+    Attributes:
+        identity: Its numbers of progress, which sort by age.
+        series: The path without them.
+        shape: The series without numbers of unknown meaning.
+        has_word: A word such as ``step`` precedes its number.
     """
 
     identity: Tuple[int, ...]
@@ -755,7 +764,7 @@ class Name(NamedTuple):
 
 
 def parse_name(path: str) -> Name:
-    """Tell the numbers of progress in a path from the numbers of ranks, folds and the like.
+    """Separate the numbers of progress in a path from those of ranks, folds and the like.
 
     >>> parse_name("rank0/step_0300.pt")
     Name(identity=(300,), series='rank0/step_#.pt', shape='rank0/step_#.pt', has_word=True)
@@ -763,7 +772,7 @@ def parse_name(path: str) -> Name:
     Name(identity=(12,), series='run7/ema_#.pt', shape='run*/ema_#.pt', has_word=False)
     """
     folder, slash, name = path.rpartition("/")
-    # What is being written counts as a part of what it will be.
+    # Map an incomplete file to the name that it will get.
     name = re.sub(r"^(part|tmp)-", "", _WRITING_SUFFIX.sub("", name))
     path = folder + slash + name
     texts, numbers, kinds = [], [], []
@@ -781,7 +790,7 @@ def parse_name(path: str) -> Name:
         end = match.end()
     has_word = "progress" in kinds
     if not has_word:
-        # Then the number of the checkpoint, or else the last one of the name.
+        # Use the number of the checkpoint, or else the last number of the name.
         chosen = [n for n, kind in enumerate(kinds) if kind == "weak"]
         if not chosen:
             in_name = len(folder + slash)
@@ -805,7 +814,7 @@ def parse_name(path: str) -> Name:
 
 
 class _Set:
-    """All files and folders with one identity: one checkpoint."""
+    """All files and folders with the same identity, which form one checkpoint."""
 
     def __init__(self) -> None:
         self.parts: Dict[str, Unit] = {}
@@ -821,7 +830,7 @@ class _Set:
         self.shapes.add(name.shape)
 
     def has_all_files_of(self, other: "_Set") -> bool:
-        """Tell whether there are as many data files of each kind: a rank's may be missing."""
+        """Return True if no kind of data file is rarer here: a rank's file may be missing."""
         for series, unit in other.parts.items():
             mine = _count_kinds(self.parts[series]) if series in self.parts else {}
             if any(mine.get(kind, 0) < n for kind, n in _count_kinds(unit).items()):
@@ -833,7 +842,7 @@ def _count_kinds(unit: Unit) -> Dict[str, int]:
     found: Dict[str, int] = {}
     for name in unit.files if unit.is_folder else ():
         if DATA_FILE.search(name.lower()):
-            kind = re.sub("[0-9]", "", name)  # alike for all ranks and steps
+            kind = re.sub("[0-9]", "", name)  # same for all ranks and steps
             found[kind] = found.get(kind, 0) + 1
     return found
 
@@ -847,15 +856,15 @@ def prune(
     resumed: str = "",
     say: Say = lambda _: None,
 ) -> None:
-    """Remove only what is certainly a whole, older checkpoint of this run; all else stays.
+    """Remove older checkpoints of this run that complete newer ones certainly replace.
 
-    The files or folders of all ranks, components and folds that name the same progress are one
-    checkpoint. It is complete if each series of names (rank0_step#.pt, ema/#.pt ...) has it whole,
-    and is removed once ``keep`` complete ones are newer, by their numbers and by their times.
+    Files or folders of ranks, components and folds with the same progress form one checkpoint. It
+    is complete if each series of names (rank0_step#.pt, ema/#.pt ...) has a complete member, and is
+    removed once ``keep`` complete ones are newer by number and by time.
 
     Args:
-        newer_than: A file of this run: older checkpoints are another run's.
-        resumed: The checkpoint that this attempt began from.
+        newer_than: A file of this run: checkpoints older than it belong to another run.
+        resumed: The checkpoint that this attempt resumed from.
     """
     if not os.path.isdir(root):
         return
@@ -884,9 +893,9 @@ def prune(
             continue
         family = len(name.identity)
         series_of.setdefault(family, set()).add(name.series)
-        # Paths that differ in a number of unknown meaning: perhaps ranks, perhaps steps.
+        # Paths that differ in a number of unknown meaning, which may be a rank or a step.
         of_shape.setdefault((family, name.shape), set()).add(name.series)
-        # Without a word for progress, 0 to the number of ranks less one may be ranks.
+        # Without a word for progress, the numbers 0 to ``world`` - 1 may be ranks.
         may_be_ranks &= not name.has_word and name.identity[-1] < world
         if verdict.state == "whole":
             families.setdefault(family, {}).setdefault(name.identity, _Set()).add(unit, name)
@@ -926,7 +935,7 @@ def prune(
 
 def _remove(root: str, unit: Unit, keep: int, say: Say) -> None:
     path = absolute(root, unit)
-    # First another name: half removed it would be a damaged one.
+    # Rename first: a partly removed checkpoint would count as damaged.
     other = os.path.join(os.path.dirname(path), ".hpcrun-removed-" + unit.name)
     try:
         os.rename(path, other)
@@ -942,11 +951,11 @@ def _remove(root: str, unit: Unit, keep: int, say: Say) -> None:
 
 
 class _Kept:
-    """Which checkpoints stay, whatever their age.
+    """Checkpoints that are kept whatever their age.
 
-    The one that this attempt began with; what a link or a file like ``latest`` names; what the
-    newest one names as the best (best_model_checkpoint in the Trainer's trainer_state.json,
-    best_model_path in Lightning's).
+    These are the one that this attempt resumed from, targets of links and of files like ``latest``,
+    and the one that the newest checkpoint records as the best (best_model_checkpoint in the
+    Trainer's trainer_state.json, best_model_path in Lightning's checkpoints).
     """
 
     def __init__(self, root: str, newest: Unit, resumed: str) -> None:
@@ -990,7 +999,7 @@ class _Kept:
 
 
 def free_bytes(folder: str) -> Optional[int]:
-    """Return how much room a user has on the disk of a folder."""
+    """Return the free disk space of a folder that the user can use, in bytes."""
     try:
         info = os.statvfs(folder)
     except OSError:
@@ -999,7 +1008,7 @@ def free_bytes(folder: str) -> Optional[int]:
 
 
 def size_of(path: str) -> int:
-    """Add up the bytes of a file, or of all files below a folder."""
+    """Return the total size of a file, or of all files below a folder."""
     if not os.path.isdir(path):
         return os.path.getsize(path)
     total = 0
@@ -1013,7 +1022,7 @@ def size_of(path: str) -> int:
 
 
 def warn_of_room(folder: str, size: int, say: Say) -> None:
-    """Warn where another checkpoint of this size may not fit."""
+    """Warn if the disk may lack space for another checkpoint of this size."""
     free = free_bytes(folder)
     if free is not None and free < size * 6 // 5:
         say(
@@ -1024,7 +1033,7 @@ def warn_of_room(folder: str, size: int, say: Say) -> None:
 
 
 def _si(number: float) -> str:
-    """Write a number of bytes shortly.
+    """Format a number of bytes briefly.
 
     >>> _si(999), _si(1500), _si(21e9)
     ('999', '1.5K', '21G')
@@ -1038,7 +1047,7 @@ def _si(number: float) -> str:
 
 
 def mark_of(path: str) -> str:
-    """Print what shows whether a checkpoint is still the same: some programs write over one."""
+    """Return a fingerprint of a checkpoint, since some programs overwrite the previous one."""
     if not path:
         return ""
     times = [os.lstat(path).st_mtime_ns] if os.path.isfile(path) else []

@@ -1,4 +1,4 @@
-"""Why an attempt ended, and whether and when its run continues."""
+"""Rules for the end of an attempt: why it ended, and whether and when its run continues."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from hpcrun.jobside.records import (
     write_record,
 )
 
-# Slurm's own state decides, whatever the records say.
+# Slurm's own state has precedence over all records.
 _BY_STATE = {
     "CANCELLED": "cancelled",
     "TIMEOUT": "time_limit",
@@ -25,10 +25,10 @@ _BY_STATE = {
     "OUT_OF_MEMORY": "out_of_memory",
     "REQUEUED": "requeued",
 }
-# Attempts in a row that gain nothing before a run is given up.
-# The first pause before another attempt, after one that ended sooner than QUICK_S.
+# Delay before another attempt, doubled after each idle one that lasted less than QUICK_S, in
+# seconds.
 PAUSE_S, QUICK_S = 60, 120
-# Of the logs of ranks, the ends in which steps are searched.
+# How much of the beginning and end of a rank's log is searched for steps.
 _HEAD_BYTES, _TAIL_BYTES = 1 << 20, 4 << 20
 
 
@@ -41,14 +41,14 @@ def classify_end(
     exit_code: int,
     phase: str = "ranks",
 ) -> str:
-    """Tell why an attempt ended.
+    """Return why an attempt ended.
 
     Args:
-        state: The job's state by Slurm at that moment.
-        preempted: Slurm has begun to preempt it.
-        told: The processes were asked to end; ``limit`` since the time limit is near.
-        mark: What the run itself found: ``stalled``; ``node``, a node of it is bad or gone;
-            ``memory``, a process was killed for the host's memory.
+        state: The job's current state in Slurm.
+        preempted: Slurm has started to preempt it.
+        told: The processes were asked to end; ``limit`` means because of the time limit.
+        mark: The run's own finding: ``stalled``; ``node``, one of its nodes is bad or gone;
+            ``memory``, a process was killed because the host was out of memory.
         phase: How far it came, ``setup`` or ``ranks``.
     """
     for name, why in _BY_STATE.items():
@@ -80,12 +80,15 @@ def decide_continuation(
     idle: int,
     failed_in_setup: bool = False,
 ) -> str:
-    """Return "yes", or why a run does not continue after an end that it wants to survive, else "".
+    """Return "yes", or the reason why a run does not continue after an end in ``when``, else "".
 
-    ``attempt`` counts from 0; ``idle`` attempts in a row, this one included, gained nothing. A
-    setup that failed is tried once more: what is out of order around the program may have changed.
+    A failed setup is retried once, since its causes outside the program may have changed.
+
+    Args:
+        attempt: The number of this attempt, from 0.
+        idle: Number of consecutive attempts without progress, including this one.
     """
-    if why == "requeued":  # somebody has asked for it
+    if why == "requeued":  # requested by the user
         return "yes"
     if why not in when and not (when and why == "setup" and not failed_in_setup):
         return ""
@@ -97,7 +100,7 @@ def decide_continuation(
 
 
 def pause_before(idle: int, seconds: float) -> int:
-    """Return the seconds to wait before the next attempt, after one that lasted ``seconds``.
+    """Return the delay in seconds before the next attempt, after one that lasted ``seconds``.
 
     >>> pause_before(0, 30), pause_before(1, 30), pause_before(3, 30), pause_before(3, 600)
     (0, 60, 240, 0)
@@ -105,21 +108,22 @@ def pause_before(idle: int, seconds: float) -> int:
     return PAUSE_S << (idle - 1) if idle and seconds < QUICK_S else 0
 
 
-# ---- What attempts have gained -------------------------------------------------------------------
+# ---- Progress of attempts ------------------------------------------------------------------------
 
 
 class Steps(NamedTuple):
-    """The first and the last step that the log of an attempt shows."""
+    """The first and the last step in the log of an attempt."""
 
     first: int
     last: int
 
 
 def steps_in(*parts: str) -> Optional[Steps]:
-    """Read the first and the last step of a log, of which these are parts.
+    """Parse the first and the last step from parts of a log.
 
-    None where it names none, or a number that stays (a setting), or falls (a counter that begins
-    again with each epoch). Where no line names a step, a bar does: that of the highest total.
+    Returns None if there is no step, or if its number is constant (a setting) or decreases (a
+    counter that restarts with each epoch). Without a line that names a step, the progress bar with
+    the highest total counts.
 
     >>> steps_in("step 1\\nstep 1,950"), steps_in("step 9\\nstep 5"), steps_in("max_steps=5")
     (Steps(first=1, last=1950), None, None)
@@ -142,7 +146,7 @@ def steps_in(*parts: str) -> Optional[Steps]:
 
 
 class Attempts:
-    """The attempts of a run, by the files that they have left."""
+    """The attempts of a run, with the files that they have written."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.run = environ["HPCRUN_RUN_DIR"]
@@ -154,7 +158,7 @@ class Attempts:
         return os.path.join(self.run, "attempts", str(attempt), name)
 
     def steps(self, attempt: int) -> Optional[Steps]:
-        """Return the steps that the log of an attempt shows; each log is read once."""
+        """Return the steps in the log of an attempt; each log is parsed once."""
         kept = self.path(attempt, "steps")
         try:
             with open(kept) as file:
@@ -163,7 +167,7 @@ class Attempts:
         except (OSError, ValueError, IndexError):
             pass
         found = None
-        for rank in (0, self.world - 1):  # the first one's log, or the last one's, has it
+        for rank in (0, self.world - 1):  # the log of the first or of the last rank has it
             name = "rank-{}.log".format(rank)
             found = found or self._read_steps(os.path.join(self.run, "logs", str(attempt), name))
         try:
@@ -185,7 +189,7 @@ class Attempts:
         return steps_in(head.decode("utf-8", "replace") + joint + tail.decode("utf-8", "replace"))
 
     def mark(self, attempt: int) -> Optional[str]:
-        """Return what marks the checkpoint that an attempt began from; None before its launch."""
+        """Return the fingerprint of an attempt's first checkpoint; None before its launch."""
         path = self.path(attempt, "mark")
         return read_line(path) if os.path.exists(path) else None
 
@@ -193,7 +197,7 @@ class Attempts:
         return attempt >= 0 and os.path.exists(self.path(attempt, "begin.json"))
 
     def lasted(self, attempt: int) -> float:
-        """Return for how many seconds an attempt ran, or has been running."""
+        """Return the duration of an attempt so far, in seconds."""
         begun = os.stat(self.path(attempt, "begin.json")).st_mtime
         for name in ("end.json", "beat"):
             try:
@@ -203,13 +207,14 @@ class Attempts:
         return 0.0
 
     def has_gained(self, attempt: int, mark: str) -> bool:
-        """Tell whether an attempt has gained something, where ``mark`` is what is saved now.
+        """Return True if an attempt made progress.
 
-        It has where that is more than it began from, or the next attempt began at a later step. A
-        checkpoint that is written over is more, unless the log shows that the attempt began again
-        where the one before it did, and came no further than all before. Where no checkpoint was
-        ever seen, and the job says nothing of any, the program may save elsewhere: then one that
-        lasted counts in this way.
+        It did if ``mark``, the current checkpoint's fingerprint, differs from the one that it
+        resumed from, or if the next attempt started at a later step. An overwritten checkpoint
+        counts as progress unless the log shows that the attempt started where the previous one did
+        and came no further than all before. If no checkpoint was ever seen and the job declares
+        none, the program may save elsewhere; then attempts of some length are judged by their steps
+        in this way.
         """
         saved = self.mark(attempt)
         if saved is None:
@@ -231,9 +236,9 @@ class Attempts:
         return steps.first > previous
 
     def count_idle(self, mark: str) -> int:
-        """Count the attempts in a row, up to this one, that gained nothing; up to the maximum.
+        """Count the consecutive attempts without progress up to this one, at most the maximum.
 
-        ``mark`` is what is saved now (mark_of).
+        ``mark`` is the fingerprint (mark_of) of the current checkpoint.
         """
         count = 0
         while count < MAX_IDLE_ATTEMPTS and self.has_begun(self.current - count):
@@ -250,10 +255,10 @@ class Attempts:
             return False
 
     def began_over(self) -> str:
-        """Tell why no further attempt helps where this one began at the first step again.
+        """Return why further attempts are useless if this one restarted at the first step.
 
-        There was a checkpoint, but nothing has the program resume, as far as submit could see. Each
-        further attempt would do the same, and write over what is saved.
+        There was a checkpoint, but as far as submit could see nothing makes the program resume.
+        Each further attempt would restart as well, and overwrite the saved progress.
         """
         resume = read_line(self.path(self.current, "resume"))
         if not resume or self.current == 0:
@@ -272,14 +277,14 @@ def _without_time(mark: str) -> str:
 
 
 class Decision(NamedTuple):
-    """Whether a run continues ("yes", why not, or ""), and after how many seconds."""
+    """Whether a run continues ("yes", a reason against it, or ""), and the delay in seconds."""
 
     note: str
     pause: int
 
 
 def decide(environ: Mapping[str, str], why: str, newest: str, seconds: float) -> Decision:
-    """Decide whether a run continues after this attempt, which lasted so many seconds."""
+    """Decide whether a run continues after this attempt, which lasted ``seconds``."""
     if not environ.get("SLURM_JOB_ID"):
         return Decision("", 0)
     attempts = Attempts(environ)

@@ -1,20 +1,20 @@
-"""Whether a training moves on, by what its logs gain: light, incremental, and for any form of log.
+"""Detection of progress in a training's logs: cheap, incremental, and for any log format.
 
-A line is compared with the last one that has the same words. Numbers that follow other ones there
-are progress; clock times, durations, rates and amounts of memory are not. So no form of log has to
-be known. What shows nothing of the kind is unknown, and then anything that is written counts.
+A line is compared with the last one that has the same words. Numbers that changed since then are
+progress, except clock times, durations, rates and amounts of memory; so no log format has to be
+known. In a log without such lines, any output counts as progress.
 """
 
 import os
 import re
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
-# At most so much of what a log has gained is read at once, and of a line.
+# Limits for the new part of a log that is read at once, and for a line.
 _GAIN_BYTES, _LINE_CHARS = 1 << 18, 2000
-_TEMPLATES = 400  # that are kept of a log
+_TEMPLATES = 400  # number of templates that are kept per log
 
 _ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[A-Za-z]|\][^\x07]*\x07|[()][0-9A-Za-z])")
-# Numbers that change although nothing moves.
+# Numbers that change without progress.
 _TIMES = re.compile(
     r"""
     \b\d{2,4}[-/]\d\d[-/]\d{2,4}\b            # dates
@@ -34,7 +34,7 @@ _TIMES = re.compile(
     re.X,
 )
 _NUMBER = re.compile(r"[-+]?\d[\d,_]*(\.\d+)?(e[-+]?\d+)?|(?<![a-z])(nan|inf)(?![a-z])")
-# Words of lines that measure the training.
+# Words in lines that measure the training.
 _STRONG = re.compile(
     r"(?<![a-z])(step|steps|global_?steps?|iter|iters|iteration|iterations|epoch|epochs|ep|batch"
     r"|batches|update|updates|num_updates|minibatch|tokens?|samples|episode|episodes|timesteps?"
@@ -53,14 +53,14 @@ _RANKS = ("global", "total", "num_u", "step", "iter", "it", "upd", "bat", "mini"
 
 
 class Template(NamedTuple):
-    """A line without its numbers, and these."""
+    """A line without its numbers, and the numbers."""
 
     words: str
     numbers: Tuple[str, ...]
 
 
 def split_line(line: str) -> Template:
-    """Tell the words of a line from its numbers, without those of clocks, rates and memory.
+    """Split a line into words and numbers, without those of clocks, rates and memory.
 
     >>> split_line("[2026-11-20 10:00:00] step 1,950 | loss 2.5 | 3.3 it/s")
     Template(words='[ ] step # | loss # |', numbers=('1950', '2.5'))
@@ -74,14 +74,14 @@ def split_line(line: str) -> Template:
 
     text = _NUMBER.sub(note, text)
     text = "".join(char for char in text if " " <= char <= "~")
-    # Drawn bars grow: [=====>....]
+    # Progress bars grow: [=====>....]
     text = re.sub(r"([=>.\-*~+_ ])\1*", r"\1", text)
     text = re.sub(r"[=>.\-]{2,}", "=", text)
     return Template(text.strip(), tuple(numbers))
 
 
 def read_step(line: str, *, with_bars: bool = True) -> Optional[int]:
-    """Read the step that a line shows, in words or, ``with_bars``, as a bar's count.
+    """Parse the step in a line, from words or, ``with_bars``, from the count of a progress bar.
 
     >>> [read_step(x) for x in ("step: 1,950", "'global_step': 40", " 4%| | 40/1000 [00:12", "ok")]
     [1950, 40, 40, None]
@@ -104,7 +104,7 @@ def read_step(line: str, *, with_bars: bool = True) -> Optional[int]:
 
 
 def read_bar(line: str) -> Optional[Tuple[int, int]]:
-    """Read the count and the total that a bar shows.
+    """Parse the count and total of a progress bar.
 
     >>> read_bar(" 4%|4         | 40/1000 [00:12<04:48,  3.3it/s]")
     (40, 1000)
@@ -119,9 +119,9 @@ def read_bar(line: str) -> Optional[Tuple[int, int]]:
 
 
 class Progress:
-    """What the lines of one log have shown so far.
+    """The progress in the lines of one log.
 
-    ``is_known``: its lines show when it moves, so that what shows nothing new is no progress.
+    ``is_known``: its lines show progress, so that other lines do not count as progress.
     """
 
     def __init__(self) -> None:
@@ -131,7 +131,7 @@ class Progress:
         self.step: Optional[int] = None
 
     def feed(self, line: str) -> bool:
-        """Take a line of the log, and tell whether it shows progress."""
+        """Process a line of the log; return True if it shows progress."""
         line = _ESCAPES.sub("", line)[-_LINE_CHARS:]
         found = split_line(line)
         if not found.numbers:
@@ -157,7 +157,8 @@ class Progress:
                 self.step = self.step if step is None else step
             count = self.moves.get(found.words, 0) + 1
             self.moves[found.words] = count
-            # A bar that is full, as of a data set that was read: how what follows moves is unknown.
+            # A full bar may belong to data loading, so the next phase may show progress
+            # differently.
             if _is_complete(line):
                 self.is_known = False
             elif count >= 3:
@@ -178,7 +179,7 @@ def _is_complete(line: str) -> bool:
 
 
 class LogReader:
-    """Reads what a log has gained since the last time."""
+    """Reads the new part of a log."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -187,11 +188,11 @@ class LogReader:
         self.progress = Progress()
 
     def has_moved(self) -> bool:
-        """Read on, and tell whether what is new shows progress."""
+        """Read the new part of the log; return True if it shows progress."""
         try:
             with open(self.path, "rb") as file:
                 size = os.fstat(file.fileno()).st_size
-                if size < self.offset:  # it was truncated
+                if size < self.offset:  # truncated
                     self.offset, self.rest = 0, b""
                 if size - self.offset > _GAIN_BYTES:
                     self.offset, self.rest = size - _GAIN_BYTES, b""
@@ -211,6 +212,6 @@ class LogReader:
         for piece in pieces:
             if piece.strip():
                 has_moved |= self.progress.feed(piece.decode("utf-8", "replace"))
-        # Dots, one for each batch, on a line that does not end.
+        # Dots, one for each batch, on a line that is not complete.
         is_longer = len(pieces) == 1 and before and not re.search(rb"[0-9A-Za-z]", data)
         return has_moved or bool(is_longer)

@@ -1,8 +1,8 @@
-"""What Python loads as it starts a rank: it compares what trains with what the job says.
+"""A hook that Python loads when it starts a rank, which compares the training with the job.
 
-Python finds this module as ``sitecustomize`` in an archive on its path (``hook.pyz``), which no
-bytecode is written beside. It is enabled in the process of a rank
-alone, and not in those that the rank starts. Standard library only; Python 3.6 and later.
+Python finds this module as ``sitecustomize`` in an archive on its path (``hook.pyz``), so that no
+bytecode is written next to it. It is active only in the process of a rank, not in its child
+processes. Standard library only; Python 3.6 and later.
 """
 
 import functools
@@ -13,7 +13,7 @@ import os
 import sys
 from typing import Any, Dict, List, Tuple
 
-# Their ranks find one another by other means than torch.distributed.
+# The ranks of these communicate without torch.distributed.
 OTHER_MEANS = ("horovod", "mpi4py", "ray", "jax", "tensorflow")
 APART = (
     "hpcrun: {found}, and the job has {world} ranks: each would train by itself, and write over "
@@ -31,7 +31,7 @@ def world_size() -> int:
 
 
 def check_process_group(module: Any) -> None:
-    """Have a process group of another size than the job's be an error."""
+    """Raise an error for a process group whose size differs from the job's."""
     original = module.init_process_group
 
     @functools.wraps(original)
@@ -47,7 +47,7 @@ def check_process_group(module: Any) -> None:
 
 
 def check_first_step(module: Any) -> None:
-    """Have the first step of an optimizer be an error in a rank without a process group."""
+    """Raise an error at an optimizer's first step in a rank without a process group."""
     register = getattr(module, "register_optimizer_step_pre_hook", None)  # since torch 2.0
     if register is None or world_size() == 1:
         return
@@ -65,7 +65,7 @@ def check_first_step(module: Any) -> None:
 
 
 def check_lightning(module: Any) -> None:
-    """Have a Trainer of another size than the job be an error."""
+    """Raise an error for a Lightning Trainer whose size differs from the job's."""
     original = module.Trainer.__init__
 
     @functools.wraps(original)
@@ -84,7 +84,7 @@ def check_lightning(module: Any) -> None:
 
 
 def check_engine(module: Any) -> None:
-    """Compare the configuration of an engine that trains with the job's."""
+    """Compare the configuration of a DeepSpeed engine that trains with the job's."""
     original = module.DeepSpeedEngine.__init__
 
     @functools.wraps(original)
@@ -99,7 +99,7 @@ def check_engine(module: Any) -> None:
 
 
 def job_config() -> Dict[str, Any]:
-    """Read the job's DeepSpeed JSON; nothing where there is none."""
+    """Load the job's DeepSpeed JSON; empty if there is none."""
     try:
         with open(os.environ["HPCRUN_DEEPSPEED_CONFIG"], encoding="utf-8") as file:
             config = json.load(file)
@@ -109,7 +109,7 @@ def job_config() -> Dict[str, Any]:
 
 
 def differences(config: Any, job: Dict[str, Any]) -> List[Tuple[str, Any, Any]]:
-    """List what a DeepSpeedConfig has otherwise than the job's JSON: name, its value, the job's."""
+    """List the differences of a DeepSpeedConfig to the job's JSON: name, its value, the job's."""
     zero = getattr(config, "zero_config", None)
     found = {
         name: getattr(config, name, None)
@@ -141,7 +141,7 @@ def differences(config: Any, job: Dict[str, Any]) -> List[Tuple[str, Any, Any]]:
 
 
 def report(found: List[Tuple[str, Any, Any]]) -> None:
-    """Stop where the framework was to take the job's configuration; else warn."""
+    """Stop if the framework should have used the job's configuration, else warn."""
     if not found:
         return
     listed = ", ".join("{} {} (job: {})".format(*each) for each in found)
@@ -155,7 +155,7 @@ def report(found: List[Tuple[str, Any, Any]]) -> None:
         sys.stderr.write("warning: " + text + "\n")
 
 
-# ---- when modules are imported -------------------------------------------------------------------
+# ---- import hook ---------------------------------------------------------------------------------
 
 CHECKS = {
     "torch.distributed.distributed_c10d": check_process_group,
@@ -167,10 +167,10 @@ CHECKS = {
 
 
 class Finder:
-    """Runs a check right after a module was imported."""
+    """Runs a check right after a module is imported."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Find a module that is checked, once, by the other finders."""
+        """Find a checked module once, through the other finders."""
         check = CHECKS.pop(name, None)
         if check is None:
             return None
@@ -183,7 +183,7 @@ class Finder:
             original(module)
             try:
                 check(module)
-            except (AttributeError, TypeError) as error:  # a version that is otherwise
+            except (AttributeError, TypeError) as error:  # a version with another interface
                 sys.stderr.write(f"hpcrun: {name} is not checked: {error}\n")
 
         setattr(spec.loader, "exec_module", exec_module)  # noqa: B010 - of this loader alone
@@ -191,7 +191,7 @@ class Finder:
 
 
 def load_next() -> None:
-    """Load the sitecustomize that this one stands before on the path."""
+    """Load the sitecustomize module that this one hides on the path."""
     here = os.path.realpath(__file__).rpartition("/")[0]
     path = [entry for entry in sys.path if os.path.realpath(entry or ".") != here]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", path)
@@ -201,7 +201,7 @@ def load_next() -> None:
 
 
 def enable() -> None:
-    """Watch imports in the process of a rank; those that it starts find the mark."""
+    """Watch imports in the process of a rank; the environment marks its child processes."""
     if "RANK" in os.environ and "HPCRUN_RANK_HOOK" not in os.environ:
         os.environ["HPCRUN_RANK_HOOK"] = str(os.getpid())
         sys.meta_path.insert(0, Finder())

@@ -1,4 +1,4 @@
-"""The files that the job writes about itself: each has one writer, and appears by rename."""
+"""Records that the job writes; each has one writer, and appears by a rename."""
 
 import os
 
@@ -8,7 +8,7 @@ IDLE_ATTEMPTS_NOTE = "three attempts in a row got no further: the next would not
 
 
 def write_record(path: str, text: str) -> None:
-    """Write a file as a whole or not at all; whatever the job's umask, nobody else may write it."""
+    """Write a file atomically. Whatever the job's umask, other users cannot write to it."""
     part = path + ".part"
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     with os.fdopen(descriptor, "wb") as file:
@@ -17,7 +17,7 @@ def write_record(path: str, text: str) -> None:
 
 
 def read_line(path: str) -> str:
-    """Read the first line of a file; empty where there is none."""
+    """Return the first line of a file; "" if the file does not exist."""
     try:
         with open(path, "rb") as file:
             return os.fsdecode(file.readline().rstrip(b"\n"))

@@ -1,16 +1,16 @@
-"""Whether the run still moves on: when it counts as stalled, and what is done then.
+"""Detection of stalled runs, and the response to a stall.
 
-A run moves on when a log shows progress (hpcrun.jobside.progress); where no log shows any, when a
-rank writes anything. It has stalled when nothing has moved for HPCRUN_STALLED_AFTER seconds. Unset:
-ten times the median pause between moves, twice the longest pause that ended (an evaluation, a
-checkpoint, an epoch's end) or ten minutes, whichever is most. Before the first step it gets half
-an hour: it compiles, loads, connects. A run that writes but shows no progress gets twice as long,
-and is never ended for it. A job that is suspended stops its watcher, too: a look counts for two
-beats at most.
+A run makes progress when a log shows some (hpcrun.jobside.progress) or, if no log ever does, when a
+rank writes anything. It has stalled after HPCRUN_STALLED_AFTER seconds without progress. The
+default limit is the maximum of ten times the median pause, twice the longest pause that ended (an
+evaluation, a checkpoint, the end of an epoch) and ten minutes. Before the first step, while it
+compiles, loads and connects, it is half an hour. A run that writes without progress gets twice the
+limit, and is never terminated. Suspending a job also stops its watcher, so that the time between
+two checks counts as two beats at most.
 
-attempts/N/stall.json is there while the run stalls. The stacks of all ranks are taken once for a
-stall (templates/stacks.sh). With "stalled" in HPCRUN_SURVIVE the attempt is then ended, and the
-marker attempts/N/stalled says why.
+attempts/N/stall.json exists while the run is stalled. The stacks of all ranks are dumped once per
+stall (templates/stacks.sh). With "stalled" in HPCRUN_SURVIVE the attempt is then terminated, and
+the marker attempts/N/stalled contains the reason.
 """
 
 import json
@@ -24,22 +24,22 @@ from hpcrun.jobside.records import write_record
 
 BEAT_S = 30
 LEAST_LIMIT_S, START_LIMIT_S = 600, 1800
-# Logs that are read beside those of the first and the last rank, where these show no progress.
+# Number of further logs that are read if those of the first and last rank show no progress.
 _MORE_LOGS = 4
-_PAUSES = 21  # the last ones, of which the median counts
+_PAUSES = 21  # number of latest pauses whose median counts
 
 Say = Callable[[str], None]
 
 
 class Actions:
-    """What the watcher does about a stall, by Slurm's commands and the harness."""
+    """The watcher's actions in a stall, through Slurm's commands and the harness."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.environ = environ
         self.harness = os.path.join(environ["HPCRUN_RUN_DIR"], "harness.sh")
 
     def take_stacks(self) -> bool:
-        """Have stacks of all ranks taken, on all nodes at once; it is given up after a minute."""
+        """Dump the stacks of all ranks, on all nodes in parallel, with a timeout of a minute."""
         argv = ["bash", "--", self.harness]
         if self.environ.get("SLURM_JOB_ID"):
             nodes = self.environ.get("SLURM_JOB_NODELIST", "")
@@ -47,7 +47,7 @@ class Actions:
         return run_command([*argv, "stacks"], 90) is not None
 
     def list_steps(self, job: str) -> Optional[List[str]]:
-        """List the steps of a job; None where Slurm does not answer."""
+        """Return the steps of a job; None if Slurm does not answer."""
         argv = ["squeue", "--noheader", "--steps", "--job=" + job, "--format=%i"]
         answer = run_command(argv, 60)
         return None if answer is None else answer.split()
@@ -57,7 +57,7 @@ class Actions:
 
 
 def run_command(argv: Sequence[str], seconds: float) -> Optional[str]:
-    """Run a command for its output; None where it fails."""
+    """Run a command and return its output; None if it fails."""
     try:
         done = subprocess.run(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=seconds, check=True
@@ -68,7 +68,7 @@ def run_command(argv: Sequence[str], seconds: float) -> Optional[str]:
 
 
 class Log:
-    """A log as it was at the last look: its size, when that changed last, and how often."""
+    """A log at the last check: its size, when that changed last, and how often."""
 
     def __init__(self) -> None:
         self.size = -1
@@ -77,7 +77,7 @@ class Log:
 
 
 class StallWatch:
-    """Looks at the logs of an attempt. Times are of a clock that stops while the job does."""
+    """Watches the logs of an attempt, by a clock that stops while the job is suspended."""
 
     def __init__(self, environ: Mapping[str, str], say: Say, actions: Any) -> None:
         self.environ, self.say, self.actions = environ, say, actions
@@ -87,26 +87,27 @@ class StallWatch:
         self.folder = os.path.join(run, "logs", attempt)
         self.limit_given = int(environ.get("HPCRUN_STALLED_AFTER") or 0)
         self.beat = min(BEAT_S, max(5, self.limit_given // 4)) if self.limit_given else BEAT_S
-        self.least = int(environ.get("HPCRUN_STALL_LEAST") or LEAST_LIMIT_S)  # tests have less time
+        # tests use shorter limits
+        self.least = int(environ.get("HPCRUN_STALL_LEAST") or LEAST_LIMIT_S)
         self.start = int(environ.get("HPCRUN_STALL_START") or START_LIMIT_S)
         self.ends_stalled = "stalled" in environ.get("HPCRUN_SURVIVE", "").split()
         self.clock = self.moved = self.wrote = 0.0
         self.at: Optional[float] = None
         self.is_shown = False
-        self.reports = 0  # of the stall that lasts
+        self.reports = 0  # number of reports about the current stall
         self.pauses: List[float] = []
         self.longest = 0.0
         self.logs: Dict[str, Log] = {}
         self.readers: Dict[str, LogReader] = {}
 
     def look(self, now: float) -> None:
-        """Look at the logs, and do what has to be done about them."""
+        """Check the logs, and act on a stall."""
         passed = now - self.at if self.at is not None else 0.0
         self.clock += min(max(passed, 0.0), 2 * self.beat)
         self.at = now
         self._note_sizes()
         if not self.logs:
-            return  # no rank has begun
+            return  # no rank has started
         if self.wrote == self.clock:
             self._read_on()
         still, silent, limit = self.clock - self.moved, self.clock - self.wrote, self.limit()
@@ -116,7 +117,7 @@ class StallWatch:
                 self._remove("stall.json")
             self.reports = 0
         elif self.reports:
-            # What other nodes wrote may take a minute to show on a network file system.
+            # Output of other nodes may become visible a minute later on a network file system.
             self.reports += 1
             if self.reports <= 3:
                 self._report(now, still, limit)
@@ -130,15 +131,15 @@ class StallWatch:
             self._report(now, still, limit)
             path = os.path.join(self.attempt, "stall.json")
             self.say("hpcrun: no step for {:.0f} s: {}".format(still, path))
-            self._note_sizes()  # faulthandler has written there
+            self._note_sizes()  # faulthandler has written to the logs
             self.wrote = self.clock - silent
 
     def is_near_the_start(self) -> bool:
-        """Tell whether the first step is still to come: its time tells what it took to start."""
+        """Return True before the first step, while its time still includes the startup."""
         return not self.is_shown and self.clock <= 600
 
     def _note_sizes(self) -> None:
-        """Note the sizes of the logs; not their times, which are other clocks'."""
+        """Record the sizes of the logs, but not their times, which are of other hosts' clocks."""
         pattern = re.compile(self._who_writes() + r"-[0-9]+\.log$")
         try:
             entries = [entry for entry in os.scandir(self.folder) if pattern.match(entry.name)]
@@ -156,12 +157,13 @@ class StallWatch:
                 self.wrote = self.clock
 
     def _who_writes(self) -> str:
-        """Name whose logs count: a bare command has no ranks that hpcrun knows of."""
+        """Return the kind of logs to watch: a bare command has no ranks known to hpcrun."""
         return "node" if os.path.exists(os.path.join(self.attempt, "began")) else "rank"
 
     def _read_on(self) -> None:
         who = self._who_writes()
-        # Rank 0's log nearly always shows progress; in Megatron's family it is the last rank's.
+        # Rank 0's log nearly always shows progress; with Megatron and its forks the last rank's
+        # does.
         names = ["{}-0.log".format(who), "{}-{}.log".format(who, len(self.logs) - 1)]
         moved = self._read(names)
         if not moved and not self._is_known():
@@ -191,7 +193,7 @@ class StallWatch:
         return any(reader.progress.is_known for reader in self.readers.values())
 
     def _advance(self) -> None:
-        """Note a move. The time before the first step is no pause."""
+        """Record progress. The time before the first step does not count as a pause."""
         pause = self.clock - self.moved
         if self.is_shown:
             self.pauses = [*self.pauses, pause][-_PAUSES:]
@@ -202,12 +204,12 @@ class StallWatch:
         self.moved = self.clock
 
     def limit(self) -> float:
-        """Return after how many seconds without a move the run has stalled."""
+        """Return the limit in seconds without progress after which the run has stalled."""
         limit = float(self.limit_given)
         if not limit:
             median = sorted(self.pauses)[len(self.pauses) // 2] if self.pauses else 0.0
             limit = max(self.least, 10 * median, 2 * self.longest)
-        # Until its pace is known, as before the first step.
+        # As before the first step, until enough pauses are known.
         if not (self.limit_given and self.is_shown) and len(self.pauses) < 3:
             limit = max(limit, self.start)
         return limit
@@ -217,8 +219,8 @@ class StallWatch:
     def _report(self, now: float, still: float, limit: float) -> None:
         """Write stall.json.
 
-        hpcrun judges by the stacks who holds up the run, and where they show nothing by the rank
-        whose log stopped first.
+        hpcrun identifies the blocking rank by the stacks or, if they show nothing, by the log that
+        stopped first.
         """
         steps = [r.progress.step for r in self.readers.values() if r.progress.step is not None]
         record = {
@@ -239,7 +241,7 @@ class StallWatch:
         return ["stacks/" + name for name in sorted(names) if re.match(r"rank-.*\.txt$", name)]
 
     def _first_silent(self) -> List[int]:
-        """Find the rank whose log stopped two looks before all others that were written, too."""
+        """Return the rank whose log stopped two beats before all others that were written, too."""
         if self._who_writes() != "rank":
             return []
         known = [(log.changed, name) for name, log in self.logs.items() if log.changes >= 3]
@@ -249,13 +251,13 @@ class StallWatch:
         return [int(re.sub("[^0-9]", "", known[0][1]))]
 
     def _end_stalled(self) -> None:
-        """End the job's steps; the batch script is none of them, and decides what comes next."""
+        """Terminate the job's steps, but not the batch script, which decides how to continue."""
         path = os.path.join(self.attempt, "stalled")
         if os.path.exists(path) and os.path.getsize(path):
             return
         steps = self.actions.list_steps(slurm_job(self.environ))
         if steps is None:
-            return  # Slurm does not answer: at the next look
+            return  # Slurm does not answer: retry at the next check
         if not os.path.exists(path):
             self.say("hpcrun: the run has stalled, so this attempt is ended")
         open(path, "w").close()
@@ -272,7 +274,7 @@ class StallWatch:
 
 
 def slurm_job(environ: Mapping[str, str]) -> str:
-    """Name the job for Slurm's commands: the number of one task is also that of its whole array."""
+    """Return the job id for Slurm's commands; a task's plain number may mean its whole array."""
     if "SLURM_ARRAY_TASK_ID" in environ:
         array = environ.get("SLURM_ARRAY_JOB_ID", "")
         return "{}_{}".format(array, environ["SLURM_ARRAY_TASK_ID"])

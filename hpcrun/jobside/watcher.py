@@ -1,4 +1,4 @@
-"""The process that looks after an attempt while its ranks run, on the job's first node."""
+"""The process that watches an attempt while its ranks run, on the job's first node."""
 
 import os
 import select
@@ -17,7 +17,7 @@ Say = Callable[[str], None]
 
 
 class CheckpointKeeper:
-    """Prunes checkpoints as new ones appear, and warns where another one may not fit."""
+    """Prunes checkpoints as new ones appear, and warns if the disk may lack space for the next."""
 
     def __init__(self, environ: Mapping[str, str], say: Say, complain: Say) -> None:
         self.environ, self.say, self.complain = environ, say, complain
@@ -37,7 +37,7 @@ class CheckpointKeeper:
 
 
 def prune_checkpoints(environ: Mapping[str, str], say: Say) -> None:
-    """Keep as many checkpoints of this run as the job asks for (``checkpoint.keep``)."""
+    """Keep the number of checkpoints that the job requests (``checkpoint.keep``)."""
     keep, run = environ.get("HPCRUN_CHECKPOINT_KEEP"), environ.get("HPCRUN_RUN_DIR", "")
     if keep:
         attempt = os.path.join(run, "attempts", environ.get("HPCRUN_ATTEMPT", "0"))
@@ -53,7 +53,7 @@ def prune_checkpoints(environ: Mapping[str, str], say: Say) -> None:
 
 
 def watch(environ: Mapping[str, str], say: Say, complain: Say) -> None:
-    """Look after the attempt until standard input ends, as it does with the batch script."""
+    """Watch the attempt until stdin ends, as it does with the batch script."""
     keeper = CheckpointKeeper(environ, say, complain)
     stalls = StallWatch(environ, say, Actions(environ))
     every = float(environ.get("HPCRUN_CHECKPOINTS_EVERY") or CHECKPOINTS_EVERY_S)
@@ -75,7 +75,7 @@ def watch(environ: Mapping[str, str], say: Say, complain: Say) -> None:
 
 
 class Duty:
-    """Something that is done again and again."""
+    """A periodic action."""
 
     def __init__(
         self, action: Callable[[], None], pause: Callable[[], float], first: float
@@ -87,7 +87,7 @@ class Duty:
     def perform(self, complain: Say) -> None:
         try:
             self.action()
-        except Exception:  # the other duties are done whatever happens, and this one is tried again
+        except Exception:  # other duties continue, and this one is retried
             text = traceback.format_exc()
             if text not in self.failures:
                 self.failures.add(text)
@@ -96,6 +96,6 @@ class Duty:
 
 
 def _has_ended(descriptor: int, seconds: float) -> bool:
-    """Wait, and tell whether the input has ended meanwhile."""
+    """Wait; return True if the input has ended."""
     ready, _, _ = select.select([descriptor], [], [], seconds)
     return bool(ready) and not os.read(descriptor, 4096)
