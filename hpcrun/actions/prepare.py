@@ -481,7 +481,7 @@ def all_at_once(errors: Sequence[InputError], origin: Origin) -> InputError:
             fixes += [error.fix] if error.fix else []
             notes += error.notes
     for problem in problems:
-        origin.blame(problem)
+        origin.add_source(problem)
     fix = "; ".join(dict.fromkeys(fixes))
     return SpecError(problems, fix=fix, notes=list(dict.fromkeys(notes)))
 

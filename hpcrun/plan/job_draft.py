@@ -11,7 +11,7 @@ from msgspec import Struct
 from hpcrun.plan.batch_options import batch_scope
 from hpcrun.plan.script_facts import OPEN_PARSERS, RESUME_KEYWORDS, ScriptFacts
 from hpcrun.plan.script_parsers import Option
-from hpcrun.spec import comment_line, flow
+from hpcrun.spec import format_comment, format_flow
 
 # Placeholders, each with the pattern of the option names that take its value.
 _OPTION_PATTERNS: Sequence[tuple[str, str]] = (
@@ -346,36 +346,36 @@ def job_text(
     """Write the job file; ``schema`` is the path of the JSON Schema relative to it."""
     lines = [
         f"# yaml-language-server: $schema={schema}",
-        comment_line(f"A first draft by `hpcrun init`; check it: hpcrun submit {name} --dry-run"),
-        f"description: {flow(f'{draft.script}, trained with {draft.framework}')}",
-        f"script: {flow(draft.script)}",
+        format_comment(f"A first draft by `hpcrun init`; check it: hpcrun submit {name} --dry-run"),
+        f"description: {format_flow(f'{draft.script}, trained with {draft.framework}')}",
+        f"script: {format_flow(draft.script)}",
     ]
     if draft.args:
         lines += ["# {placeholders} pass this file's values to your script.", "args:"]
         for option, placeholder in draft.args:
-            lines += [f"  - {flow(option)}"]
+            lines += [f"  - {format_flow(option)}"]
             lines += [f'  - "{{{placeholder}}}"']
     if draft.required:
         lines.append("# Your script stops without these; add them, with their values, to args:")
-        lines += [comment_line(f"  {word}") for word in draft.required]
+        lines += [format_comment(f"  {word}") for word in draft.required]
     lines.append(f"framework: {draft.framework}")
     if draft.launcher:
         lines.append(f"launcher: {draft.launcher}")
-    lines.append(f"resources: {flow(resources)}")
+    lines.append(f"resources: {format_flow(resources)}")
     if draft.precision:
         lines.append(f"precision: {draft.precision}")
     if batch := _draft_batch(draft, resources):
         lines += [
             "# Effective batch = micro_batch_per_gpu x gradient_accumulation_steps x all GPUs.",
-            f"batch: {flow(batch)}",
+            f"batch: {format_flow(batch)}",
         ]
     if draft.resume:
         lines += [
             "# What your script gets, beside args, where there is a checkpoint to resume from.",
-            f"checkpoint: {{resume: {flow(draft.resume)}}}",
+            f"checkpoint: {{resume: {format_flow(draft.resume)}}}",
         ]
     if draft.framework == "deepspeed":
         lines.append("deepspeed: {zero_stage: 2}")
     if setup:
-        lines.append(f"setup: {flow(setup)}")
+        lines.append(f"setup: {format_flow(setup)}")
     return "\n".join(lines) + "\n"

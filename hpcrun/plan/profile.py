@@ -16,12 +16,12 @@ from hpcrun.spec import (
     Cluster,
     GpuType,
     Partition,
-    comment_line,
-    comment_out,
-    drop,
-    flow,
+    comment_out_value,
+    format_comment,
+    format_flow,
     load_cluster,
-    put,
+    remove_value,
+    set_value,
 )
 
 # Facts about the whole cluster that are read from Slurm; read_on is their date.
@@ -76,15 +76,17 @@ def update(text: str, source: str, cluster: Cluster, facts: Facts) -> str:
     try:
         edited = text
         if cluster.read_on != wanted.read_on:
-            edited = put(text, ["read_on"], wanted.read_on)
+            edited = set_value(text, ["read_on"], wanted.read_on)
         # Additions first: a section that lost its last entry would have no place for new ones.
         for path, _, after in sorted(_differences(cluster, wanted), key=lambda one: one[2] is None):
             if after is not None:
-                edited = put(edited, path, after)
+                edited = set_value(edited, path, after)
             elif len(path) > 2:
-                edited = drop(edited, path)
+                edited = remove_value(edited, path)
             else:
-                edited = comment_out(edited, path, f"gone from the cluster on {wanted.read_on}:")
+                edited = comment_out_value(
+                    edited, path, f"gone from the cluster on {wanted.read_on}:"
+                )
         if load_cluster(edited, source=source) == wanted:
             return edited
     except (CannotEdit, SpecError) as error:
@@ -202,11 +204,11 @@ def profile_text(
             value, comment = values.get(key), comments.get(key)
             if value is None or value == {}:
                 continue
-            line = f"{key}: {flow(value)}"
+            line = f"{key}: {format_flow(value)}"
             if comment and len(line) + len(comment) + 4 <= 100 and len(line) <= 40:
-                lines.append(f"{line}  {comment_line(comment)}")
+                lines.append(f"{line}  {format_comment(comment)}")
             else:
-                lines.extend([comment_line(comment), line] if comment else [line])
+                lines.extend([format_comment(comment), line] if comment else [line])
 
     add(chosen, "name")
     if facts is not None:
@@ -219,11 +221,14 @@ def profile_text(
     if site is not None and len(site.qos) > 1:
         named = ", ".join(site.qos[:12])
         lines.append(
-            comment_line(f"slurm: {{qos: NAME}}  # yours: {named}; else your account's default")
+            format_comment(f"slurm: {{qos: NAME}}  # yours: {named}; else your account's default")
         )
     add({"fabric": "auto", **chosen}, "slurm", "internet", "fabric", "setup", "python")
     if chosen.get("env"):
-        lines += ["env:", *(f"  {key}: {flow(value)}" for key, value in chosen["env"].items())]
+        lines += [
+            "env:",
+            *(f"  {key}: {format_flow(value)}" for key, value in chosen["env"].items()),
+        ]
     if facts is not None and site is not None:
         lines += ["", *_partitions(facts, site), *_gpu_types(facts)]
     return "\n".join(lines) + "\n"
@@ -233,21 +238,23 @@ def _partitions(facts: Facts, site: Site) -> list[str]:
     lines = [f"# Read from Slurm on {facts.read_on}."]
     if site.left_out:
         lines.append("# Left out:")
-        lines += [comment_line(f"  {name}: {why}") for name, why in sorted(site.left_out.items())]
+        lines += [format_comment(f"  {name}: {why}") for name, why in sorted(site.left_out.items())]
     if not facts.partitions:
         return [*lines, "partitions: {}"]
     lines.append("partitions:")
     for name, partition in facts.partitions.items():
-        lines += [f"  {comment_line(note)}" for note in site.notes.get(name, [])]
-        lines.append(f"  {flow(name)}:")
-        lines += [f"    {key}: {flow(value)}" for key, value in given(partition).items()]
+        lines += [f"  {format_comment(note)}" for note in site.notes.get(name, [])]
+        lines.append(f"  {format_flow(name)}:")
+        lines += [f"    {key}: {format_flow(value)}" for key, value in given(partition).items()]
     return lines
 
 
 def _gpu_types(facts: Facts) -> list[str]:
     if not facts.gpu_types:
         return []
-    rows = [f"  {flow(name)}: {flow(given(one))}" for name, one in facts.gpu_types.items()]
+    rows = [
+        f"  {format_flow(name)}: {format_flow(given(one))}" for name, one in facts.gpu_types.items()
+    ]
     comment = "# GPU types: the name that a job uses (gpu_type: NAME), and Slurm's name for it."
     return ["", comment, "gpu_types:", *rows]
 

@@ -13,7 +13,16 @@ from hpcrun.errors import InputError, Problem, SpecError
 from hpcrun.plan.job import fill_known_placeholders
 from hpcrun.plan.types import Plan
 from hpcrun.slurm import quote_pattern
-from hpcrun.spec import SOURCE, Env, JobSpec, Node, dump_job, flow, load_job, plain_value
+from hpcrun.spec import (
+    SOURCE,
+    Env,
+    JobSpec,
+    Node,
+    dump_job,
+    format_flow,
+    load_job,
+    parse_plain_value,
+)
 
 # Each run has a directory with a dozen files. Slurm's own limit, MaxArraySize, is 1001 by default.
 MAX_RUNS = 10_000
@@ -201,10 +210,10 @@ def _as_yaml(value: str) -> str:
     >>> print(_as_yaml("8"), _as_yaml("true"), _as_yaml("a: b"), _as_yaml(""))
     8 true "a: b" ""
     """
-    core = plain_value(Node(value, "", plain=True))
+    core = parse_plain_value(Node(value, "", plain=True))
     if core is not None and not isinstance(core, str):
         return value
-    return flow(value, quoted=True)
+    return format_flow(value, quoted=True)
 
 
 def _filler(values: Mapping[str, str]) -> Callable[[str], str]:

@@ -1,14 +1,14 @@
-from hpcrun.spec.check import convert as convert
+from hpcrun.spec.check import build_struct as build_struct
 from hpcrun.spec.deepspeed_json import Document as Document
 from hpcrun.spec.deepspeed_json import parse_hjson as parse_hjson
 from hpcrun.spec.dump import CannotEdit as CannotEdit
-from hpcrun.spec.dump import comment_line as comment_line
-from hpcrun.spec.dump import comment_out as comment_out
-from hpcrun.spec.dump import drop as drop
+from hpcrun.spec.dump import comment_out_value as comment_out_value
 from hpcrun.spec.dump import dump_job as dump_job
 from hpcrun.spec.dump import dump_value as dump_value
-from hpcrun.spec.dump import flow as flow
-from hpcrun.spec.dump import put as put
+from hpcrun.spec.dump import format_comment as format_comment
+from hpcrun.spec.dump import format_flow as format_flow
+from hpcrun.spec.dump import remove_value as remove_value
+from hpcrun.spec.dump import set_value as set_value
 from hpcrun.spec.job import Accelerate as Accelerate
 from hpcrun.spec.job import Batch as Batch
 from hpcrun.spec.job import Cluster as Cluster
@@ -36,4 +36,4 @@ from hpcrun.spec.rules import infer_framework as infer_framework
 from hpcrun.spec.schema import json_schema as json_schema
 from hpcrun.spec.yaml12 import Node as Node
 from hpcrun.spec.yaml12 import parse_document as parse_document
-from hpcrun.spec.yaml12 import plain_value as plain_value
+from hpcrun.spec.yaml12 import parse_plain_value as parse_plain_value

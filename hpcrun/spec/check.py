@@ -1,8 +1,7 @@
-"""A YAML tree to a typed, frozen value: all problems are reported, each with its place.
+"""Build typed, frozen values from YAML trees, and report all problems with their places.
 
-The types of ``spec.job`` say what is legal; nothing here names a field. The rule for values: what
-is written without quotes may be what the field asks for, a number, a boolean or the text as it
-stands; what is written in quotes is text.
+The types of ``spec.job`` define what is legal; this module names no field. An unquoted scalar may
+be a number, a boolean or text, as the field requires. A quoted scalar is text.
 """
 
 from __future__ import annotations
@@ -17,20 +16,20 @@ import msgspec.inspect as mi
 from msgspec import structs
 
 from hpcrun.errors import Problem
-from hpcrun.spec.yaml12 import Node, core_value, is_null, join, plain_value
+from hpcrun.spec.yaml12 import Node, is_null, join_path, parse_core_value, parse_plain_value
 from hpcrun.structs import decodable
 
 T = TypeVar("T")
 
-# What a conversion gives where it appended a problem.
+# The result of a conversion that appended a problem.
 _REFUSED: Any = object()
-_NUL = "holds a NUL character, which no process can receive"
+_NUL_MESSAGE = "holds a NUL character, which no process can receive"
 _BOOLEANS = {
     **dict.fromkeys(("yes", "y", "on", "true"), "true"),
     **dict.fromkeys(("no", "n", "off", "false"), "false"),
 }
 
-_LOOKS_LIKE = {
+_KIND_NAMES = {
     mi.ListType: "a list, as in [a, b]",
     mi.DictType: "keys, as in {KEY: VALUE}",
     mi.StructType: "keys, as in {KEY: VALUE}",
@@ -40,19 +39,19 @@ _LOOKS_LIKE = {
 }
 
 
-def convert(cls: type[T], tree: Node, problems: list[Problem]) -> T:
-    """Build a ``cls`` from a tree, appending what is wrong to ``problems``.
+def build_struct(cls: type[T], tree: Node, problems: list[Problem]) -> T:
+    """Build a ``cls`` from a tree and append all problems to ``problems``.
 
-    A key with a null is not given. What was refused has its default in the result.
+    A key with a null counts as missing. Fields with problems have their defaults in the result.
     """
-    of = shape(cast(Any, cls))
+    of = describe_struct(cast(Any, cls))
     value: T = _Conversion(of, problems).struct(of, tree, "")
     return value
 
 
 @cache
-def shape(cls: type) -> mi.StructType:
-    """Describe a Struct: its fields and their types, all levels."""
+def describe_struct(cls: type) -> mi.StructType:
+    """Describe the fields of a Struct and their types, recursively."""
     described = mi.type_info(decodable(cls))
     if not isinstance(described, mi.StructType):
         raise TypeError(f"{cls} is not a Struct")
@@ -60,35 +59,36 @@ def shape(cls: type) -> mi.StructType:
 
 
 def unwrap(of: mi.Type) -> tuple[mi.Type, list[str]]:
-    """Take descriptions and optionality off a type; the field's description first."""
+    """Return a type without metadata and None, and its descriptions, the field's first."""
     descriptions: list[str] = []
     while True:
         if isinstance(of, mi.Metadata):
             descriptions += [(of.extra_json_schema or {}).get("description", "")]
             of = of.type
             continue
-        members = _members(of)
+        members = _union_members(of)
         if len(members) != 1:
             return of, descriptions
         of = members[0]
 
 
-def _members(of: mi.Type) -> list[mi.Type]:
+def _union_members(of: mi.Type) -> list[mi.Type]:
     if not isinstance(of, mi.UnionType):
         return []
     return [member for member in of.types if not isinstance(member, mi.NoneType)]
 
 
-def takes_none(of: mi.Type) -> bool:
-    """Return whether a type has None as a value."""
+def accepts_none(of: mi.Type) -> bool:
+    """Return True if None is a value of a type."""
     return isinstance(of, mi.UnionType) and any(isinstance(x, mi.NoneType) for x in of.types)
 
 
 def child_type(of: mi.Type, key: str) -> mi.Type | None:
-    """Return the type under a key; None where the type has no such key.
+    """Return the type of the value under a key; None if the type has no such key.
 
     >>> from hpcrun.spec.job import JobSpec
-    >>> unwrap(child_type(shape(JobSpec), "snapshot"))[0], child_type(shape(JobSpec), "shots")
+    >>> job = describe_struct(JobSpec)
+    >>> unwrap(child_type(job, "snapshot"))[0], child_type(job, "shots")
     (BoolType(), None)
     """
     of, _ = unwrap(of)
@@ -99,67 +99,68 @@ def child_type(of: mi.Type, key: str) -> mi.Type | None:
     return of if isinstance(of, mi.AnyType) else None
 
 
-def unknown_key(root: mi.StructType, section: mi.StructType, key: str) -> str:
-    """Write that a key is unknown, and what the user may have meant.
+def explain_unknown_key(root: mi.StructType, section: mi.StructType, key: str) -> str:
+    """Write the message for an unknown key, with the key that the user may have meant.
 
     >>> from hpcrun.spec.job import JobSpec
-    >>> unknown_key(shape(JobSpec), shape(JobSpec), "scrpt")
+    >>> explain_unknown_key(describe_struct(JobSpec), describe_struct(JobSpec), "scrpt")
     'unknown key; did you mean script?'
     """
     legal = [field.encode_name for field in section.fields]
     word = key.lower().replace("-", "_")
-    names = {path: path.rpartition(".")[2] for path in _paths(root)}
+    names = {path: path.rpartition(".")[2] for path in _iterate_paths(root)}
     elsewhere = [path for path, name in names.items() if name == word]
     far = [
         path
         for path, name in names.items()
-        if name.startswith(f"{word}_") or _close(word, [name], 0.8)
+        if name.startswith(f"{word}_") or _find_close_words(word, [name], 0.8)
     ]
-    for meant in ([word] if word in legal else elsewhere, _close(word, legal), far):
+    for meant in ([word] if word in legal else elsewhere, _find_close_words(word, legal), far):
         if meant:
             return f"unknown key; did you mean {' or '.join(meant)}?"
     return f"unknown key; expected one of {', '.join(legal)}"
 
 
 def explain_missing_map(of: mi.StructType, node: Node) -> str:
-    """Write that keys are wanted, and the one that a single word is probably meant for.
+    """Write the message for a scalar in place of a map, with the key that it probably belongs to.
 
     >>> from hpcrun.spec.job import Container
-    >>> explain_missing_map(shape(Container), Node("a.sif", "f", plain=True))
+    >>> explain_missing_map(describe_struct(Container), Node("a.sif", "f", plain=True))
     'expected keys, as in {image: a.sif}; got a.sif'
     """
     needed = [field.encode_name for field in of.fields if field.required]
     if len(needed) == 1 and isinstance(node.value, str) and not is_null(node):
-        return f"expected keys, as in {{{needed[0]}: {shown(node)}}}; got {shown(node)}"
-    return f"expected {_LOOKS_LIKE[mi.StructType]}; got {shown(node)}"
+        return f"expected keys, as in {{{needed[0]}: {format_node(node)}}}; got {format_node(node)}"
+    return f"expected {_KIND_NAMES[mi.StructType]}; got {format_node(node)}"
 
 
 def explain_scalar_path(of: mi.Type, path: str) -> str:
-    """Write what a path is that goes on as if it had keys."""
+    """Write the message for a path that continues below a list or a scalar."""
     if isinstance(of, mi.ListType):
         return f"{path} is a list, given as a whole, as in {path}=[a, b]"
-    first = (_members(of) or [of])[0]
-    return f"{path} is {_LOOKS_LIKE.get(type(unwrap(first)[0]), 'text')}; it has no keys"
+    first = (_union_members(of) or [of])[0]
+    return f"{path} is {_KIND_NAMES.get(type(unwrap(first)[0]), 'text')}; it has no keys"
 
 
-def _paths(section: mi.StructType, path: str = "") -> Iterator[str]:
+def _iterate_paths(section: mi.StructType, path: str = "") -> Iterator[str]:
     for field in section.fields:
         inner, _ = unwrap(field.type)
-        yield join(path, field.encode_name)
+        yield join_path(path, field.encode_name)
         if isinstance(inner, mi.StructType):
-            yield from _paths(inner, join(path, field.encode_name))
+            yield from _iterate_paths(inner, join_path(path, field.encode_name))
 
 
-def _close(word: str, legal: Iterable[str], cutoff: float = 0.6) -> list[str]:
-    import difflib  # here: only a mistake needs it
+def _find_close_words(word: str, legal: Iterable[str], cutoff: float = 0.6) -> list[str]:
+    import difflib  # imported here because only mistakes need it
 
     return difflib.get_close_matches(word, list(legal), 1, cutoff)
 
 
 class _Conversion:
-    """Makes values of a tree; ``root`` is the type of the whole, whose keys a message may name.
+    """Converts a tree to values. A method that appends a problem returns _REFUSED.
 
-    A method returns _REFUSED where it has appended a problem in place of a value.
+    Attributes:
+        root: The type of the whole tree, whose keys messages may suggest.
     """
 
     def __init__(self, root: mi.StructType, problems: list[Problem]) -> None:
@@ -169,9 +170,9 @@ class _Conversion:
     def value(self, declared: mi.Type, node: Node, path: str) -> Any:
         of, descriptions = unwrap(declared)
         if isinstance(of, mi.UnionType):
-            # Text or boolean, or one word or boolean: unquoted true and false are booleans.
-            is_bool = isinstance(plain_value(node), bool)
-            members = {type(unwrap(one)[0]): one for one in _members(of)}
+            # In unions with a boolean, unquoted true and false are booleans.
+            is_bool = isinstance(parse_plain_value(node), bool)
+            members = {type(unwrap(one)[0]): one for one in _union_members(of)}
             if (number := members.get(mi.IntType)) is not None:  # a number, or a range of them
                 is_range = isinstance(node.value, str) and re.fullmatch("[0-9]+-[0-9]+", node.text)
                 return self.value(members[mi.StrType] if is_range else number, node, path)
@@ -181,7 +182,7 @@ class _Conversion:
                 return self.literal(cast(Any, word), node, path, ("true", "false"))
             return self.value(members[mi.BoolType if is_bool else mi.StrType], node, path)
         if isinstance(of, mi.StructType) and is_null(node):
-            # Under a key of the user's own, as in ``partitions: {gpu: }``: all of it not given.
+            # A user-defined key without a value, as in ``partitions: {gpu: }``, is empty.
             node = structs.replace(node, value={})
         if isinstance(of, mi.StrType):
             return self.text(of, descriptions[-1] if of.pattern else "text", node, path)
@@ -201,7 +202,7 @@ class _Conversion:
         return _REFUSED
 
     def refuse_kind(self, of: mi.Type, node: Node, path: str) -> Any:
-        return self.refuse(node, path, f"expected {_LOOKS_LIKE[type(of)]}; got {shown(node)}")
+        return self.refuse(node, path, f"expected {_KIND_NAMES[type(of)]}; got {format_node(node)}")
 
     def struct(self, of: mi.StructType, node: Node, path: str) -> Any:
         if not isinstance(node.value, dict):
@@ -210,9 +211,9 @@ class _Conversion:
         given: dict[str, Any] = {}
         for key, inner in node.entries.items():
             if key not in fields:
-                self.refuse(inner, join(path, key), unknown_key(self.root, of, key))
+                self.refuse(inner, join_path(path, key), explain_unknown_key(self.root, of, key))
             elif not is_null(inner):
-                value = self.value(fields[key].type, inner, join(path, key))
+                value = self.value(fields[key].type, inner, join_path(path, key))
                 if value is not _REFUSED:
                     given[fields[key].name] = value
         missing = {f.encode_name: f for f in of.fields if f.required and f.name not in given}
@@ -220,7 +221,7 @@ class _Conversion:
             if name not in node.entries or is_null(node.entries[name]):
                 about = unwrap(field.type)[1]
                 message = f"is missing: {about[0]}" if about else "is missing"
-                self.refuse(node, join(path, name), message)
+                self.refuse(node, join_path(path, name), message)
         return _REFUSED if missing else of.cls(**given)
 
     def dict(self, of: mi.DictType, node: Node, path: str) -> Any:
@@ -229,9 +230,9 @@ class _Conversion:
         result = {}
         for key, inner in node.entries.items():
             text = structs.replace(inner, value=key, plain=False)
-            legal = self.value(of.key_type, text, join(path, key))
-            is_none = is_null(inner) and bool(inner.text) and takes_none(of.value_type)
-            value = None if is_none else self.value(of.value_type, inner, join(path, key))
+            legal = self.value(of.key_type, text, join_path(path, key))
+            is_none = is_null(inner) and bool(inner.text) and accepts_none(of.value_type)
+            value = None if is_none else self.value(of.value_type, inner, join_path(path, key))
             if legal is not _REFUSED and value is not _REFUSED:
                 result[key] = value
         return result
@@ -241,7 +242,7 @@ class _Conversion:
             return self.refuse_kind(of, node, path)
         if len(node.items) < (of.min_length or 0):
             return self.refuse(node, path, "must not be empty")
-        items = [self.value(of.item_type, n, join(path, i)) for i, n in enumerate(node.items)]
+        items = [self.value(of.item_type, n, join_path(path, i)) for i, n in enumerate(node.items)]
         return [item for item in items if item is not _REFUSED]
 
     def text(self, of: mi.StrType, wanted: str, node: Node, path: str) -> Any:
@@ -249,7 +250,7 @@ class _Conversion:
             hint = "; text that holds ': ' needs quotes" if isinstance(node.value, dict) else ""
             if [inner.value for inner in node.entries.values()] == [""]:  # {run_dir}, unquoted
                 hint = f'; write "{{{next(iter(node.entries))}}}" with quotes'
-            return self.refuse(node, path, f"expected text, got {shown(node)}{hint}")
+            return self.refuse(node, path, f"expected text, got {format_node(node)}{hint}")
         if is_null(node) and not node.text and of.pattern is not None:
             message = f"has no value: write {wanted}, or leave the key out"
             return self.refuse(node, path, message)
@@ -257,80 +258,83 @@ class _Conversion:
             hint = f'; write "{node.text}" for that text' if node.text else ""
             if of.pattern is None:
                 hint += f'{"," if hint else "; write"} "" for empty text'
-            return self.refuse(node, path, f"expected {wanted}, got {shown(node)}{hint}")
+            return self.refuse(node, path, f"expected {wanted}, got {format_node(node)}{hint}")
         if "\0" in node.text:
-            return self.refuse(node, path, _NUL)
+            return self.refuse(node, path, _NUL_MESSAGE)
         if of.pattern is not None and not re.fullmatch(of.pattern, node.text):
-            return self.refuse(node, path, f"expected {wanted}; got {shown(node)}")
+            return self.refuse(node, path, f"expected {wanted}; got {format_node(node)}")
         return node.text
 
     def literal(
         self, of: mi.LiteralType, node: Node, path: str, booleans: Sequence[str] = ()
     ) -> Any:
-        """Take one of some words; ``booleans`` are those that are legal beside them."""
+        """Convert a node to one of several words; ``booleans`` are also legal."""
         words = [str(value) for value in of.values]
         if node.text in words:
             return node.text
         legal = [*booleans, *words]
         word = _BOOLEANS.get(node.text.lower()) if booleans else None
-        meant = [word] if word else _close(node.text.lower(), legal)
+        meant = [word] if word else _find_close_words(node.text.lower(), legal)
         hint = f"; did you mean {meant[0]}?" if meant else ""
-        message = f"expected one of {', '.join(legal)}; got {shown(node)}{hint}"
+        message = f"expected one of {', '.join(legal)}; got {format_node(node)}{hint}"
         return self.refuse(node, path, message)
 
     def integer(self, of: mi.IntType, node: Node, path: str) -> Any:
-        """Take a whole number in any of its spellings: 8, 0x8, 8.0 and 8e0 are the same number."""
+        """Convert a node to an integer in any spelling: 8, 0x8, 8.0 and 8e0 are equal."""
         try:
-            number = core_value(node.text)
+            number = parse_core_value(node.text)
         except ValueError as error:
-            return self.refuse(node, path, f"{shown(node)}: {error}")
+            return self.refuse(node, path, f"{format_node(node)}: {error}")
         if not (type(number) is int or (type(number) is float and number.is_integer())):
             return self.refuse_kind(of, node, path)
         message = ""
         if not node.plain:
             message = (
-                f"expected a whole number, got the text {shown(node)}; write it without quotes"
+                f"expected a whole number, got the text {format_node(node)}; write it without "
+                "quotes"
             )
         elif (of.ge is not None and number < of.ge) or (of.le is not None and number > of.le):
             bounds = f"from {of.ge} to {of.le}" if of.le is not None else f"at least {of.ge}"
-            message = f"must be {bounds}; got {shown(node)}"
+            message = f"must be {bounds}; got {format_node(node)}"
         elif abs(number) >= 1 << 63:
-            message = f"{shown(node)}: a whole number that does not fit into 64 bits"
+            message = f"{format_node(node)}: a whole number that does not fit into 64 bits"
         return self.refuse(node, path, message) if message else int(number)
 
     def boolean(self, of: mi.BoolType, node: Node, path: str) -> Any:
-        value = plain_value(node)
+        value = parse_plain_value(node)
         if isinstance(value, bool):
             return value
         word = _BOOLEANS.get(node.text.lower())
         hint = f"; did you mean {word}?" if word else ""
-        return self.refuse(node, path, f"expected true or false; got {shown(node)}{hint}")
+        return self.refuse(node, path, f"expected true or false; got {format_node(node)}{hint}")
 
     def free(self, of: mi.Type, node: Node, path: str) -> Any:
-        """Take whatever stands there, with the core schema's types."""
+        """Convert a node of any kind, with the types of the core schema."""
         if isinstance(node.value, dict):
             for key, inner in node.entries.items():
                 if "\0" in key:
-                    self.refuse(inner, join(path, key), "holds a NUL character")
-            values = {k: self.free(of, inner, join(path, k)) for k, inner in node.entries.items()}
+                    self.refuse(inner, join_path(path, key), "holds a NUL character")
+            values = {
+                k: self.free(of, inner, join_path(path, k)) for k, inner in node.entries.items()
+            }
             return {key: value for key, value in values.items() if value is not _REFUSED}
         if isinstance(node.value, list):
             items = [
-                self.free(of, item, join(path, index)) for index, item in enumerate(node.items)
+                self.free(of, item, join_path(path, index)) for index, item in enumerate(node.items)
             ]
             return [item for item in items if item is not _REFUSED]
         if "\0" in node.text:
-            return self.refuse(node, path, _NUL)
+            return self.refuse(node, path, _NUL_MESSAGE)
         try:
-            return core_value(node.text) if node.plain else node.text
+            return parse_core_value(node.text) if node.plain else node.text
         except ValueError as error:
-            return self.refuse(node, path, f"{shown(node)}: {error}")
+            return self.refuse(node, path, f"{format_node(node)}: {error}")
 
 
-def shown(node: Node) -> str:
-    """Show a value in a message, as the user wrote it, on one short line.
+def format_node(node: Node) -> str:
+    """Format a value for a message, as the user wrote it, on one short line.
 
-    >>> shown(Node("1e-4", "f", plain=True)), shown(Node("8", "f"))
+    >>> format_node(Node("1e-4", "f", plain=True)), format_node(Node("8", "f"))
     ('1e-4', '"8"')
     """
     if not isinstance(node.value, str):

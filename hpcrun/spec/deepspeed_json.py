@@ -1,4 +1,4 @@
-"""DeepSpeed's JSON as DeepSpeed reads it, by the hjson package, with the line of each key."""
+"""Parse a DeepSpeed JSON with hjson, as DeepSpeed does, and record the line of each key."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Path = tuple[str, ...]
 
 MAX_DEPTH = 100
 _TOO_DEEP = f"more than {MAX_DEPTH} maps and lists in one another"
-_ENDS = "the file ends inside a map, a list, a text or a comment"
+_UNEXPECTED_END = "the file ends inside a map, a list, a text or a comment"
 _OPEN_QUOTE = "text in quotes is never closed on its line"
-# How a message of hjson's begins -> ours; {near} is the text that it is about.
-_PLAINER = {
+# Beginnings of hjson's messages, each with its replacement; {near} is the text at the error.
+_MESSAGES = {
     "Expecting ':' delimiter": "{near} where a : should follow the key",
     "Extra data": "{near} after the end",
     "Found a punctuator": "{near} where a value is expected",
@@ -31,14 +31,17 @@ _QUOTED_OR_COMMENT = re.compile(
 
 
 class Document(Struct, frozen=True):
-    """A map as read, and the line of each key by its path."""
+    """A parsed map, with the line of each key by path."""
 
     value: dict[str, Any]
     lines: dict[Path, int]
 
 
 def parse_hjson(text: str, source: str) -> Document:
-    """Read a file that holds one map. Raises SpecError with the line; a key twice is one, too.
+    """Parse a file that contains one map.
+
+    Raises:
+        SpecError: For a syntax error or a duplicate key, with its line.
 
     >>> parse_hjson('{"a": 5e7, # buckets\\n b: {c: some words\\n}}', "ds.json")
     Document(value={'a': 50000000, 'b': {'c': 'some words'}}, lines={('a',): 1, ('b',): 2, \
@@ -52,16 +55,16 @@ def parse_hjson(text: str, source: str) -> Document:
 
 
 class _Pairs(list[tuple[str, Any]]):
-    """The keys and values of a map as they stand in the file, a key that is there twice too."""
+    """The keys and values of a map in file order, including duplicate keys."""
 
 
 class _Reader:
-    """Finds each key's line by a search that resumes from the key before it."""
+    """Finds the line of each key by a search that starts at the previous key."""
 
     def __init__(self, text: str, source: str) -> None:
         self.text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
         self.source = source
-        # What is searched: a key in a comment is none.
+        # The searched text has no comments, whose words are not keys.
         self.bare = _QUOTED_OR_COMMENT.sub(
             lambda match: match[1] or re.sub(r"[^\n]", " ", match[0]), self.text
         )
@@ -70,7 +73,7 @@ class _Reader:
         self.problems: list[Problem] = []
 
     def read(self) -> Document:
-        import hjson  # here: few jobs bring a JSON of their own
+        import hjson  # imported here because few jobs have a DeepSpeed JSON
 
         try:
             found = hjson.loads(
@@ -78,11 +81,13 @@ class _Reader:
             )
         except hjson.HjsonDecodeError as error:
             raise self.broken(error.pos, error.msg) from None
-        except IndexError:  # in a comment or a ''' text
-            raise self.error(len(self.text), _ENDS) from None
+        except IndexError:  # the file ends in a comment or a ''' text
+            raise self.error(len(self.text), _UNEXPECTED_END) from None
         except RecursionError:
             raise self.error(0, _TOO_DEEP) from None
-        if not isinstance(found, (_Pairs, dict)):  # a dict: a file of comments alone
+        if not isinstance(
+            found, (_Pairs, dict)
+        ):  # hjson returns a dict for a file of comments only
             kind = "a list" if isinstance(found, list) else "a value"
             raise self.error(0, f"{kind}; a map of keys is needed")
         value = self.map(_Pairs(found), ())
@@ -97,17 +102,19 @@ class _Reader:
         return SpecError([Problem("", message, self.source, self.line(at))])
 
     def broken(self, at: int, message: str) -> SpecError:
-        """Make the error of a place at which hjson cannot read on."""
+        """Build the error for a position at which hjson fails."""
         if message.startswith("Invalid control"):
-            return self.error(at - 1, _OPEN_QUOTE)  # the line end itself, not what follows it
+            return self.error(at - 1, _OPEN_QUOTE)  # hjson reports the position after the line end
         if at >= len(self.text.rstrip()):
-            return self.error(at, _ENDS)
+            return self.error(at, _UNEXPECTED_END)
         near = repr(self.text[at : at + 20].split("\n")[0])
-        plain = next((_PLAINER[start] for start in _PLAINER if message.startswith(start)), message)
+        plain = next(
+            (_MESSAGES[start] for start in _MESSAGES if message.startswith(start)), message
+        )
         return self.error(at, plain.replace("{near}", near))
 
     def number(self, text: str) -> int | float:
-        if text.lstrip("-").isdigit() and len(text) < 1000:  # Python itself refuses longer ones
+        if text.lstrip("-").isdigit() and len(text) < 1000:  # int() rejects longer numbers
             return int(text)
         value = float(text)
         if math.isinf(value):
@@ -143,5 +150,5 @@ class _Reader:
                 items.append(self.value(item, inner))
             return items
         if isinstance(value, str) and (start := self.bare.find(value, self.at)) >= 0:
-            self.at = start + len(value)  # it may hold what looks like a key
+            self.at = start + len(value)  # a value may contain text that looks like a key
         return value

@@ -1,4 +1,4 @@
-"""Text to JobSpec and Cluster: layers of files and ``--set``, all problems reported at once."""
+"""Load jobs and cluster profiles from files and ``--set``, and report all problems at once."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from msgspec import Struct, structs
 from hpcrun.errors import InputError, Problem, SpecError
 from hpcrun.spec import rules
 from hpcrun.spec.check import (
+    build_struct,
     child_type,
-    convert,
+    describe_struct,
     explain_scalar_path,
-    shape,
-    shown,
-    unknown_key,
+    explain_unknown_key,
+    format_node,
     unwrap,
 )
 from hpcrun.spec.job import Cluster, JobSpec
 from hpcrun.spec.yaml12 import (
     MAX_DEPTH,
     Node,
-    depth_of,
+    count_levels,
     is_null,
-    join,
+    join_path,
     parse_document,
     parse_value,
 )
@@ -37,15 +37,24 @@ _SEGMENT = r'(?:"[^"]+"|[^".=\[\]\s]+)'
 _ASSIGNMENT = re.compile(rf"\s*({_SEGMENT}(?:\.{_SEGMENT})*)\s*=(.*)", re.DOTALL)
 
 MAX_CHAIN = 16
-# In args: the arguments of the job that this one extends.
+# Within args, the arguments of the extended job.
 BASE_ARGS = "{args}"
 
-# Finds the job that a name stands for: its text, and what to call its file in messages.
+# Returns the text of the job with a name, and the name of its file for messages.
 Resolve = Callable[[str], tuple[str, str]]
 
 
 def load_job(text: str, *, source: str, resolve: Resolve, overrides: Sequence[str] = ()) -> JobSpec:
-    """Read a job: the files that it extends, then it, then ``--set``. Raises SpecError.
+    """Load a job: the files that it extends, then the job itself, then ``--set``.
+
+    Args:
+        text: The job file.
+        source: The name of the file for messages.
+        resolve: Finds the file of an extended job.
+        overrides: The KEY=VALUE of each ``--set``.
+
+    Raises:
+        SpecError: With all problems.
 
     >>> def nothing(name): raise InputError("none")
     >>> load_job("script: a.py", source="j.yaml", resolve=nothing, overrides=["name=x"]).name
@@ -56,7 +65,10 @@ def load_job(text: str, *, source: str, resolve: Resolve, overrides: Sequence[st
 
 
 def command_job(overrides: Sequence[str] = ()) -> JobSpec:
-    """Make the job of a bare command, without GPUs unless ``--set`` has some. Raises SpecError.
+    """Build the job of a bare command, which has no GPUs unless ``--set`` requests them.
+
+    Raises:
+        SpecError: With all problems of ``--set``.
 
     >>> command_job().resources.gpus_per_node
     0
@@ -75,18 +87,21 @@ def _build_job(
     layer = _build_layer(overrides, tree, problems)
     rules.check_one_program(layer, problems)
     tree = _merge_job(tree, layer)
-    spec = rules.infer_framework(convert(JobSpec, tree, problems))
+    spec = rules.infer_framework(build_struct(JobSpec, tree, problems))
     rules.check_names(tree, problems, job=True)
     rules.check_log_patterns(tree, problems)
     rules.check_nodes(spec, tree, problems)
     rules.check_deepspeed(spec, tree, problems)
     rules.check_no_deepspeed(spec, [layer, *layers], problems)
-    _raise(problems)
+    _raise_problems(problems)
     return spec
 
 
 def load_cluster(text: str, *, source: str) -> Cluster:
-    """Read a cluster profile. Raises SpecError with every problem.
+    """Load a cluster profile.
+
+    Raises:
+        SpecError: With all problems.
 
     >>> load_cluster("account: 012345", source="hpcrun.yaml").account
     '012345'
@@ -97,17 +112,17 @@ def load_cluster(text: str, *, source: str) -> Cluster:
         tree = parse_document(text, source, problems)
     except SpecError as error:
         problems.extend(error.problems)
-    cluster = convert(Cluster, tree, problems)
+    cluster = build_struct(Cluster, tree, problems)
     rules.check_names(tree, problems, job=False)
-    _raise(problems)
+    _raise_problems(problems)
     return cluster
 
 
 def _merge_layer(base: Node, over: Node, *, keep_nulls: bool = False, in_env: bool = False) -> Node:
-    """Lay one tree over another: maps merge, a null removes, everything else replaces.
+    """Merge a tree over another: maps merge, a null removes, other values replace.
 
-    A null over nothing stays, as all do with ``keep_nulls``; the types decide what it means. In
-    ``env`` a written null stays too: it unsets a variable.
+    A null over a missing key is kept, and its field's type decides the meaning. ``keep_nulls``
+    keeps all nulls. In ``env`` an explicit null is kept because it unsets a variable.
     """
     entries = dict(base.entries)
     for key, above in over.entries.items():
@@ -123,10 +138,10 @@ def _merge_layer(base: Node, over: Node, *, keep_nulls: bool = False, in_env: bo
 
 
 def _merge_job(base: Node, over: Node) -> Node:
-    """Lay one job over another: its program displaces the program below, and its arguments.
+    """Merge a job over another; its program replaces the other's program and arguments.
 
-    ``{args}`` in its own ``args`` stands for those below, once: a chain of files cannot multiply
-    them.
+    The first ``{args}`` in its ``args`` is replaced by the arguments below. Only the first, so that
+    a chain of files cannot multiply them.
     """
     named = rules.list_programs(over)
     taken = [key for key in rules.list_programs(base) if key in over.entries]
@@ -146,7 +161,7 @@ def _merge_job(base: Node, over: Node) -> Node:
 
 
 def _read_layers(text: str, source: str, resolve: Resolve, problems: list[Problem]) -> list[Node]:
-    """Read the file and those that it extends, nearest first, as far as they can be read."""
+    """Read the file and the files that it extends, nearest first, as far as they are readable."""
     layers: list[Node] = []
     sources = [source]
     while True:
@@ -162,7 +177,7 @@ def _read_layers(text: str, source: str, resolve: Resolve, problems: list[Proble
             return layers
         try:
             if not extends.text.strip() or "\0" in extends.text:
-                raise InputError(f"expected the name of a job; got {shown(extends)}")
+                raise InputError(f"expected the name of a job; got {format_node(extends)}")
             text, source = resolve(extends.text)
             if source in sources:
                 raise InputError(f"a circle: {' -> '.join([*sources, source])}")
@@ -178,8 +193,8 @@ def _read_layers(text: str, source: str, resolve: Resolve, problems: list[Proble
         sources.append(source)
 
 
-def _raise(problems: list[Problem]) -> None:
-    """Raise the problems, if any: by file, --set last, and by line within a file."""
+def _raise_problems(problems: list[Problem]) -> None:
+    """Raise all problems, if any, sorted by file, with --set last, and by line."""
     if not problems:
         return
     order = {problem.source: index for index, problem in reversed(list(enumerate(problems)))}
@@ -192,7 +207,7 @@ def _raise(problems: list[Problem]) -> None:
 
 
 def _build_layer(overrides: Sequence[str], below: Node, problems: list[Problem]) -> Node:
-    """Read all overrides into one tree, the later over the earlier; nulls stay in it.
+    """Read all overrides into one tree, later ones over earlier ones, and keep nulls.
 
     >>> layer = _build_layer(["name=x", "name=y"], Node({}, ""), [])
     >>> layer.entries["name"].text
@@ -205,11 +220,11 @@ def _build_layer(overrides: Sequence[str], below: Node, problems: list[Problem])
             message = "expected KEY=VALUE, as in resources.nodes=2"
             if re.match(r"[^=\"]*\[[^=]*=", override):
                 message = "a list is given as a whole, as in args=[a, b]"
-            problems.append(layer.problem(_cut(override), message))
+            problems.append(layer.problem(_truncate(override), message))
             continue
         keys = [segment.strip('"') for segment in re.findall(_SEGMENT, match.group(1))]
-        path = reduce(join, keys, "")
-        wrong = _explain_wrong_path(keys) or _explain_scalar_between(keys, (layer, below))
+        path = reduce(join_path, keys, "")
+        wrong = _explain_wrong_path(keys) or _explain_scalar_parent(keys, (layer, below))
         if wrong:
             problems.append(layer.problem(path, wrong))
             continue
@@ -218,9 +233,9 @@ def _build_layer(overrides: Sequence[str], below: Node, problems: list[Problem])
         except SpecError as error:
             problems.extend(error.problems)
             continue
-        if len(keys) + depth_of(value) > MAX_DEPTH:
+        if len(keys) + count_levels(value) > MAX_DEPTH:
             message = f"nested deeper than {MAX_DEPTH} levels"
-            problems.append(layer.problem(_cut(path), message))
+            problems.append(layer.problem(_truncate(path), message))
             continue
         for key in reversed(keys):
             value = Node({key: value}, SOURCE)
@@ -228,14 +243,14 @@ def _build_layer(overrides: Sequence[str], below: Node, problems: list[Problem])
     return layer
 
 
-def _cut(text: str) -> str:
+def _truncate(text: str) -> str:
     return text if len(text) <= 60 and text.isprintable() else f"{text[:60]!a}..."
 
 
 def _explain_wrong_path(keys: Sequence[str]) -> str | None:
     if keys[0] == "extends":
         return "only a file can extend a job; --set gives values"
-    root = shape(JobSpec)
+    root = describe_struct(JobSpec)
     of: mi.Type = root
     path = ""
     for key in keys:
@@ -243,14 +258,14 @@ def _explain_wrong_path(keys: Sequence[str]) -> str | None:
         child = child_type(above, key)
         if child is None:
             if isinstance(above, mi.StructType):
-                return unknown_key(root, above, key)
+                return explain_unknown_key(root, above, key)
             return explain_scalar_path(above, path)
-        of, path = child, join(path, key)
+        of, path = child, join_path(path, key)
     return None
 
 
-def _explain_scalar_between(keys: Sequence[str], trees: Sequence[Node]) -> str | None:
-    """Refuse to turn a value into a map behind the user's back."""
+def _explain_scalar_parent(keys: Sequence[str], trees: Sequence[Node]) -> str | None:
+    """Write the message for a path that would turn a scalar into a map; None if there is none."""
     for node in trees:
         for depth, key in enumerate(keys[:-1], 1):
             inner = node.entries.get(key)
@@ -259,25 +274,25 @@ def _explain_scalar_between(keys: Sequence[str], trees: Sequence[Node]) -> str |
             node = inner
             if not isinstance(node.value, dict):
                 place = f"{node.source}:{node.line}".removesuffix(":None")
-                path = reduce(join, keys[:depth], "")
-                return f"{path} is {shown(node)} ({place}); set {path} as a whole"
+                path = reduce(join_path, keys[:depth], "")
+                return f"{path} is {format_node(node)} ({place}); set {path} as a whole"
     return None
 
 
-# ---- Problems that are found later --------------------------------------------------------------
+# ---- Problems found after loading ---------------------------------------------------------------
 
 
 class Origin(Struct, frozen=True):
-    """What a job is called in messages, its file as a rule, and how --set changed it."""
+    """The source of a job for messages: usually its file, and the changes of --set."""
 
     name: str = ""
     overrides: tuple[str, ...] = ()
 
-    def blame(self, problem: Problem) -> None:
-        """Add to a problem where it is, and that it is about a value of --set.
+    def add_source(self, problem: Problem) -> None:
+        """Add the source to a problem, and the --set that it refers to.
 
         >>> problem = Problem("precision", "no")
-        >>> Origin("x.yaml", ("precision=bf16",)).blame(problem)
+        >>> Origin("x.yaml", ("precision=bf16",)).add_source(problem)
         >>> print(problem)
         --set: precision: no
         """
@@ -286,13 +301,13 @@ class Origin(Struct, frozen=True):
             key = key.strip()
             if not problem.source and re.match(rf"{re.escape(key)}(?![^.\[])", problem.path):
                 problem.source = SOURCE
-            elif problem.source != SOURCE and _is_about(problem.message, key, value.strip()):
+            elif problem.source != SOURCE and _mentions(problem.message, key, value.strip()):
                 problem.message += f" ({SOURCE} {key})"
         problem.source = problem.source or self.name
 
 
-def _is_about(message: str, key: str, value: str) -> bool:
-    """Return whether a message is about a key; one without a dot may be a word like others."""
+def _mentions(message: str, key: str, value: str) -> bool:
+    """Return True if a message mentions a key; a key without a dot also needs its value."""
     parts = [key] if "." in key else [key, value]
     named = all(re.search(rf"(?<![\w.]){re.escape(part)}(?![\w.])", message) for part in parts)
     return named and f"({SOURCE} {key})" not in message

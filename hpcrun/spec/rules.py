@@ -1,4 +1,4 @@
-"""What types cannot check: names that hpcrun keeps, and fields that need one another."""
+"""Rules that types cannot express: reserved names, and fields that depend on each other."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from msgspec import structs
 
 from hpcrun.errors import Problem
 from hpcrun.spec.job import DeepSpeed, JobSpec
-from hpcrun.spec.yaml12 import Node, is_null, join, plain_value
+from hpcrun.spec.yaml12 import Node, is_null, join_path, parse_plain_value
 
 PROGRAMS = ("script", "module", "command")
-# How many numbers a range of nodes may have: the job gets what depends on the number for each.
-MOST_COUNTS = 64
-# Groups of a log pattern that say where a line stands; every other group is a metric.
-_LOG_PLACES = frozenset({"step", "epoch", "total", "rank"})
+# The largest size of a range of nodes: a plan is made for each number in it.
+MAX_NODE_COUNTS = 64
+# Groups of a log pattern that give a line's position; every other group is a metric.
+_POSITION_GROUPS = frozenset({"step", "epoch", "total", "rank"})
 
-# The rendezvous and the ranks are hpcrun's business: a value of the user's would split the job.
+# hpcrun sets the ranks and the rendezvous: a user's value would split the job.
 OWNED_VARIABLES = r"HPCRUN_.*|RANK|LOCAL_RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT"
 
-# sbatch options that restate a field: only the field sets them, or the plan and the directive would
-# disagree. ``false`` drops the line, for sites that forbid it.
+# sbatch options that duplicate a field. Only the field sets them, so that plan and directive agree.
+# ``false`` removes the directive, for sites that forbid it.
 FIELD_OF_OPTION = {
     "account": "resources.account",
     "cpus-per-gpu": "resources.cpus_per_gpu",
@@ -39,18 +39,18 @@ FIELD_OF_OPTION = {
     "tres-per-task": "resources.gpus_per_node",
 }
 
-# The same, but hpcrun cannot do without the line.
+# The same for directives that hpcrun requires.
 FIELD_OF_NEEDED_OPTION = {
     "job-name": "name",
     "nodes": "resources.nodes",
     "ntasks": "resources.gpus_per_node",
 }
 
-# sbatch options that no job can have here, and why, or what to do instead.
-_LOGS = "what the job prints is in its run's logs, where hpcrun logs finds it"
-_QUIET = "hpcrun reads sbatch's answer itself"
-_PRINTS = "it prints something, and submits nothing"
-_ALL_GPUS = (
+# Unsupported sbatch options, each with the reason or the alternative.
+_LOG_REASON = "what the job prints is in its run's logs, where hpcrun logs finds it"
+_OUTPUT_REASON = "hpcrun reads sbatch's answer itself"
+_NO_SUBMISSION_REASON = "it prints something, and submits nothing"
+_GPU_BINDING_REASON = (
     "a rank must see all GPUs of its node, or NCCL finds no way between them; where the site's "
     "ranks see one each: launcher: srun and srun: {gpus-per-task: 1, gpu-bind: closest}"
 )
@@ -59,27 +59,27 @@ REFUSED = {
     "chdir": "Slurm's folder of a job is its run's, by which hpcrun finds it; the script starts in "
     "the project",
     "clusters": "hpcrun asks one Slurm about its runs: write a profile for each (slurm_conf)",
-    "error": _LOGS,
-    "gpu-bind": _ALL_GPUS,
-    "help": _PRINTS,
+    "error": _LOG_REASON,
+    "gpu-bind": _GPU_BINDING_REASON,
+    "help": _NO_SUBMISSION_REASON,
     "het-group": "a job has one kind of nodes here; submit each part as a job of its own",
     "input": "a batch job has nothing to read; args and env reach the script",
     "no-kill": "the remaining ranks would wait forever for the lost one",
     "open-mode": "it is append: a requeued attempt must not wipe the log before it",
-    "output": _LOGS,
-    "parsable": _QUIET,
-    "quiet": _QUIET,
+    "output": _LOG_REASON,
+    "parsable": _OUTPUT_REASON,
+    "quiet": _OUTPUT_REASON,
     "signal": "survive: {save_before_end: 5m} asks the ranks to save so long before the end",
     "test-only": "hpcrun submit --test-only",
-    "tres-bind": _ALL_GPUS,
-    "usage": _PRINTS,
-    "version": _PRINTS,
+    "tres-bind": _GPU_BINDING_REASON,
+    "usage": _NO_SUBMISSION_REASON,
+    "version": _NO_SUBMISSION_REASON,
     "wait": "hpcrun submit --wait",
     "wrap": "a command is a job of its own: hpcrun submit -- COMMAND",
 }
 
-# srun's options that shape the step of the ranks (srun.1, 20.11 to 26.05), and those of plugins
-# that sites have (the container engine and uenv of docs.cscs.ch). Others may be a site's own.
+# srun's options for the step of the ranks (srun.1, 20.11 to 26.05), and those of known plugins (the
+# container engine and uenv of docs.cscs.ch). Sites may have more.
 SRUN_OPTIONS = frozenset(
     {
         "accel-bind",
@@ -136,37 +136,37 @@ SRUN_OPTIONS = frozenset(
         "wait",
     }
 )
-# The same, but hpcrun decides them: why, or what to set instead.
-_STEP = "it is the world's, which hpcrun lays out"
+# srun options that hpcrun sets itself, each with the reason or the alternative.
+_STEP_REASON = "it is the world's, which hpcrun lays out"
 REFUSED_OF_SRUN = {
     "chdir": "the script starts in the project",
     "cpus-per-task": "set resources.cpus_per_gpu instead",
-    "error": _LOGS,
+    "error": _LOG_REASON,
     "export": "env, or environment: clean",
     "gres": "set resources.gres instead",
-    "help": _PRINTS,
+    "help": _NO_SUBMISSION_REASON,
     "het-group": "a job has one kind of nodes here",
     "input": "nothing can be typed; args and env reach the script",
     "jobid": "the step is the job's own",
     "kill-on-bad-exit": "it is 1: the remaining ranks would wait forever for the lost one",
-    "label": _LOGS,
+    "label": _LOG_REASON,
     "multi-prog": "every rank runs the job's program",
     "no-kill": "the remaining ranks would wait forever for the lost one",
     "nodelist": "set slurm.nodelist instead",
-    "nodes": _STEP,
-    "ntasks": _STEP,
-    "ntasks-per-gpu": _STEP,
-    "ntasks-per-node": _STEP,
-    "output": _LOGS,
+    "nodes": _STEP_REASON,
+    "ntasks": _STEP_REASON,
+    "ntasks-per-gpu": _STEP_REASON,
+    "ntasks-per-node": _STEP_REASON,
+    "output": _LOG_REASON,
     "pty": "the ranks have no terminal; hpcrun shell RUN opens one beside them",
-    "relative": _STEP,
+    "relative": _STEP_REASON,
     "test-only": "hpcrun submit --test-only",
     "tres-bind": "set gpu-bind instead",
-    "usage": _PRINTS,
-    "version": _PRINTS,
+    "usage": _NO_SUBMISSION_REASON,
+    "version": _NO_SUBMISSION_REASON,
 }
 
-# What a profile's ``rename`` can say hpcrun's own options as (plan.directives has the grammar).
+# Names that a profile's ``rename`` may give hpcrun's options (plan.directives has the grammar).
 RENAMES = {
     "gres": ("gpus-per-node", "gpus"),
     "mem": ("mem-per-cpu", "mem-per-gpu"),
@@ -177,12 +177,12 @@ RENAMES = {
 
 
 def list_programs(layer: Node) -> list[str]:
-    """List which of script, module and command a layer gives, in its own order."""
+    """List which of script, module and command a layer sets, in file order."""
     return [key for key, node in layer.entries.items() if key in PROGRAMS and not is_null(node)]
 
 
 def check_one_program(layer: Node, problems: list[Problem]) -> None:
-    """Refuse a layer that names two programs; layers themselves displace each other."""
+    """Refuse two programs in one layer; between layers, the upper program replaces the lower."""
     named = list_programs(layer)
     for key in named[1:]:
         message = f"{named[0]} is given too; a job has one of {', '.join(PROGRAMS)}"
@@ -190,30 +190,30 @@ def check_one_program(layer: Node, problems: list[Problem]) -> None:
 
 
 def check_names(tree: Node, problems: list[Problem], *, job: bool) -> None:
-    """Refuse variables and sbatch options that hpcrun decides elsewhere."""
+    """Refuse environment variables and Slurm options that hpcrun or other fields set."""
     judges = (
-        ("env", _owned),
-        ("nccl.env", _owned),
-        ("slurm", _decided),
-        ("srun", _of_the_step),
-        ("resources.gres", _other_gres),
-        ("rename", _renamed),
+        ("env", _check_owned_variable),
+        ("nccl.env", _check_owned_variable),
+        ("slurm", _check_sbatch_option),
+        ("srun", _check_srun_option),
+        ("resources.gres", _check_gres),
+        ("rename", _check_rename),
     )
     for path, judge in judges:
-        for name, node in _at(tree, *path.split(".")).entries.items():
+        for name, node in _find_node(tree, *path.split(".")).entries.items():
             if message := judge(name, node, job):
-                problems.append(node.problem(join(path, name), message))
-    for index, node in enumerate(_at(tree, "secrets").items):
-        if message := _owned(node.text, node, job):
-            problems.append(node.problem(join("secrets", index), message))
+                problems.append(node.problem(join_path(path, name), message))
+    for index, node in enumerate(_find_node(tree, "secrets").items):
+        if message := _check_owned_variable(node.text, node, job):
+            problems.append(node.problem(join_path("secrets", index), message))
 
 
-def _owned(name: str, _: Node, __: bool) -> str:
+def _check_owned_variable(name: str, _: Node, __: bool) -> str:
     owned = re.fullmatch(OWNED_VARIABLES, name)
     return "hpcrun sets this variable itself" if owned else ""
 
 
-def _renamed(option: str, node: Node, _: bool) -> str:
+def _check_rename(option: str, node: Node, _: bool) -> str:
     known, leave = RENAMES.get(option), f"slurm: {{{option}: false}} leaves it out"
     if known is None:
         return f"hpcrun can rename {', '.join(RENAMES)}; {leave}"
@@ -223,11 +223,11 @@ def _renamed(option: str, node: Node, _: bool) -> str:
     return "" if node.text in known else f"expected {choice}; got {node.text or 'nothing'}; {leave}"
 
 
-def _other_gres(name: str, _: Node, __: bool) -> str:
+def _check_gres(name: str, _: Node, __: bool) -> str:
     return "set resources.gpus_per_node instead" if name.split(":")[0] == "gpu" else ""
 
 
-def _of_the_step(option: str, node: Node, _: bool) -> str:
+def _check_srun_option(option: str, node: Node, _: bool) -> str:
     if option in REFUSED_OF_SRUN:
         return f"srun gets it from hpcrun: {REFUSED_OF_SRUN[option]}"
     if option in SRUN_OPTIONS:
@@ -238,11 +238,11 @@ def _of_the_step(option: str, node: Node, _: bool) -> str:
     return f"srun has no such option; did you mean {close[0]}?" if close else ""
 
 
-def _decided(option: str, node: Node, job: bool) -> str:
+def _check_sbatch_option(option: str, node: Node, job: bool) -> str:
     if option == "gpu-bind" and node.text == "none":
-        return ""  # each rank sees all GPUs then
+        return ""  # with none, each rank sees all GPUs
     field, drop = FIELD_OF_NEEDED_OPTION.get(option), ""
-    if option in FIELD_OF_OPTION and plain_value(node) is not False:
+    if option in FIELD_OF_OPTION and parse_plain_value(node) is not False:
         field, drop = FIELD_OF_OPTION[option], "; false drops the line"
     if field is None:
         return REFUSED.get(option, "")
@@ -253,8 +253,8 @@ def _decided(option: str, node: Node, job: bool) -> str:
 
 
 def check_log_patterns(tree: Node, problems: list[Problem]) -> None:
-    """Refuse what is not a regular expression, and one that names no value."""
-    for index, item in enumerate(_at(tree, "log_patterns").items):
+    """Refuse invalid regular expressions, and those without a group for a metric."""
+    for index, item in enumerate(_find_node(tree, "log_patterns").items):
         if not isinstance(item.value, str):
             continue
         try:
@@ -262,14 +262,14 @@ def check_log_patterns(tree: Node, problems: list[Problem]) -> None:
         except re.error as error:
             message = f"not a regular expression: {error}"
         else:
-            if names.keys() - _LOG_PLACES:
+            if names.keys() - _POSITION_GROUPS:
                 continue
             message = "names no value; give one a name, as in (?P<loss>[0-9.]+)"
-        problems.append(item.problem(join("log_patterns", index), message))
+        problems.append(item.problem(join_path("log_patterns", index), message))
 
 
 def infer_framework(spec: JobSpec) -> JobSpec:
-    """Give framework deepspeed its section, and a launcher or section its framework.
+    """Infer the deepspeed section from the framework, or the framework from launcher or section.
 
     >>> infer_framework(JobSpec(framework="deepspeed")).deepspeed == DeepSpeed()
     True
@@ -285,18 +285,20 @@ def infer_framework(spec: JobSpec) -> JobSpec:
 
 
 def check_nodes(spec: JobSpec, tree: Node, problems: list[Problem]) -> None:
-    """Refuse a range of nodes that is empty, or too long to plan for each number in it."""
+    """Refuse a range of nodes that is empty or too large."""
     counts = spec.resources.counts
-    if 1 <= len(counts) <= MOST_COUNTS:
+    if 1 <= len(counts) <= MAX_NODE_COUNTS:
         return
     message = f"{spec.resources.nodes}: the smaller number comes first"
     if counts:
-        message = f"{spec.resources.nodes}: {len(counts)} numbers of nodes; {MOST_COUNTS} at most"
-    problems.append(_at(tree, "resources", "nodes").problem("resources.nodes", message))
+        message = (
+            f"{spec.resources.nodes}: {len(counts)} numbers of nodes; {MAX_NODE_COUNTS} at most"
+        )
+    problems.append(_find_node(tree, "resources", "nodes").problem("resources.nodes", message))
 
 
 def check_deepspeed(spec: JobSpec, tree: Node, problems: list[Problem]) -> None:
-    """Refuse a section that nothing reads, and offload that the ZeRO stage does not have."""
+    """Refuse a deepspeed section that torch ignores, and offload that needs a higher ZeRO stage."""
     known = {problem.path for problem in problems}
     uncertain = {"", "extends", "framework", "deepspeed", "deepspeed.zero_stage"}
     section = spec.deepspeed
@@ -304,9 +306,9 @@ def check_deepspeed(spec: JobSpec, tree: Node, problems: list[Problem]) -> None:
         return
     if spec.framework == "torch":
         message = "torch, but there is a deepspeed section; remove one of the two"
-        problems.append(_at(tree, "framework").problem("framework", message))
+        problems.append(_find_node(tree, "framework").problem("framework", message))
         return
-    stage = _zero_stage(section)
+    stage = _effective_zero_stage(section)
     if stage is None:
         return
     offload = section.offload
@@ -317,26 +319,26 @@ def check_deepspeed(spec: JobSpec, tree: Node, problems: list[Problem]) -> None:
         if stage < least:
             needed = "3" if least == 3 else "1, 2 or 3"
             message = f"needs zero_stage {needed}; it is {stage}"
-            node = _at(tree, "deepspeed", "offload", part)
+            node = _find_node(tree, "deepspeed", "offload", part)
             problems.append(node.problem(f"deepspeed.offload.{part}", message))
 
 
 def check_no_deepspeed(spec: JobSpec, layers: Sequence[Node], problems: list[Problem]) -> None:
-    """Refuse ``deepspeed: null`` where DeepSpeed trains: it would take hpcrun's own JSON."""
+    """Refuse ``deepspeed: null`` with framework deepspeed, which would use a default JSON."""
     named = [layer.entries["deepspeed"] for layer in layers if "deepspeed" in layer.entries]
     if named and is_null(named[0]) and spec.framework == "deepspeed":
         message = "null, but framework deepspeed trains with it; set framework too, as torch"
         problems.append(named[0].problem("deepspeed", message))
 
 
-def _zero_stage(section: DeepSpeed) -> int | None:
-    """Return the stage that counts: of ``config``, which merges last, else of the field, else 2.
+def _effective_zero_stage(section: DeepSpeed) -> int | None:
+    """Return the ZeRO stage of ``config``, which is merged last, else of the field, else 2.
 
-    None: it is in a file of the user's own.
+    None means that the user's own file sets it.
 
-    >>> _zero_stage(DeepSpeed(zero_stage=2, config={"zero_optimization": {"stage": 3}}))
+    >>> _effective_zero_stage(DeepSpeed(zero_stage=2, config={"zero_optimization": {"stage": 3}}))
     3
-    >>> _zero_stage(DeepSpeed()), _zero_stage(DeepSpeed(config_file="ds.json"))
+    >>> _effective_zero_stage(DeepSpeed()), _effective_zero_stage(DeepSpeed(config_file="ds.json"))
     (2, None)
     """
     zero = section.config.get("zero_optimization")
@@ -349,8 +351,8 @@ def _zero_stage(section: DeepSpeed) -> int | None:
     return section.zero_stage
 
 
-def _at(tree: Node, *keys: str) -> Node:
-    """Return what stands under a path of keys; for nothing an empty value in the file's place."""
+def _find_node(tree: Node, *keys: str) -> Node:
+    """Return the node under a path of keys; an empty node if the path does not exist."""
     node: Node | None = tree
     for key in keys:
         node = node.entries.get(key) if node else None

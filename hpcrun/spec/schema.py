@@ -1,7 +1,7 @@
-"""JSON Schema of a job and of a cluster profile, as their files are read.
+"""Generate the JSON Schemas of job files and cluster profiles.
 
-What a schema cannot know: the job under ``extends``, ``--set``, and how a number was spelled. It
-accepts a file if there are such that make it right.
+A schema does not know the extended job, ``--set``, or the spelling of a number. It accepts every
+file that can be valid with some of these.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any, Literal
 import msgspec.inspect as mi
 
 from hpcrun.spec import rules
-from hpcrun.spec.check import shape, takes_none, unwrap
+from hpcrun.spec.check import accepts_none, describe_struct, unwrap
 from hpcrun.spec.job import Cluster, JobSpec
 
 Schema = dict[str, Any]
 
 _OWNED = {"pattern": f"^({rules.OWNED_VARIABLES})$"}
-_GIVEN: Schema = {"not": {"type": "null"}}
+_NOT_NULL: Schema = {"not": {"type": "null"}}
 
 
 def json_schema(kind: Literal["job", "cluster"]) -> Schema:
@@ -29,27 +29,38 @@ def json_schema(kind: Literal["job", "cluster"]) -> Schema:
     >>> json_schema("job")["properties"]["resources"]["properties"]["gpus_per_node"]["minimum"]
     0
     """
-    root = shape(JobSpec if kind == "job" else Cluster)
-    body = _struct(root)
+    root = describe_struct(JobSpec if kind == "job" else Cluster)
+    body = _describe_fields(root)
     properties = body["properties"]
-    _keep_names(properties)
+    _forbid_reserved_names(properties)
     if kind == "job":
-        extends = _text(mi.StrType(pattern=r"[^\s]"))
+        extends = _describe_text(mi.StrType(pattern=r"[^\s]"))
         extends["description"] = (
             "the job that this one builds on, by name or path; this job's keys take precedence"
         )
-        body["properties"] = {"extends": _or_null(extends), **properties}
+        body["properties"] = {"extends": _allow_null(extends), **properties}
         body["allOf"] = [
-            *({"not": _has({a: _GIVEN, b: _GIVEN})} for a, b in combinations(rules.PROGRAMS, 2)),
-            {"not": _has({"framework": {"const": "torch"}, "deepspeed": {"type": "object"}})},
-            {"not": _has({"framework": {"const": "deepspeed"}, "deepspeed": {"type": "null"}})},
+            *(
+                {"not": _require_keys({a: _NOT_NULL, b: _NOT_NULL})}
+                for a, b in combinations(rules.PROGRAMS, 2)
+            ),
             {
-                "if": _has({"extends": _GIVEN}),
-                "else": {"allOf": [_no_nulls(root), *_offload_rules()]},
+                "not": _require_keys(
+                    {"framework": {"const": "torch"}, "deepspeed": {"type": "object"}}
+                )
+            },
+            {
+                "not": _require_keys(
+                    {"framework": {"const": "deepspeed"}, "deepspeed": {"type": "null"}}
+                )
+            },
+            {
+                "if": _require_keys({"extends": _NOT_NULL}),
+                "else": {"allOf": [_forbid_nulls(root), *_build_offload_rules()]},
             },
         ]
     else:
-        body["allOf"] = [_no_nulls(root)]
+        body["allOf"] = [_forbid_nulls(root)]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **body,
@@ -57,60 +68,62 @@ def json_schema(kind: Literal["job", "cluster"]) -> Schema:
     }
 
 
-def _struct(of: mi.StructType) -> Schema:
+def _describe_fields(of: mi.StructType) -> Schema:
     return {
         "title": of.cls.__name__,
         "description": cleandoc(of.cls.__doc__ or ""),
         "type": "object",
-        "properties": {field.encode_name: _or_null(_of(field.type)) for field in of.fields},
+        "properties": {
+            field.encode_name: _allow_null(_describe_field(field.type)) for field in of.fields
+        },
         "additionalProperties": False,
     }
 
 
-def _of(declared: mi.Type) -> Schema:
+def _describe_field(declared: mi.Type) -> Schema:
     of, descriptions = unwrap(declared)
-    schema = _plain(of)
+    schema = _describe_type(of)
     if descriptions:
         schema["description"] = descriptions[0]
     return schema
 
 
-def _plain(of: mi.Type) -> Schema:
+def _describe_type(of: mi.Type) -> Schema:
     if isinstance(of, mi.StructType):
-        return _struct(of)
+        return _describe_fields(of)
     if isinstance(of, mi.UnionType):
         words = [unwrap(member)[0] for member in of.types]
         for word in words:
             if isinstance(word, mi.LiteralType):
                 return {"enum": [True, False, *word.values]}
-        # Text or boolean; text takes unquoted booleans as they are written, so text says it all.
+        # In a union with text, the schema of text already accepts booleans.
         kinds = mi.StrType | mi.ListType | mi.IntType
-        made = [_plain(word) for word in words if isinstance(word, kinds)]
+        made = [_describe_type(word) for word in words if isinstance(word, kinds)]
         return made[0] if len(made) == 1 else {"anyOf": made}
     if isinstance(of, mi.DictType):
-        value = _of(of.value_type)
+        value = _describe_field(of.value_type)
         key = unwrap(of.key_type)[0]
         schema: Schema = {"type": "object"}
         if isinstance(key, mi.StrType) and key.pattern:
             schema["propertyNames"] = {"pattern": key.pattern}
         if not isinstance(of.value_type, mi.AnyType):
-            schema["additionalProperties"] = _or_null(value)
+            schema["additionalProperties"] = _allow_null(value)
         return schema
     if isinstance(of, mi.ListType):
         least = {"minItems": of.min_length} if of.min_length else {}
-        return {"type": "array", "items": _of(of.item_type), **least}
+        return {"type": "array", "items": _describe_field(of.item_type), **least}
     if isinstance(of, mi.LiteralType):
         return {"enum": list(of.values)}
     if isinstance(of, mi.StrType):
-        return _text(of)
+        return _describe_text(of)
     if isinstance(of, mi.IntType):
         bounds = {"minimum": of.ge, "maximum": of.le}
         return {"type": "integer", **{k: v for k, v in bounds.items() if v is not None}}
     return {"type": "boolean"} if isinstance(of, mi.BoolType) else {}
 
 
-def _text(of: mi.StrType) -> Schema:
-    """Text, and what is written without quotes and yet is text here: numbers and booleans."""
+def _describe_text(of: mi.StrType) -> Schema:
+    """Describe text, which unquoted numbers and booleans also are in a text field."""
     if of.pattern is None:
         return {"type": ["string", "number", "boolean"]}
     samples = {"number": "1.5", "integer": "1", "boolean": "true"}
@@ -121,8 +134,8 @@ def _text(of: mi.StrType) -> Schema:
     return schema
 
 
-def _or_null(schema: Schema) -> Schema:
-    """Allow a null: not given, or what is below is removed."""
+def _allow_null(schema: Schema) -> Schema:
+    """Allow a null, which means that the key is missing or removes the inherited value."""
     if "enum" in schema:
         return {**schema, "enum": [*schema["enum"], None]}
     if "type" in schema:
@@ -130,12 +143,12 @@ def _or_null(schema: Schema) -> Schema:
         return {**schema, "type": [*kinds, "null"]}
     if "anyOf" in schema:
         first, *others = schema["anyOf"]
-        return {**schema, "anyOf": [_or_null(first), *others]}
+        return {**schema, "anyOf": [_allow_null(first), *others]}
     return schema
 
 
-def _keep_names(properties: dict[str, Schema]) -> None:
-    """Add the names that hpcrun keeps for itself, as ``rules.check_names`` does."""
+def _forbid_reserved_names(properties: dict[str, Schema]) -> None:
+    """Forbid the reserved names, as ``rules.check_names`` does."""
     nested = properties.get("nccl", {}).get("properties", {})
     for env in (properties["env"], nested.get("env")):
         if env:
@@ -150,30 +163,30 @@ def _keep_names(properties: dict[str, Schema]) -> None:
     }
 
 
-def _no_nulls(of: mi.StructType) -> Schema:
-    """Refuse nulls as values of the user's own keys: there is nothing that they could remove."""
+def _forbid_nulls(of: mi.StructType) -> Schema:
+    """Forbid nulls under user-defined keys if there is no extended job to remove values from."""
     properties = {}
     for field in of.fields:
         inner = unwrap(field.type)[0]
         if isinstance(inner, mi.StructType):
-            rule = _no_nulls(inner)
+            rule = _forbid_nulls(inner)
             if rule:
                 properties[field.encode_name] = rule
         elif (
             isinstance(inner, mi.DictType)
             and not isinstance(unwrap(inner.value_type)[0], (mi.AnyType, mi.StructType))
-            and not takes_none(inner.value_type)
+            and not accepts_none(inner.value_type)
         ):
-            properties[field.encode_name] = {"additionalProperties": _GIVEN}
+            properties[field.encode_name] = {"additionalProperties": _NOT_NULL}
     return {"properties": properties} if properties else {}
 
 
-def _has(properties: dict[str, Schema]) -> Schema:
-    """Match a map that has all of these keys, each with such a value."""
+def _require_keys(properties: dict[str, Schema]) -> Schema:
+    """Match a map that has all of these keys with matching values."""
     return {"type": "object", "required": list(properties), "properties": properties}
 
 
-def _offload_rules() -> list[Schema]:
+def _build_offload_rules() -> list[Schema]:
     """Require the ZeRO stage that offload needs, as ``rules.check_deepspeed`` does."""
     found = []
     for part, devices, least in (
@@ -181,14 +194,14 @@ def _offload_rules() -> list[Schema]:
         ("optimizer", ["cpu"], 1),
         ("optimizer", ["nvme"], 3),
     ):
-        offloads = _has({"offload": _has({part: {"enum": devices}})})
-        # Without zero_stage it is 2, or what a file of the user's own says.
+        offloads = _require_keys({"offload": _require_keys({part: {"enum": devices}})})
+        # Without zero_stage, the stage is 2 or set by the user's own file.
         stage: Schema = {
             "properties": {"zero_stage": {"type": ["integer", "null"], "minimum": least}}
         }
         if least > 2:
-            given = _has({"zero_stage": {"type": "integer", "minimum": least}})
-            stage = {"anyOf": [given, {**_has({"config_file": _GIVEN}), **stage}]}
+            given = _require_keys({"zero_stage": {"type": "integer", "minimum": least}})
+            stage = {"anyOf": [given, {**_require_keys({"config_file": _NOT_NULL}), **stage}]}
         wins = _stage_in_config({"type": "integer"})
         enough = {"if": wins, "then": _stage_in_config({"minimum": least}), "else": stage}
         found.append({"properties": {"deepspeed": {"if": offloads, "then": enough}}})
@@ -196,4 +209,6 @@ def _offload_rules() -> list[Schema]:
 
 
 def _stage_in_config(stage: Schema) -> Schema:
-    return _has({"config": _has({"zero_optimization": _has({"stage": stage})})})
+    return _require_keys(
+        {"config": _require_keys({"zero_optimization": _require_keys({"stage": stage})})}
+    )

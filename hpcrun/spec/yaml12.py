@@ -1,8 +1,8 @@
-"""YAML text to a tree that keeps every scalar's own text and line; YAML 1.2 core types on demand.
+"""Parse YAML to a tree that keeps the text and line of each scalar; resolve YAML 1.2 core types.
 
-PyYAML composes the nodes. Its types are not used: they are YAML 1.1's, where ``no`` is a boolean,
-``24:00:00`` is 86400 and ``1e-4`` is text. Input may be hostile: size, nesting and what aliases
-expand to are bounded.
+PyYAML composes the nodes, but its types are those of YAML 1.1, where ``no`` is a boolean,
+``24:00:00`` is 86400 and ``1e-4`` is text. They are not used. The input may be hostile: size,
+nesting and alias expansion are limited.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ _BOOLEANS = {
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
-# What YAML calls unprintable, and the three line breaks that YAML 1.2 took out of the grammar and
-# the parser still breaks lines at.
-_NOT_ALLOWED = "[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]"
-_PLAINER = {
+# Characters that YAML defines as unprintable, and the line breaks that YAML 1.2 removed from the
+# grammar but the parser still accepts.
+_FORBIDDEN_CHARACTERS = (
+    "[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]"
+)
+_MESSAGES = {
     "but found another document": "a second document starts here; one file holds one",
     "found undefined alias": "no anchor (&) of this name before this alias (*)",
     "second occurrence": "an anchor (&) of this name already exists above",
@@ -42,7 +44,7 @@ _PLAINER = {
     "did not find expected node content": "expected a value here",
     "could not find expected ':'": "a line without a key; expected KEY: VALUE",
 }
-_UNCLOSED = {
+_UNCLOSED_MESSAGES = {
     "found unexpected end of stream": "the file ends inside a quoted text",
     "did not find expected ',' or ']'": "expected , or ] here, in a list that [ opened",
     "did not find expected ',' or '}'": "expected , or } here, in a map that { opened",
@@ -50,10 +52,12 @@ _UNCLOSED = {
 
 
 class Node(Struct, frozen=True):
-    """A text as written, a list, or a map with text keys in the order of the file.
+    """A scalar's text, a list, or a map with text keys in file order.
 
-    ``source`` is the file, or ``--set``; ``line``, from 1 if there are lines, is that of its key,
-    of an item its own. ``plain``: text without quotes, so that it may mean a number or nothing.
+    Attributes:
+        source: The file or ``--set``.
+        line: The line of its key, or of the item itself in a list, from 1; None for ``--set``.
+        plain: True for unquoted text, which may be a number or null.
     """
 
     value: str | list[Node] | dict[str, Node]
@@ -63,34 +67,36 @@ class Node(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """The text; "" of a list or map."""
+        """The text; "" for a list or map."""
         return self.value if isinstance(self.value, str) else ""
 
     @property
     def items(self) -> list[Node]:
-        """The items of a list; none of anything else."""
+        """The items of a list; empty for other nodes."""
         return self.value if isinstance(self.value, list) else []
 
     @property
     def entries(self) -> dict[str, Node]:
-        """The values of a map by their keys; none of anything else."""
+        """The values of a map by key; empty for other nodes."""
         return self.value if isinstance(self.value, dict) else {}
 
     def problem(self, path: str, message: str) -> Problem:
+        """Build a problem at this node."""
         return Problem(path, message, self.source, self.line)
 
 
 def is_null(node: Node) -> bool:
-    """Return whether a node is nothing: empty, ``~`` or ``null``, without quotes."""
+    """Return True if a node is null: empty, ``~`` or ``null`` without quotes."""
     return node.plain and node.text in _NULLS
 
 
-def core_value(text: str) -> Any:
+def parse_core_value(text: str) -> Any:
     """Return the YAML 1.2 core-schema value of an unquoted scalar (YAML 1.2.2, section 10.3.2).
 
-    Raises ValueError for a number that neither 64 bits nor a double can hold.
+    Raises:
+        ValueError: If a number fits neither 64 bits nor a double.
 
-    >>> [core_value(word) for word in ("true", "no", "~", "0o17", "0x1F", "1e-4", "24:00:00")]
+    >>> [parse_core_value(word) for word in ("true", "no", "~", "0o17", "0x1F", "1e-4", "24:00:00")]
     [True, 'no', None, 15, 31, 0.0001, '24:00:00']
     """
     if text in _NULLS:
@@ -102,7 +108,7 @@ def core_value(text: str) -> Any:
     for pattern, base in ((r"[-+]?[0-9]+", 10), (r"0o[0-7]+", 8), (r"0x[0-9a-fA-F]+", 16)):
         if re.fullmatch(pattern, text):
             digits = text.lstrip("+-0ox") or "0"
-            # int() itself refuses some thousands of digits, with another message.
+            # int() rejects thousands of digits with a different message.
             number = int(digits, base) if len(digits) <= 64 else 1 << 64
             number = -number if text.startswith("-") else number
             if not -(1 << 63) <= number < 1 << 64:
@@ -116,18 +122,18 @@ def core_value(text: str) -> Any:
     return text
 
 
-def plain_value(node: Node) -> Any:
-    """Return a plain scalar's core value; None for anything else, and a number out of range."""
+def parse_plain_value(node: Node) -> Any:
+    """Return the core value of a plain scalar; None for other nodes and numbers out of range."""
     try:
-        return core_value(node.text) if node.plain else None
+        return parse_core_value(node.text) if node.plain else None
     except ValueError:
         return None
 
 
-def join(path: str, key: str | int) -> str:
-    """Extend a dotted path; keys that would read as something else are quoted.
+def join_path(path: str, key: str | int) -> str:
+    """Extend a dotted path, quoting keys that would be ambiguous.
 
-    >>> join("resources", "nodes"), join("args", 2), join("env", "a.b")
+    >>> join_path("resources", "nodes"), join_path("args", 2), join_path("env", "a.b")
     ('resources.nodes', 'args[2]', 'env."a.b"')
     """
     if isinstance(key, int):
@@ -137,89 +143,94 @@ def join(path: str, key: str | int) -> str:
     return f"{path}.{key}" if path else key
 
 
-def depth_of(node: Node) -> int:
-    """Count the levels of a tree; a scalar is one."""
-    return 1 + max(map(depth_of, [*node.items, *node.entries.values()]), default=0)
+def count_levels(node: Node) -> int:
+    """Count the levels of a tree; a scalar has one."""
+    return 1 + max(map(count_levels, [*node.items, *node.entries.values()]), default=0)
 
 
 # ---- Reading ------------------------------------------------------------------------------------
 
 
 def parse_document(text: str, source: str, problems: list[Problem]) -> Node:
-    """Read a file of keys; an empty one has none.
+    """Parse a file that contains a map; an empty file is an empty map.
 
-    Appends to ``problems`` what leaves the rest readable (a key twice, a merge key). Raises
-    SpecError for the first thing that is not YAML, or not a map.
+    Problems that leave the rest readable, such as a duplicate key, are appended to ``problems``.
+
+    Raises:
+        SpecError: For the first syntax error, or if the file contains no map.
 
     >>> parse_document("a: 1\\nb: {c: x}\\n", "f.yaml", []).entries["b"].line
     2
     """
     root = _compose(text, source)
     empty = Node({}, source, 1)
-    node = _Tree(source, problems).node(root, "", 1, root.start_mark) if root else empty
+    node = _TreeBuilder(source, problems).node(root, "", 1, root.start_mark) if root else empty
     if is_null(node):
         return Node({}, source, node.line)
     if not isinstance(node.value, dict):
         found = "a list" if isinstance(node.value, list) else "text"
-        raise _error_at(source, 1, 1, f"expected keys, as in KEY: VALUE, got {found}")
+        raise _build_error(source, 1, 1, f"expected keys, as in KEY: VALUE, got {found}")
     return node
 
 
 def parse_value(text: str, source: str, path: str, problems: list[Problem]) -> Node:
-    """Read a value of the command line, without lines. Raises SpecError.
+    """Parse a value from the command line.
 
-    It has the grammar of what stands behind ``KEY:`` in a file if it begins with a quote or a
-    bracket. Any other text is taken as it is: no comment, anchor or line is lost.
+    A text that begins with a quote or a bracket has the grammar of a value in a file. Any other
+    text is used literally, so that ``#``, ``&`` and line breaks are kept.
+
+    Raises:
+        SpecError: If the value is malformed.
 
     >>> parse_value("1e-4", "--set", "lr", []).text, parse_value("run #3", "--set", "x", []).text
     ('1e-4', 'run #3')
     """
     if _UNQUOTED.match(text) and not _SURROGATE.search(text):
         stripped = text.strip(" ")
-        is_text = not text.startswith(" ") and isinstance(core_text(stripped), str)
+        is_text = not text.startswith(" ") and isinstance(parse_core_text(stripped), str)
         return Node(text if is_text else stripped, source, plain=True)
     try:
         root = _compose(f"_: {text}", source)
         if not isinstance(root, yaml.MappingNode) or len(root.value) != 1:
             raise SpecError([Problem(path, "more than one value", source)])
         value = root.value[0][1]
-        return _Tree(source, problems, lines=False).node(value, path, 2, value.start_mark)
+        return _TreeBuilder(source, problems, lines=False).node(value, path, 2, value.start_mark)
     except SpecError as error:
         message = re.sub(r"^column \d+: ", "", error.problems[0].message)
         raise SpecError([Problem(path, message, source)]) from None
 
 
-# What begins otherwise has a meaning in YAML; a placeholder alone is text.
+# Text with any other beginning has a meaning in YAML; a placeholder alone is text.
 _UNQUOTED = re.compile(r"""[ ]*(?:[^\s"'\[{]|\{[A-Za-z_][A-Za-z0-9_]*\}(?!\s*$)|$)""")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def core_text(text: str) -> object:
-    """Return the core value of a text without quotes, or the text where it has none."""
+def parse_core_text(text: str) -> object:
+    """Return the core value of unquoted text, or the text itself if a number is out of range."""
     try:
-        return core_value(text)
+        return parse_core_value(text)
     except ValueError:
         return text
 
 
-def _error_at(source: str, line: int, column: int, message: str) -> SpecError:
-    """Make the error of one place in a text; line and column from 1."""
+def _build_error(source: str, line: int, column: int, message: str) -> SpecError:
+    """Build the error for a position; line and column count from 1."""
     return SpecError([Problem("", f"column {column}: {message}", source, line)])
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Composes nodes within the limits; an unquoted scalar's tag is empty."""
+    """Composes nodes within the limits, and gives unquoted scalars an empty tag."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.depth = self.count = 0
 
     def descend_resolver(self, parent: yaml.Node | None, index: object) -> None:
-        """Hold each node to the limits before those inside it are composed."""
+        """Check the limits for each node before its children are composed."""
         self.depth += 1
         self.count += 1
         if parent is not None:
-            problem = _beyond_limits(self.count, self.depth)
+            problem = _explain_limit(self.count, self.depth)
             if problem:
                 raise yaml.MarkedYAMLError(problem=problem, problem_mark=parent.start_mark)
 
@@ -227,7 +238,7 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
         self.depth -= 1
 
     def resolve(self, kind: type[yaml.Node], value: str | None, implicit: Any) -> str:
-        """Return the tag of a node that has none in the text."""
+        """Return the tag of a node without an explicit tag."""
         return "" if kind is yaml.ScalarNode and implicit[0] else _TAGS[kind]
 
 
@@ -238,22 +249,28 @@ _TAGS = {
 }
 
 
-def _beyond_limits(count: int, depth: int) -> str:
+def _explain_limit(count: int, depth: int) -> str:
     if count > MAX_VALUES:
         return f"more than {MAX_VALUES} values, aliases counted as written out"
     return f"nested deeper than {MAX_DEPTH} levels" if depth > MAX_DEPTH else ""
 
 
 def _compose(text: str, source: str) -> yaml.Node | None:
-    """Read a text's one document; None: there is nothing in it. Raises SpecError."""
+    """Compose the only document of a text; None if it is empty.
+
+    Raises:
+        SpecError: If the text is not YAML, exceeds a limit, or contains more documents.
+    """
     if len(text) > MAX_CHARACTERS:
         raise SpecError([Problem("", f"more than {MAX_CHARACTERS} characters", source)])
     text = text.removeprefix("\ufeff")
-    # Nearly all text is printable: then the pattern is not compiled.
+    # Nearly all text is printable, which saves compiling the pattern.
     is_plain = text.replace("\n", "").isprintable()
-    if not is_plain and (bad := re.search(_NOT_ALLOWED, text)):
+    if not is_plain and (bad := re.search(_FORBIDDEN_CHARACTERS, text)):
         before = re.split(r"\r\n|\r|\n", text[: bad.start()])
-        raise _error_at(source, len(before), len(before[-1]) + 1, _not_allowed(bad.group()))
+        raise _build_error(
+            source, len(before), len(before[-1]) + 1, _explain_character(bad.group())
+        )
     loader = _Loader(text)
     try:
         root: yaml.Node | None = loader.get_single_node()
@@ -269,7 +286,7 @@ def _compose(text: str, source: str) -> yaml.Node | None:
         loader.dispose()
 
 
-def _not_allowed(char: str) -> str:
+def _explain_character(char: str) -> str:
     code = ord(char)
     if code == 0:
         return "a NUL character, which no process can receive"
@@ -284,15 +301,15 @@ def _not_allowed(char: str) -> str:
 def _syntax_error(
     text: str, source: str, line: int, column: int, error: yaml.MarkedYAMLError
 ) -> SpecError:
-    """Make the error of what the parser refused, in plain language."""
+    """Build a readable error from a parser error."""
     written = re.split(r"\r\n|\r|\n", text)
     here = written[line] if line < len(written) else ""
     problem = error.problem or "not YAML"
-    message = _PLAINER.get(problem) or _UNCLOSED.get(problem, problem)
-    if error.context_mark is not None and problem in _UNCLOSED:
+    message = _MESSAGES.get(problem) or _UNCLOSED_MESSAGES.get(problem, problem)
+    if error.context_mark is not None and problem in _UNCLOSED_MESSAGES:
         message += f"; it starts on line {error.context_mark.line + 1}"
     if not isinstance(error, (yaml.scanner.ScannerError, yaml.parser.ParserError)):
-        return _error_at(source, line + 1, column + 1, message)
+        return _build_error(source, line + 1, column + 1, message)
     if problem == "found character that cannot start any token":
         char = here[column : column + 1]
         message = f"text that starts with {char} needs quotes"
@@ -302,18 +319,18 @@ def _syntax_error(
         message = "a tab; YAML indents with blanks"
     elif braces := re.search(r"(?<![\"'\w{])\{\w+\}", here):
         message += f"; text that starts with {braces.group()} needs quotes"
-    return _error_at(source, line + 1, column + 1, message)
+    return _build_error(source, line + 1, column + 1, message)
 
 
-class _Tree:
-    """Makes the tree of composed nodes; counts what aliases repeat."""
+class _TreeBuilder:
+    """Builds the tree from composed nodes, and counts the values that aliases repeat."""
 
     def __init__(self, source: str, problems: list[Problem], *, lines: bool = True) -> None:
         self.source = source
         self.problems = problems
         self.lines = lines
         self.count = 0
-        # Each node's tree, and how many values it has; None while it is being made.
+        # The tree and number of values of each node; None while it is being built.
         self.made: dict[int, tuple[Node, int] | None] = {}
 
     def node(self, node: yaml.Node, path: str, depth: int, mark: yaml.Mark) -> Node:
@@ -326,7 +343,7 @@ class _Tree:
         value: str | list[Node] | dict[str, Node]
         if isinstance(node, yaml.SequenceNode):
             value = [
-                self.node(item, join(path, index), depth + 1, node.start_mark)
+                self.node(item, join_path(path, index), depth + 1, node.start_mark)
                 for index, item in enumerate(node.value)
             ]
         elif isinstance(node, yaml.MappingNode):
@@ -339,23 +356,27 @@ class _Tree:
         return made
 
     def alias(self, node: yaml.Node, depth: int, mark: yaml.Mark) -> Node:
-        """Repeat a tree. Raises SpecError where that is too much, or has no end."""
+        """Return the tree of an anchor.
+
+        Raises:
+            SpecError: If the alias exceeds the limits or is recursive.
+        """
         target = self.made[id(node)]
         problem = "an alias (*) is inside the value that it repeats"
         if target is not None:
             made, values = target
             self.count += values
-            problem = _beyond_limits(self.count, depth + depth_of(made) - 1)
+            problem = _explain_limit(self.count, depth + count_levels(made) - 1)
             if not problem:
                 return made
-        raise _error_at(self.source, mark.line + 1, mark.column + 1, problem)
+        raise _build_error(self.source, mark.line + 1, mark.column + 1, problem)
 
     def map(self, node: yaml.MappingNode, path: str, depth: int) -> dict[str, Node]:
         entries: dict[str, Node] = {}
         for key_node, value_node in node.value:
             key = self.node(key_node, path, depth + 1, node.start_mark)
             name = self.key_text(key_node, key, path)
-            inner = path if name is None else join(path, name)
+            inner = path if name is None else join_path(path, name)
             value = self.node(value_node, inner, depth + 1, key_node.start_mark)
             if name in entries:
                 line = entries[name].line
@@ -366,13 +387,13 @@ class _Tree:
         return entries
 
     def key_text(self, node: yaml.Node, key: Node, path: str) -> str | None:
-        """Return the key's text; None, with a problem, where it has none."""
+        """Return a key's text; append a problem and return None if it is no text."""
         if not isinstance(key.value, str):
             kind = "a list" if isinstance(key.value, list) else "a map"
             problem = f"a key must be text, got {kind}"
         elif key.plain and key.text == "<<":
             problem = "merge keys (<<) are not supported: use extends: NAME"
-        elif key.plain and not isinstance(plain_value(key), str):
+        elif key.plain and not isinstance(parse_plain_value(key), str):
             problem = f'a key must be text; write "{key.text}" with quotes'
         else:
             return key.text

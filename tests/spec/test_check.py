@@ -6,7 +6,7 @@ import pytest
 from msgspec import Struct, field
 
 from hpcrun.errors import Problem, SpecError
-from hpcrun.spec.check import convert
+from hpcrun.spec.check import build_struct
 from hpcrun.spec.job import (
     Batch,
     Cluster,
@@ -258,7 +258,7 @@ class Hosts(Struct, frozen=True, kw_only=True):
 def test_field_without_default_is_required() -> None:
     found: list[Problem] = []
     tree = parse_document("hosts:\n  a: {name: x}\n  b: {port: 1}\n  c: {name: }\n", "f", found)
-    assert convert(Hosts, tree, found) == Hosts(hosts={"a": Host(name="x")})
+    assert build_struct(Hosts, tree, found) == Hosts(hosts={"a": Host(name="x")})
     assert [str(problem) for problem in found] == [
         "f:3: hosts.b.name: is missing",
         "f:4: hosts.c.name: is missing",

@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcrun.spec.dump import CannotEdit, comment_out, drop, flow, put
+from hpcrun.spec.dump import CannotEdit, comment_out_value, format_flow, remove_value, set_value
 
 TEXT = """\
 # mine: é ü
@@ -27,31 +27,31 @@ account: x
 
 
 def test_put_replaces_a_value_and_keeps_its_comment() -> None:
-    made = put(TEXT, ["partitions", "gpu", "nodes"], 21)
+    made = set_value(TEXT, ["partitions", "gpu", "nodes"], 21)
     assert made == TEXT.replace("nodes: 20  # twenty", "nodes: 21  # twenty")
-    made = put(TEXT, ["partitions", "old", "nodes"], 4)
+    made = set_value(TEXT, ["partitions", "old", "nodes"], 4)
     assert made == TEXT.replace("{nodes: 3,", "{nodes: 4,")
 
 
 def test_put_adds_a_key_next_to_its_siblings() -> None:
-    made = put(TEXT, ["partitions", "gpu", "max_nodes"], 8)
+    made = set_value(TEXT, ["partitions", "gpu", "max_nodes"], 8)
     assert made == TEXT.replace('"2-0"\n', '"2-0"\n    max_nodes: 8\n')
-    made = put(TEXT, ["partitions", "old", "max_nodes"], 8)
+    made = set_value(TEXT, ["partitions", "old", "max_nodes"], 8)
     assert made == TEXT.replace("gpus_per_node: 2}", "gpus_per_node: 2, max_nodes: 8}")
-    made = put(TEXT, ["partitions", "new"], {"nodes": 1})
+    made = set_value(TEXT, ["partitions", "new"], {"nodes": 1})
     assert made == TEXT.replace("# soon gone\n", "# soon gone\n  new: {nodes: 1}\n")
-    assert put(TEXT, ["read_on"], "2026-11-21") == TEXT + 'read_on: "2026-11-21"\n'
+    assert set_value(TEXT, ["read_on"], "2026-11-21") == TEXT + 'read_on: "2026-11-21"\n'
 
 
 def test_drop_removes_and_comment_out_comments_an_entry() -> None:
-    assert drop(TEXT, ["partitions", "gpu", "nodes"]) == TEXT.replace(
+    assert remove_value(TEXT, ["partitions", "gpu", "nodes"]) == TEXT.replace(
         "    nodes: 20  # twenty\n", ""
     )
-    assert drop(TEXT, ["partitions", "old", "nodes"]) == TEXT.replace("nodes: 3, ", "")
-    assert drop(TEXT, ["partitions", "old", "gpus_per_node"]) == TEXT.replace(
+    assert remove_value(TEXT, ["partitions", "old", "nodes"]) == TEXT.replace("nodes: 3, ", "")
+    assert remove_value(TEXT, ["partitions", "old", "gpus_per_node"]) == TEXT.replace(
         ", gpus_per_node: 2", ""
     )
-    made = comment_out(TEXT, ["partitions", "gpu"], "gone:")
+    made = comment_out_value(TEXT, ["partitions", "gpu"], "gone:")
     assert '  # gone:\n  # gpu:\n  #   nodes: 20  # twenty\n  #   max_time: "2-0"\n' in made
     assert yaml.safe_load(made)["partitions"] == {"old": {"nodes": 3, "gpus_per_node": 2}}
 
@@ -72,14 +72,14 @@ def test_drop_removes_and_comment_out_comments_an_entry() -> None:
     ],
 )
 def test_put_handles_unusual_documents(text: str, path: list[str], value: Any, made: str) -> None:
-    assert put(text, path, value) == made
+    assert set_value(text, path, value) == made
     assert yaml.safe_load(made) is not None
 
 
 @pytest.mark.parametrize("text", ["[1, 2]\n", "- a\n", "a: [1]\n", "a: [", "x\n", "a: *b\n"])
 def test_put_refuses_documents_that_are_not_maps(text: str) -> None:
     with pytest.raises(CannotEdit):
-        put(text, ["a", "b"], 1)
+        set_value(text, ["a", "b"], 1)
 
 
 NAMES = st.text("abé \"'#:{}[],&*!|>%@`-?1\\", min_size=1, max_size=6)
@@ -98,7 +98,7 @@ def test_put_values_are_read_back(tree: dict[str, Any], data: st.DataObject) -> 
     value = data.draw(VALUES)
     tree.setdefault(path[0], {})[path[1]] = value
     try:
-        made = put(text, path, value)
+        made = set_value(text, path, value)
     except CannotEdit:
         return
     assert yaml.safe_load(made) == tree
@@ -108,7 +108,7 @@ def test_put_values_are_read_back(tree: dict[str, Any], data: st.DataObject) -> 
 @given(st.text(max_size=20))
 def test_flow_preserves_text(text: str) -> None:
     try:
-        read = yaml.safe_load(f"a: {flow(text)}")
+        read = yaml.safe_load(f"a: {format_flow(text)}")
     except yaml.reader.ReaderError:
         return  # no YAML has such characters
     assert read == {"a": text}

@@ -38,6 +38,6 @@ def test_problem_names_the_override_or_file_that_caused_it(
     overrides: list[str], problem: Problem, text: str
 ) -> None:
     origin = Origin("j.yaml", tuple(overrides))
-    origin.blame(problem)
-    origin.blame(problem)  # as a sweep does for the problems of its runs
+    origin.add_source(problem)
+    origin.add_source(problem)  # as a sweep does for the problems of its runs
     assert str(problem) == text

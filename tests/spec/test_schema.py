@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hpcrun.errors import SpecError
 from hpcrun.spec.load import load_cluster
 from hpcrun.spec.schema import json_schema
-from hpcrun.spec.yaml12 import Node, core_value, parse_document
+from hpcrun.spec.yaml12 import Node, parse_core_value, parse_document
 from tests.spec.reading import read
 
 JOBS = sorted((Path(__file__).parents[2] / "jobs").glob("*.yaml"))
@@ -30,7 +30,7 @@ def as_data(node: Node) -> Any:
         return {key: as_data(inner) for key, inner in node.entries.items()}
     if isinstance(node.value, list):
         return [as_data(item) for item in node.items]
-    return core_value(node.text) if node.plain else node.text
+    return parse_core_value(node.text) if node.plain else node.text
 
 
 def conforms(text: str, kind: Literal["job", "cluster"]) -> bool:

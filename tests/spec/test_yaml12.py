@@ -13,7 +13,7 @@ from hpcrun.errors import Problem, SpecError
 from hpcrun.spec.yaml12 import (
     MAX_CHARACTERS,
     MAX_DEPTH,
-    core_value,
+    parse_core_value,
     parse_document,
     parse_value,
 )
@@ -83,25 +83,25 @@ INFINITY = math.inf
     ],
 )
 def test_core_schema_resolves_scalars(text: str, value: object) -> None:
-    result = core_value(text)
+    result = parse_core_value(text)
     assert result == value
     assert type(result) is type(value)
 
 
 def test_core_schema_resolves_nan() -> None:
-    assert all(math.isnan(core_value(text)) for text in (".nan", ".NaN", ".NAN"))
+    assert all(math.isnan(parse_core_value(text)) for text in (".nan", ".NaN", ".NAN"))
 
 
 @pytest.mark.parametrize("text", ["2" * 20, "-9223372036854775809", "9" * 9999, "0x" + "f" * 17])
 def test_huge_integers_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="64 bits"):
-        core_value(text)
+        parse_core_value(text)
 
 
 @pytest.mark.parametrize("text", ["1e400", "-1e999", "9" * 400 + ".0"])
 def test_floats_beyond_the_range_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="a double"):
-        core_value(text)
+        parse_core_value(text)
 
 
 def wrong(text: str) -> list[str]:
@@ -302,5 +302,5 @@ def test_random_text_is_read_or_refused(text: str) -> None:
 @given(st.floats(allow_nan=False) | st.integers(-(2**63), 2**64 - 1))
 def test_numbers_are_read_back(number: float) -> None:
     text = repr(number).replace("inf", ".inf")
-    assert core_value(text) == number
-    assert type(core_value(text)) is type(number)
+    assert parse_core_value(text) == number
+    assert type(parse_core_value(text)) is type(number)

@@ -29,7 +29,7 @@ from hpcrun.plan import (
 )
 from hpcrun.remote import RunCommand, Transport, explain_no_answer
 from hpcrun.runs import write_file
-from hpcrun.spec import Accelerate, JobSpec, Node, convert, parse_document, parse_hjson
+from hpcrun.spec import Accelerate, JobSpec, Node, build_struct, parse_document, parse_hjson
 from hpcrun.structs import decodable
 
 # seconds; importing torch and deepspeed from a cold network file system takes a minute.
@@ -135,7 +135,7 @@ def inspect_accelerate(context: Context, spec: JobSpec) -> tuple[JobSpec, list[s
     problems: list[Problem] = []
     text = _own_file(context, "accelerate.config_file", name, "YAML")
     root = parse_document(text, name, problems)
-    keys = convert(Accelerate, Node({"config": root}, name), problems).config
+    keys = build_struct(Accelerate, Node({"config": root}, name), problems).config
     lines = {key: node.line for key, node in root.entries.items()}
     spec, found = merge_accelerate_file(spec, keys, lines)
     if problems or found.problems:

@@ -34,7 +34,7 @@ from hpcrun.plan import (
 )
 from hpcrun.remote import Transport
 from hpcrun.signals import defer_signals
-from hpcrun.spec import Cluster, flow, json_schema, load_cluster, put
+from hpcrun.spec import Cluster, format_flow, json_schema, load_cluster, set_value
 from hpcrun.text import format_size
 
 if TYPE_CHECKING:
@@ -229,7 +229,7 @@ def _adapt_site_profile(text: str, name: str | None, context: Context, login: Lo
             look = f"~/hpcrun/{key[:-4]} # CHECK: {value}, but {variable} is not set there"
             text = re.sub(rf"(?m)^{key}: .*$", f"{key}: {look}", text)
     if name:
-        text = re.sub("(?m)^name: .*$", f"name: {flow(name)}", text)
+        text = re.sub("(?m)^name: .*$", f"name: {format_flow(name)}", text)
     way = {
         "host": cluster.host,
         "login_shell": cluster.login_shell or None,
@@ -237,7 +237,7 @@ def _adapt_site_profile(text: str, name: str | None, context: Context, login: Lo
     }
     for key, value in way.items():
         if value is not None and cluster.host is not None:
-            text = put(text, [key], value)
+            text = set_value(text, [key], value)
     return text
 
 
