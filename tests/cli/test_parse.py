@@ -191,7 +191,7 @@ def test_missing_metrics_are_explained(hpcrun: Caller, data: bytes, why: str) ->
     done = hpcrun("parse", "a.log", "--json")
     assert done.code == 1 and done.json["runs"][0]["metrics"] == {}
     done = hpcrun("parse", "a.log", "--html", "a.html")
-    assert done.code == 1 and "nothing is written" in done.err
+    assert done.code == 1 and "nothing written" in done.err
     assert not (hpcrun.project / "a.html").exists()
 
 

@@ -98,7 +98,7 @@ def test_watch_needs_a_terminal(several: Caller) -> None:
 WATCH = """\
 import sys
 from hpcrun.monitor import poll
-files, poll.CALM, poll.CALMEST = map(float, sys.argv[1:4])
+files, poll.QUERY_PAUSE_S, poll.MAX_QUERY_PAUSE_S = map(float, sys.argv[1:4])
 from hpcrun.cli import watch_status
 watch_status._FILES_EVERY = files
 sys.argv = ["hpcrun", "status", "--watch", *sys.argv[4:]]

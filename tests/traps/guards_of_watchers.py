@@ -123,8 +123,8 @@ GUARDS = [
     guard(
         47,
         "hpcrun/monitor/poll.py",
-        "CALM, CALMEST, SLOWER = 30.0,",
-        "CALM, CALMEST, SLOWER = 0.1,",
+        "QUERY_PAUSE_S, MAX_QUERY_PAUSE_S, PAUSE_GROWTH = 30.0,",
+        "QUERY_PAUSE_S, MAX_QUERY_PAUSE_S, PAUSE_GROWTH = 0.1,",
         "tests/cli/test_follow.py::test_pending_job_is_queried_rarely",
     ),
     guard(
@@ -137,7 +137,7 @@ GUARDS = [
     guard(
         48,
         "hpcrun/runs/verdict.py",
-        "    if last is None and quiet < GRACE:\n",
+        "    if last is None and quiet < SUBMISSION_GRACE_S:\n",
         "    if False:\n",
         f"{VERDICT}::test_decide",
     ),

@@ -18,7 +18,15 @@ from msgspec import Struct, field, structs
 from hpcrun.actions.cluster_host import ClusterHost, Login, open_host
 from hpcrun.actions.init import survey
 from hpcrun.assets import config_dir, shipped_folder
-from hpcrun.context import PROFILE, Context, build_context, find_project, load_context, read_text
+from hpcrun.context import (
+    PROFILE,
+    Context,
+    build_context,
+    find_project,
+    load_context,
+    read_text,
+    refuse_other_clusters,
+)
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.files import write_atomically
 from hpcrun.plan import (
@@ -121,6 +129,8 @@ def survey_cluster(
         context, known = _connect_to_host(environ, cwd, project, cluster, prompts)
     far = context.cluster.host is not None
     has_slurm = far or shutil.which("scontrol", path=environ.get("PATH")) is not None
+    if has_slurm and not far:
+        refuse_other_clusters(context.cluster, environ)
     first = survey.first_queries(has_slurm=has_slurm) if known is None else []
     login_host = open_host(context, first, known)
     seen = survey.survey_site(login_host, None if far else project, has_slurm=has_slurm)
