@@ -1,4 +1,4 @@
-"""User actions: submit, resubmit, cancel, logs, fetch, parse and the others, one module each."""
+"""The user's actions: submit, resubmit, cancel, logs, fetch, parse and others, one module each."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Nodes that failed a check of the user's runs: kept for a day, and left out of other runs."""
+"""Nodes that failed a check of the user's runs, recorded for a day and excluded from other runs."""
 
-# Annotations are not postponed: msgspec would evaluate the text of each, at every call of hpcrun.
+# Annotations are not postponed: msgspec would evaluate each as text at every start of hpcrun.
 import contextlib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from hpcrun.slurm import NodeRow
 
 _NAME = "bad-nodes"
-# How long a node is left out, in seconds: by then its site has seen to it, or a run finds it again.
+# After a day, the site has probably repaired the node; otherwise another run detects it again.
 EXCLUSION_S = 86400.0
 
 
 class BadNode(Struct, frozen=True, kw_only=True):
-    """A node, by Slurm's name for it, which ``run_id`` found unfit; ``preflight.sh`` writes it."""
+    """A node, by its name in Slurm, that ``run_id`` found unfit; written by ``preflight.sh``."""
 
     node: Annotated[str, Meta(pattern=r"\A[A-Za-z0-9._-]+\Z")]
     why: str
@@ -35,7 +35,7 @@ class BadNode(Struct, frozen=True, kw_only=True):
 
     @property
     def until(self) -> float:
-        """Return when other runs may have the node again."""
+        """Return the time from which other runs may use the node again."""
         return self.at + EXCLUSION_S
 
 
@@ -66,7 +66,12 @@ def list_bad_nodes(context: Context, answers: Answers | None = None) -> list[Bad
 
 
 def clear_bad_nodes(context: Context, nodes: Collection[str]) -> list[str]:
-    """Take nodes back, all if none is named; return their names. Raises OSError, HpcrunError."""
+    """Remove the records of bad nodes, of all nodes if none is named; return the nodes' names.
+
+    Raises:
+        OSError: A record on this machine cannot be removed.
+        HpcrunError: The records on the cluster's host cannot be removed.
+    """
     known = [record.node for record in list_bad_nodes(context)]
     gone = [name for name in known if not nodes or name in nodes]
     if context.cluster.host is not None and gone:
@@ -84,16 +89,16 @@ def clear_bad_nodes(context: Context, nodes: Collection[str]) -> list[str]:
 
 
 def exclude_bad_nodes(context: Context, answers: Answers) -> Callable[[Plan], Plan]:
-    """Find the bad nodes of a cluster, and return the function that excludes them from a plan.
+    """Find the bad nodes of a cluster; return a function that excludes them from a plan.
 
-    Slurm is asked only where there are any; without its answer none is left out, since it refuses a
-    job that names a node which it does not know.
+    Slurm is queried only if there are bad nodes. Without a response no node is excluded, because
+    Slurm rejects a job that names an unknown node.
     """
     nodes, now = list_bad_nodes(context, answers), time.time()
     rows: list[NodeRow] = []
     partition = context.environ.get("SBATCH_PARTITION")
     if nodes and not context.hosts:
-        # Here: there is mostly none.
+        # The import is deferred because there are usually no bad nodes.
         from hpcrun.slurm import SHOW_PARTITIONS, SINFO, client, parse_partitions, parse_sinfo
 
         with contextlib.suppress(HpcrunError):
@@ -113,12 +118,15 @@ def exclude_bad_nodes(context: Context, answers: Answers) -> Callable[[Plan], Pl
 def add_exclusions(
     plan: Plan, bad: Mapping[str, str], rows: "Sequence[NodeRow]", default: str | None
 ) -> Plan:
-    """Leave bad nodes out of a job: they are added to --exclude, with a note on each.
+    """Add bad nodes to the --exclude option of a job, with a note on each.
 
-    ``bad`` says why, by node; ``default`` is the partition of a job that names none. Nodes that the
-    job itself names stay, and all do where too few would be left for it.
+    Nodes that the job itself names are not excluded, and none is if too few would remain.
+
+    Args:
+        bad: The reason for each bad node.
+        default: The partition of a job that names none.
     """
-    from hpcrun.slurm import expand_hosts  # here, as above
+    from hpcrun.slurm import expand_hosts  # deferred, as in exclude_bad_nodes
 
     given = dict(plan.directives)
     partitions = (given.get("partition") or default or "").split(",")
@@ -135,7 +143,7 @@ def add_exclusions(
             if not row.is_away and (not plan.gpus_per_node or "gpu" in row.gres)
             for name in expand_hosts(row.node_list)
         }
-    except InputError:  # a file of names, say
+    except InputError:  # e.g. the option names a file of nodes
         return plan
     gone = [name for name in bad if name in there and name not in (*own, *named)]
     if not gone:

@@ -1,4 +1,4 @@
-"""Removes old runs that are over: what may go, how large it is, and the removal itself."""
+"""Remove old finished runs: find those that may be removed, measure their size, and remove them."""
 
 from __future__ import annotations
 
@@ -41,19 +41,23 @@ from hpcrun.runs import (
 )
 from hpcrun.slurm import client, is_final
 
-# Runs in one question to Slurm.
+# The number of runs in one Slurm query.
 _AT_ONCE = 500
 _NO_RUN = "it has a run's name but none of a run's files: hpcrun did not make it"
-# Of a clean that was killed; one that is at work still is younger (in seconds).
+# The remains of an interrupted clean are removed from this age on; those of a running one are
+# younger.
 _MIN_TRASH_AGE_S = 600.0
 
 
 class CleanupItem(Struct, kw_only=True):
-    """What goes as a whole: a run, or a sweep with all its runs.
+    """A run, or a sweep with all its runs, which is removed as a whole.
 
-    ``ended_at`` is in seconds since the epoch; ``states`` counts its runs by state. ``kept`` says
-    why it stays; while that is empty it may go; ``is_silent``: since Slurm does not answer.
-    ``size`` is in bytes, None while not measured.
+    Attributes:
+        ended_at: Seconds since the epoch.
+        states: The number of its runs by state.
+        kept: The reason why it may not be removed; "" if it may.
+        is_silent: The reason is that Slurm does not respond.
+        size: Bytes; None before it is measured.
     """
 
     name: str
@@ -72,7 +76,7 @@ class CleanupItem(Struct, kw_only=True):
 
 
 class _PastRun(Struct, frozen=True):
-    """How a run ended, as far as that is known: an empty ``state`` means that it is not over."""
+    """The known end of a run; ``state`` is empty if the run is not finished."""
 
     state: str
     ended_at: float
@@ -88,10 +92,14 @@ def find_cleanup_items(
     failed: bool = False,
     named: Sequence[RunFolder | SweepFolder] = (),
 ) -> list[CleanupItem]:
-    """Find runs that ended ``older_than`` seconds ago, newest first, those that stay among them.
+    """Find runs that ended ``older_than`` seconds ago, newest first, including those to keep.
 
-    ``named``: only these, whatever their age. ``keep`` spares the newest. ``failed``: only those of
-    which nothing ended well. Slurm's silence spares all that a job may revive.
+    While Slurm does not respond, all runs are kept that Slurm may requeue.
+
+    Args:
+        keep: The number of newest runs to keep.
+        failed: Only runs and sweeps without any successful run.
+        named: Only these runs, whatever their age.
     """
     fetch_run_names(context)
     units = list(_list_items(context.runs_dir))
@@ -113,7 +121,7 @@ def find_cleanup_items(
 
 
 def _list_items(runs_dir: Path) -> Iterator[CleanupItem]:
-    """List one's own runs and sweeps, newest first."""
+    """List the user's own runs and sweeps, newest first."""
     names = list_names(runs_dir)
     tasks = {name: list[str]() for name in names if parse_sweep_id(name)}
     alone = []
@@ -125,16 +133,17 @@ def _list_items(runs_dir: Path) -> Iterator[CleanupItem]:
     for folder in alone:
         name, is_sweep = folder.removesuffix(ARRAY), folder in tasks
         with contextlib.suppress(OSError, ValueError):
-            # A name with the form of a run id that holds no date is no run's.
+            # A name in the form of a run id without a valid date is not that of a run.
             created = parse_creation_time(name)
             info = (runs_dir / folder).lstat()
             if info.st_uid != os.getuid() or not stat.S_ISDIR(info.st_mode):
                 continue
             folders = [RunFolder(runs_dir / run) for run in tasks.get(folder, [folder])]
             paths = [run.path for run in folders]
-            # The sweep's own folder last: as long as it is there its runs are known as its own.
+            # The sweep's own directory is last: while it exists, its runs are recognized as its
+            # own.
             paths += [sweep_folder(runs_dir, name).path] if is_sweep else []
-            # Of a folder that is empty there is nothing to lose.
+            # An empty directory contains nothing to lose.
             names_in = [set(os.listdir(path)) for path in paths]  # noqa: PTH208 - names alone
             is_ours = all(not names or names & OWN_FILES for names in names_in)
             yield CleanupItem(
@@ -171,12 +180,12 @@ def _find_ends(context: Context, units: Sequence[CleanupItem]) -> None:
 
 
 def _read_cached_end(run: RunFolder) -> _PastRun | None:
-    """A final state that was seen; None where there is none of the last attempt."""
+    """Read a cached final state; None if there is none of the last attempt."""
     seen, attempts = read_optional_record(run.seen, CachedState), attempt_indices(run)
     if seen is None or seen.attempts != len(attempts) or not is_final_state(seen.state):
         return None
     ended_at = seen.kept.ended_at if seen.kept is not None else None
-    # Else when the run's own last record was written; where it left none, this one.
+    # The end is the modification time of the run's last own record, or else of the cached state.
     last = run.attempts / str(max(attempts, default=0))
     for path in (last / "end.json", last / "beat", last / "begin.json", run.seen):
         ended_at = ended_at or read_mtime_ns(path) / 1e9
@@ -195,7 +204,7 @@ def _summarize_end(status: JobStatus) -> _PastRun:
 
 
 def _keep_runs_in_use(units: Sequence[CleanupItem], *, is_mirror: bool) -> None:
-    """Keep runs whose checkpoints a later run uses that stays itself; units come newest first."""
+    """Keep runs whose checkpoints are used by a later run that is kept; units are newest first."""
     going = {path for unit in units if not unit.kept for path in unit.paths}
     for unit in units:
         user = None if unit.kept else _find_user(unit, going, is_mirror=is_mirror)
@@ -205,13 +214,17 @@ def _keep_runs_in_use(units: Sequence[CleanupItem], *, is_mirror: bool) -> None:
 
 
 def _find_user(unit: CleanupItem, going: set[Path], *, is_mirror: bool) -> Path | None:
-    """A later run that uses a unit's checkpoints and stays."""
+    """Return a later run that uses a unit's checkpoints and is kept, or None."""
     users = (path for run in unit.runs for path in list_successors(run, is_mirror=is_mirror))
     return next((path for path in users if path not in going), None)
 
 
 def measure_size(unit: CleanupItem, deadline: float) -> None:
-    """Set a unit's size, links not followed; it stays None past ``deadline`` (time.monotonic)."""
+    """Measure a unit's size without following links; leave it None after ``deadline``.
+
+    Args:
+        deadline: A time.monotonic() value.
+    """
     total, folders = 0, [str(path) for path in unit.paths]
     while folders:
         if time.monotonic() > deadline:
@@ -228,10 +241,10 @@ def measure_size(unit: CleanupItem, deadline: float) -> None:
 def remove_items(
     context: Context, units: Sequence[CleanupItem]
 ) -> Iterator[tuple[CleanupItem, HpcrunError | None]]:
-    """Remove units, newest first, and give each one when it is gone, with what went wrong.
+    """Remove units, newest first; yield each with its error, if any.
 
-    Each is moved out of sight at once and then removed: an end in between leaves no half run. What
-    has changed since it was looked at stays.
+    Each is first renamed to a hidden name and then removed, so that an interruption leaves no
+    partial run. Units that changed since they were listed are kept.
     """
     transport = context.transport()
     going = {path for unit in units for path in unit.paths}
@@ -269,7 +282,7 @@ def _remove_leftovers(transport: Transport, runs_dir: Path) -> None:
 
 
 def refuse_sweep_members(named: Sequence[RunFolder]) -> None:
-    """Refuse single runs of a sweep: it goes as a whole. Raises InputError."""
+    """Refuse single runs of a sweep, which can only be removed as a whole. Raises InputError."""
     for run in named:
         if (task := read_task(run)) is not None:
             raise InputError(
@@ -282,22 +295,26 @@ def refuse_sweep_members(named: Sequence[RunFolder]) -> None:
 
 
 class LiveJobs:
-    """My jobs that are not over, by the folder that they work in; asked once, when it is needed."""
+    """The user's unfinished jobs by their working directory, queried once when needed.
+
+    A finished run is checked against them, because any scontrol requeue can restart it.
+    """
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        # By slurm.conf: states by folder, or why Slurm did not answer.
+        # The states by directory for each slurm.conf, or the reason why Slurm did not respond.
         self._states: dict[str | None, dict[str, str] | str] = {}
 
     def reason(self, run: RunFolder) -> tuple[str, bool]:
-        """Say why a run may not be over after all, else ""; and whether that is Slurm's silence."""
+        """Return why a run may not be finished ("" if it is), and whether Slurm did not respond."""
         task = read_task(run)
         submitted = read_submitted(run, task)
         if submitted is None or submitted.job_id is None:
             return "", False
         conf = submitted.slurm_conf
         if is_slurm_conf_missing(self._context, conf):
-            # That Slurm is gone, as a sandbox's; or the run was submitted on another machine.
+            # That Slurm no longer exists, such as a sandbox, or the run was submitted on another
+            # machine.
             is_here = submitted.host == os.uname().nodename
             away = f"{conf}, by which it was submitted, is not on this machine"
             return "" if is_here else away, False

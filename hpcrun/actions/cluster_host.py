@@ -1,4 +1,4 @@
-"""The host on which Slurm's commands run: the login's environment, its folders, and its answers."""
+"""The host on which Slurm's commands run: its login environment, directories and query results."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from hpcrun.runs import RUN_ID, parse_sweep_id
 
 
 class Login(Struct, frozen=True, kw_only=True):
-    """What a login has on the host: variables, and the folders of the runs and of caches.
+    """The environment of a login on the host, and the directories of the runs and caches.
 
-    Relative paths of jobs start at ``base``.
+    Attributes:
+        base: The directory for relative paths of jobs.
     """
 
     environ: Mapping[str, str]
@@ -27,12 +28,12 @@ class Login(Struct, frozen=True, kw_only=True):
     cache_dir: Path
 
     def resolve(self, text: str, where: str) -> Path:
-        """Fill in ``~`` and variables of a path that a job uses. Raises InputError."""
+        """Expand ``~`` and variables in a path that a job uses. Raises InputError."""
         return expand_user_path(text, self.environ, self.base, where)
 
 
 class ClusterHost:
-    """The host of a context's cluster. Each query is answered once, and its answer kept."""
+    """The host of a context's cluster; the result of each query is cached."""
 
     def __init__(self, login: Login, transport: Transport, answers: Answers) -> None:
         self.login = login
@@ -40,7 +41,11 @@ class ClusterHost:
         self._transport = transport
 
     def run_queries(self, queries: Iterable[Query[Any]]) -> Answers:
-        """Answer what is not answered yet, in one trip; return all answers. Raises OutOfReach."""
+        """Run the queries without a cached result in one round trip; return all results.
+
+        Raises:
+            OutOfReach: The host does not respond.
+        """
         new = [query for query in queries if query not in self.answers]
         if new:
             self.answers = self.answers | self._transport.run_queries(new)
@@ -52,13 +57,13 @@ def open_host(
     queries: Iterable[Query[Any]] = (),
     environ: Mapping[str, str] | None = None,
 ) -> ClusterHost:
-    """Query the login and whatever else is known to be needed, in one trip.
+    """Query the login environment and all other known ``queries`` in one round trip.
 
     Args:
-        environ: The login's, where it is known; then there may be no trip.
+        environ: The login environment, if known; then no round trip may be needed.
 
     Raises:
-        OutOfReach: The host does not answer.
+        OutOfReach: The host does not respond.
         InputError: The profile names a variable that a login there does not have.
     """
     transport = context.transport()
@@ -79,7 +84,7 @@ def open_host(
 
 
 def find_user_name(context: Context) -> str:
-    """Return the user's name on the cluster's host; "" if its login does not tell."""
+    """Return the user's name on the cluster's host; "" if its login does not set one."""
     if context.session.user_name is None:
         environ = open_host(context).login.environ
         context.session.user_name = environ.get("USER") or environ.get("LOGNAME") or ""
@@ -87,7 +92,7 @@ def find_user_name(context: Context) -> str:
 
 
 def _resolve_login(context: Context, environ: Mapping[str, str]) -> Login:
-    """Resolve the folders of a profile whose host is another machine. Raises InputError."""
+    """Resolve the directories of the profile of a remote cluster. Raises InputError."""
     refuse_other_clusters(context.cluster, environ)
     home, source, profile = Path(home_dir(environ)), context.cluster_source, context.cluster
     return Login(
@@ -102,29 +107,29 @@ FolderKey = Literal["runs_dir", "cache_dir"]
 
 
 def probe_of_folder(context: Context, key: FolderKey) -> FolderProbe:
-    """Return the query whether a folder of the profile is writable."""
+    """Return the query whether a directory of the profile is writable."""
     path, expands = _folder_text(context, key)
     return FolderProbe(path, expands=expands)
 
 
 def files_in_cache(context: Context, name: str) -> ReadOwnFiles:
-    """Return the query for the user's files in a subfolder of the cache."""
+    """Return the query for the user's files in a subdirectory of the cache."""
     path, expands = _folder_text(context, "cache_dir")
     return ReadOwnFiles(f"{path}/{name}", expands=expands)
 
 
 def _folder_text(context: Context, key: FolderKey) -> tuple[str, bool]:
-    """Return a folder of the profile, and whether the host has to fill in ~ and variables."""
+    """Return a directory of the profile, and whether the host has to expand ~ and variables."""
     if context.cluster.host is None:
         return str(getattr(context, key)), False
     return str(getattr(context.cluster, key)), True
 
 
 def find_local_path(context: Context, path: Path) -> Path | None:
-    """Return where a path of the cluster is on this machine.
+    """Return the local path for a path of the cluster.
 
-    Where the cluster is another machine, only the folders of its runs are here, in the mirror.
-    Return None for any other path: a file of the same name here is a different file.
+    Of a remote cluster, only the directories of its runs exist here, in the mirror. Return None for
+    any other path, because a local file with the same name is a different file.
     """
     path = Path(os.path.normpath(path))  # ".." in a record must not lead out of the mirror
     if context.cluster.host is None:

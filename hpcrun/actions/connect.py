@@ -1,4 +1,4 @@
-"""connect: try the way to a cluster behind ssh, and keep the connection where ssh can."""
+"""Test the connection to a cluster behind ssh, and keep it open if ssh supports that."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from hpcrun.remote import Prompts, SshSettings, open_connection, quote, read_ssh
 
 
 def connect_to(context: Context, ask: Prompts) -> tuple[bool, str]:
-    """Log in; return whether the connection stays, and Slurm's version there. Raises OutOfReach."""
+    """Log in to the cluster.
+
+    Returns:
+        Whether the connection stays open, and Slurm's version there.
+
+    Raises:
+        OutOfReach: The host does not respond, or the login failed.
+    """
     settings = _settings(context)
     connection = open_connection(settings, ask)
     try:
@@ -28,7 +35,7 @@ def connect_to(context: Context, ask: Prompts) -> tuple[bool, str]:
 
 
 def disconnect_from(context: Context) -> bool:
-    """End the connection that is kept; return whether there was one."""
+    """Close the open connection; return True if there was one."""
     from hpcrun.remote import NO_PROMPTS, OpensshConnection
 
     return OpensshConnection(_settings(context), NO_PROMPTS).disconnect()

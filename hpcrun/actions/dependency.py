@@ -1,4 +1,4 @@
-"""What a job that is submitted with --after waits for."""
+"""The Slurm dependency of a job that is submitted with --after."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from hpcrun.plan import Dependency
 from hpcrun.runs import runs_of
 from hpcrun.slurm import array_job_id
 
-# Not one between the brackets of an array's tasks, as in 7_[1,3].
+# Matches commas except those in the brackets of an array's tasks, as in 7_[1,3].
 _COMMA = re.compile(r",(?![^\[]*\])")
 
 
 def build_dependency(context: Context, words: Sequence[str]) -> Dependency | None:
-    """Find out what a job waits for that comes after these runs; None without any.
+    """Return the dependency of a job that starts after the named runs; None if none is named.
 
-    A word may name several, with commas between them. Raises InputError.
+    A word may contain several names, separated by commas. Raises InputError.
     """
     names = [name.strip() for word in words for name in _COMMA.split(word)]
     if any(not name for name in names):
@@ -32,7 +32,7 @@ def build_dependency(context: Context, words: Sequence[str]) -> Dependency | Non
         if one.job_id is None:
             continue
         if "?" in one.job_id:
-            # Slurm takes no list in which some must end well and of others one is enough.
+            # Slurm does not accept a mixture of "all of" and "any of" in one dependency.
             raise InputError(
                 f"--after {name}: the run may continue as another job, and Slurm cannot wait for "
                 "one of two jobs beside others",
@@ -47,7 +47,7 @@ def _dependency_on_one(context: Context, word: str) -> Dependency:
     if target is None:
         raise InputError(f"--after {word}: no such run", fix="hpcrun status lists the runs")
     if isinstance(target, str):
-        # Slurm takes a job that it does not know for one that has ended well.
+        # Slurm treats an unknown job as one that has succeeded, so the job is looked up first.
         statuses = status_of_job(context, target)
     else:
         statuses = status_of(context, runs_of(target))
@@ -67,12 +67,12 @@ def _dependency_on_one(context: Context, word: str) -> Dependency:
                 fix=f"hpcrun cancel {status.job_id}, and name a job that can start",
             )
     job_ids = [status.job_id or "" for status in waiting]
-    # afterok of an array waits for all its tasks, of a heterogeneous job for its leader. To Slurm
-    # a task that goes on as another job has not ended well.
+    # afterok of an array waits for all its tasks, that of a heterogeneous job for its leader. For
+    # Slurm, a task that continues as another job has failed.
     if len(statuses) > 1 and not any(status.history.chained for status in statuses):
         job_ids = [array_job_id(job_ids[0])]
     after = ":".join(job_ids)
-    # Slurm's or: where the run's node dies nobody is left to name the job that goes on.
+    # Slurm's "?" means "any of": if the run's node dies, nothing reports the job that continues it.
     if len(statuses) == 1 and (successor := find_successor_job(statuses[0].history)):
         after += f"?afterok:{successor}"
     return Dependency(after, folder)

@@ -1,8 +1,8 @@
-"""Brings files that a run has written to this machine: whole ones only, and none twice.
+"""Copy files of a run to this machine, completely and only once.
 
-Of what the cluster answers only bytes are believed: a name that leads elsewhere is refused, and no
-link on the way is followed. A file grows beside its place, under a name that has what it is a copy
-of; so a transfer that broke goes on where it was.
+The cluster's responses are untrusted except for file contents: names that lead out of the target
+are refused, and no link is followed. A file grows next to its destination under a name that
+identifies its source, so an interrupted transfer can be resumed.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from hpcrun.remote import quote, quote_profile_path
 from hpcrun.runs import RESULTS_MARK, SECRETS, RunFolder, read_plan
 from hpcrun.text import format_size
 
-# Of an answer: names and their facts, in bytes; and of what comes after a file.
+# Limits in bytes for the list of files, and for the line after a file.
 _MOST, _LONGEST_END = 256 << 20, 4096
-# Files that one trip brings: their names travel with the script, which bash reads slowly.
+# The number of files per round trip: their names are part of the script, which bash reads slowly.
 _AT_ONCE = 500
-# Seconds before a transfer that broke goes on; each time that it has come further.
+# Seconds before an interrupted transfer is resumed; it is resumed as long as it makes progress.
 _PAUSE = 2.0
-# Secrets stay where the job is; what readers keep is theirs.
+# Secrets stay on the cluster, and caches belong to their readers.
 _KEPT_BACK = (SECRETS, "secret_marks.json", "cache/")
 
 _LINE = re.compile(r"([0-9a-f]{1,8}) \d{1,20} \d{1,16} -?\d{1,11} \./(.+)", re.DOTALL)
-# Facts of all files and links below ``roots``, each up to a NUL; "/" ends a root.
+# List the metadata of all files and links below ``roots``, each terminated by NUL; "/" ends a root.
 _LIST = r"""
 LC_ALL=C
 for root in "${roots[@]}"; do
@@ -53,8 +53,9 @@ for root in "${roots[@]}"; do
   printf '/\0'
 done
 """
-# Of each file the bytes from an offset on, as many as were promised, whatever happens to it; then
-# a line that tells whether they are the file's, with the digest of the bytes before the offset.
+# Send the content of each file from an offset on, always with the announced length; then a line
+# with the exit code, the digest of the bytes before the offset, and the metadata after the
+# transfer.
 _GIVE = r"""
 LC_ALL=C
 for i in "${!paths[@]}"; do
@@ -70,7 +71,7 @@ done
 """
 
 
-# All files in one stream; then what they are when it has been sent, and how long that text is.
+# Send all files in one stream, then their metadata after the transfer, and its length.
 _STREAM = r"""
 LC_ALL=C
 printf '%s\0' "${paths[@]}" |
@@ -78,18 +79,23 @@ printf '%s\0' "${paths[@]}" |
 facts=$(stat -c '%f %i %s %Y' -- "${paths[@]}" 2>/dev/null)
 printf '%s%020d' "$facts" "${#facts}"
 """
-# Files up to so many bytes are small; so many of them, at least, come by streams of bounded sizes.
+# Files up to _SMALL bytes are sent in streams of limited size if there are at least _MANY of them.
 _SMALL, _MANY, _IN_A_STREAM, _STREAM_BYTES = 1 << 20, 16, 1000, 1 << 26
-# Of a member of a tar beside its bytes; and of the length at the end.
+# The size of a tar member's headers, and the number of digits of the length at the end.
 _HEADERS, _DIGITS = 4096, 20
 
 
 class File(Struct, frozen=True):
-    """A file there: its ``name`` below the run's folder, and what it is a copy of (``facts``)."""
+    """A remote file.
+
+    Attributes:
+        name: The path relative to the run's directory.
+        facts: The metadata that identifies the version of the file.
+    """
 
     name: str
     path: str
-    facts: str  # mode, inode, size and time, as stat prints them
+    facts: str  # mode, inode, size and mtime as printed by stat
 
     @property
     def size(self) -> int:
@@ -101,7 +107,7 @@ class File(Struct, frozen=True):
 
 
 class Found(Struct):
-    """The files that were asked for, the links among them, and why some could not be seen."""
+    """The requested files, the links among them, and the reason why some could not be listed."""
 
     files: list[File]
     links: list[str]
@@ -109,21 +115,22 @@ class Found(Struct):
 
 
 class Fetched(Struct):
-    """How far a transfer is: names, and what was wrong with each that did not come."""
+    """The progress of a transfer: names of files, and the error of each file that failed."""
 
     done: list[str] = field(default_factory=list)
-    had: list[str] = field(default_factory=list)  # it was here already
+    had: list[str] = field(default_factory=list)  # already up to date on this machine
     failed: dict[str, str] = field(default_factory=dict)
 
 
 def find_outputs(context: Context, run: RunFolder, globs: Sequence[str]) -> Found:
-    """List the run's checkpoints there, or what the globs name. Raises InputError, OutOfReach."""
+    """List the run's checkpoints, or the files that match globs. Raises InputError, OutOfReach."""
     plan = read_plan(run)
     if plan is None:
         raise InputError(f"{run.run_id}: it has no plan.json", fix="hpcrun status lists the runs")
     folders = (plan.run_dir, plan.checkpoint_dir, plan.project_dir)
     was, saves, work = (Path(os.path.normpath(folder)) for folder in folders)
-    # The record may be another person's: its paths decide where files are written on this machine.
+    # Another user may have written the record, and its paths determine where local files are
+    # written.
     for key, path in (("run_dir", was), ("checkpoint_dir", saves)):
         if not path.is_absolute():
             raise InputError(
@@ -159,7 +166,10 @@ def find_outputs(context: Context, run: RunFolder, globs: Sequence[str]) -> Foun
 
 
 def _pattern(glob: str) -> re.Pattern[str]:
-    r"""Read a glob: ``**`` is any folders; what it names has all that is in it. Raises InputError.
+    r"""Compile a glob; ``**`` matches any directories, and a directory all its contents.
+
+    Raises:
+        InputError: The glob is invalid.
 
     >>> globs = "a", "*/b", "**/*.pt", "*.pt", "a/?/[!d]*"
     >>> [bool(_pattern(glob).fullmatch("a/b/c.pt")) for glob in globs]
@@ -182,7 +192,11 @@ def _pattern(glob: str) -> re.Pattern[str]:
 
 
 def _listed(context: Context, roots: Sequence[tuple[Path, str]]) -> Found:
-    """Ask for all files below some folders; ``roots`` are paths there, and where they lie here."""
+    """List all files below directories.
+
+    Args:
+        roots: Pairs of a remote path and the matching local path.
+    """
     data = bytearray()
 
     def take(piece: bytes) -> None:
@@ -222,13 +236,17 @@ def fetch_files(
     show: Callable[[float, float], None],
     tell: Callable[[str], None],
 ) -> Fetched:
-    """Bring files into a folder; what is there already, with its size and time, stays.
+    """Copy files into a directory, except those that exist with the same size and mtime.
 
-    Where the link breaks it goes on, as long as that brings more. Raises InputError where a link is
-    in the way or there is no room, and OutOfReach: what came stays.
+    After a connection failure the transfer is resumed as long as it makes progress. Files that were
+    copied before an error are kept.
+
+    Raises:
+        InputError: A link is in the way, or there is not enough space.
+        OutOfReach: The host does not respond.
     """
     fetched = Fetched()
-    if not target.exists():  # results are no code: neither git nor the next submission takes them
+    if not target.exists():  # results must be ignored by git and by the next submission
         try:
             target.mkdir(parents=True)
             (target / ".gitignore").write_text(f"{RESULTS_MARK}\n*\n")
@@ -261,7 +279,8 @@ def fetch_files(
         show(come / 1e6, total / 1e6)
 
     for batch in _batches([file for file in wanted if not _begun(target, file)]):
-        with contextlib.suppress(OutOfReach):  # the loop below brings what is left, or says why not
+        # the loop below copies the remaining files or reports the error
+        with contextlib.suppress(OutOfReach):
             _bring_small(context, target, batch, fetched, is_more)
     settled = {*fetched.done, *fetched.failed}
     wanted = [file for file in wanted if file.name not in settled]
@@ -289,7 +308,7 @@ def fetch_files(
 
 
 def _batches(files: Sequence[File]) -> Iterator[list[File]]:
-    """Divide the small files, if there are many, into parts that one stream brings."""
+    """Split small files into batches for one stream each, if there are many."""
     small = [file for file in files if file.size <= _SMALL]
     if len(small) < _MANY:
         return
@@ -311,9 +330,12 @@ def _bring_small(
     fetched: Fetched,
     is_more: Callable[[int], None],
 ) -> None:
-    """Bring small files by one tar: some processes for each of them take longer than its bytes.
+    """Copy small files with one tar, because processes for each would take longer.
 
-    Raises OutOfReach; then nothing of it is kept. What another fetch writes is left out.
+    Files that another fetch is writing are omitted.
+
+    Raises:
+        OutOfReach: The transfer failed; nothing of it is kept.
     """
     by_path = {file.path: file for file in files}
     most = sum(file.size + _HEADERS for file in files) + _LONGEST_END * len(files)
@@ -350,7 +372,8 @@ def _bring_small(
 def _write_small(
     target: Path, file: File, data: bytes, fetched: Fetched, is_more: Callable[[int], None]
 ) -> None:
-    with contextlib.suppress(InputError, _Changed):  # another fetch is at it: this one says so
+    # another fetch is writing the file; the main loop reports it
+    with contextlib.suppress(InputError, _Changed):
         part, out = _open_part(_part(target, file), 0)
         try:
             if len(data) == file.size and os.write(out, data) == file.size:
@@ -367,18 +390,18 @@ def _write_small(
 
 
 def _finish(part: Path, out: int, place: Path, file: File) -> None:
-    """Move a file that has come whole into its place, with its mode and time."""
+    """Rename a complete file to its destination, with its mode and mtime."""
     os.fchmod(out, int(file.facts.split()[0], 16) & 0o777 | 0o600)
     os.utime(part, (file.mtime, file.mtime))
     part.replace(place)
 
 
 class _Changed(OutOfReach):
-    """Another fetch has removed, or moved into its place, what was here of a file."""
+    """Another fetch has changed, or renamed to its destination, the partial copy of a file."""
 
 
 class _Taker:
-    """Writes what a trip brings: the bytes of each file, and a line that tells what they are."""
+    """Writes the stream of one round trip: the content and a metadata line of each file."""
 
     def __init__(
         self, target: Path, files: Sequence[File], fetched: Fetched, is_more: Callable[[int], None]
@@ -386,7 +409,7 @@ class _Taker:
         self.target, self.files, self.fetched, self.is_more = target, files, fetched, is_more
         self.starts = [_begun(target, file) for file in files]
         self.digests = [_digest(_part(target, file), start) for file, start in self._begun()]
-        self.again: list[File] = []  # what is here of them is not of the file there
+        self.again: list[File] = []  # files whose partial copies turned out to be outdated
         self.at = -1
         self.held = b""
         self.out = -1
@@ -461,10 +484,10 @@ class _Taker:
 
 
 def _place(target: Path, name: str) -> Path:
-    """Return where a file goes: always inside ``target``.
+    """Return the destination of a file, which is always inside ``target``.
 
-    Raises InputError for a link in the path, which could lead anywhere, and for a name that leaves
-    the folder.
+    Raises:
+        InputError: The path contains a link, which could lead anywhere, or leaves the directory.
     """
     path, parts = target, name.split("/")
     if {"", ".", ".."} & set(parts):
@@ -477,17 +500,20 @@ def _place(target: Path, name: str) -> Path:
 
 
 def _part(target: Path, file: File) -> Path:
-    """Return where a file grows; its name has what it is a copy of."""
+    """Return the path of a file's partial copy, whose name contains the metadata of its source."""
     place = _place(target, file.name)
     name = os.fsdecode(os.fsencode(place.name)[-150:])
     return place.with_name(f".{name}.{'-'.join(file.facts.split()[1:])}.part")
 
 
 def _open_part(part: Path, start: int) -> tuple[Path, int]:
-    """Open the file that grows, for this process alone; return its path, too.
+    """Open and lock a partial copy, truncated to ``start`` bytes; return its path and descriptor.
 
-    It has ``start`` bytes then. Where the file system has no locks it has a name of its own. Raises
-    InputError where another fetch writes it, and _Changed where it is shorter by now.
+    If the file system does not support locks, the copy gets a unique name.
+
+    Raises:
+        InputError: Another fetch is writing the file.
+        _Changed: The partial copy is shorter than ``start`` bytes.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
     part.parent.mkdir(parents=True, exist_ok=True)
@@ -515,11 +541,11 @@ def _open_part(part: Path, start: int) -> tuple[Path, int]:
                     raise _Changed(f"{part}: another fetch has changed it")
                 os.ftruncate(handle, start)
                 return part, handle
-        os.close(handle)  # another fetch has ended, and the file has its place
+        os.close(handle)  # another fetch has just completed the file
 
 
 def _digest(part: Path, length: int) -> str:
-    """Return the digest of the first bytes of a file."""
+    """Return the digest of the first ``length`` bytes of a file."""
     digest = hashlib.sha256()
     if length:
         with contextlib.suppress(FileNotFoundError), part.open("rb") as file:
@@ -547,7 +573,8 @@ def _remove_stale(target: Path, files: Sequence[File]) -> None:
             match = re.fullmatch(r"(.+)\.\d+-\d+--?\d+\.part", old.name, re.DOTALL)
             if match and match[1] in heads and old not in parts:
                 with contextlib.suppress(OSError, InputError, _Changed):
-                    path, handle = _open_part(old, old.stat().st_size)  # not another fetch's
+                    # fails if another fetch is using it
+                    path, handle = _open_part(old, old.stat().st_size)
                     path.unlink()
                     os.close(handle)
 
@@ -561,9 +588,9 @@ exec tar --format=gnu -cf - .
 
 
 def bring_code(context: Context, folder: Path) -> None:
-    """Bring the copy of the code that a run has on the cluster into its folder here.
+    """Copy the code of a remote run into its local directory.
 
-    It is not here if the run was submitted from another machine. Raises InputError, OutOfReach.
+    It is missing here if the run was submitted from another machine. Raises InputError, OutOfReach.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".hpcrun-", dir=folder) as aside:
@@ -595,7 +622,7 @@ def bring_code(context: Context, folder: Path) -> None:
 
 
 def _unpack(spool: IO[bytes], code: Path) -> None:
-    """Unpack files, folders and links; nothing is written through a link. Raises ValueError."""
+    """Unpack files, directories and links, without writing through a link. Raises ValueError."""
     code.mkdir()
     with tarfile.open(fileobj=spool, mode="r:") as tar:
         for member in tar:
@@ -626,7 +653,7 @@ OFFLINE = "**/offline-run-*"
 
 
 def find_wandb(context: Context) -> str:
-    """Return the program that uploads W&B's offline folders. Raises InputError."""
+    """Return the program that uploads W&B's offline runs. Raises InputError."""
     search = f"{Path(sys.executable).parent}:{context.environ.get('PATH', '')}"
     if program := shutil.which("wandb", path=search):
         return program
@@ -634,13 +661,13 @@ def find_wandb(context: Context) -> str:
 
 
 def sync_offline(context: Context, wandb: str, target: Path, files: Sequence[File]) -> list[str]:
-    """Let wandb upload the offline folders among files that came; return those that it refused."""
+    """Upload the offline W&B runs among fetched files; return those that wandb rejected."""
     names = (re.match(r"(?:.*/)?offline-run-[^/]*(?=/)", file.name) for file in files)
     folders = dict.fromkeys(match[0] for match in names if match)
     refused = []
     for folder in folders:
         argv = [wandb, "sync", str(target / folder)]
-        # What it prints is for people.
+        # The output of wandb is for people, so it goes to stderr.
         if subprocess.call(argv, env=context.environ, stdout=sys.stderr) != 0:
             refused.append(folder)
     return refused

@@ -1,4 +1,4 @@
-"""Finds the hosts for a hostfile: of a node list, a job or another hostfile."""
+"""Find the hosts for a hostfile: from a node list, a job or another hostfile."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from hpcrun.runs import RUN_ID, read_history
 from hpcrun.slurm import client, expand_hosts, is_final
 
 _JOB = re.compile(r"[0-9]+(_[0-9]+)?(\+[0-9]+)?")
-# A missing file is not taken for a host.
+# A word that looks like a path is reported as a missing file instead of being treated as a host.
 _LIKE_A_FILE = re.compile(
     r"(host|machine)s?(file)?|.*/.*|.*\.(txt|hosts?|hostfile|machines?|conf|ya?ml)"
 )
 
 
 class FoundHosts(Struct, frozen=True):
-    """Hosts and where they come from; ``note`` is what the user should know about them."""
+    """Hosts and their source; ``note`` is a remark for the user."""
 
     source: str
     hosts: list[Host]
@@ -40,10 +40,18 @@ class FoundHosts(Struct, frozen=True):
 def find_hosts(
     context: Context, word: str | None, form: Form | None, slots: int | None
 ) -> FoundHosts:
-    """Find the hosts that a word names; ``slots`` replaces each host's own number.
+    """Find the hosts that a word names.
 
-    A number is a Slurm job id, a run id its job, a file a hostfile (of this ``form``), all else a
-    node list; None is the job that hpcrun is called in. Raises InputError, OutOfReach.
+    A number is a Slurm job id, a run id its job, a file a hostfile, everything else a node list;
+    None is the job in which hpcrun runs.
+
+    Args:
+        form: The format of a hostfile.
+        slots: Overrides the number of slots of each host.
+
+    Raises:
+        InputError: The word names no hosts.
+        OutOfReach: Slurm does not respond.
     """
     if word is None:
         word = context.environ.get("SLURM_JOB_ID")
@@ -71,7 +79,7 @@ def find_hosts(
 
 
 def _read_mode(path: Path) -> int | None:
-    """Return the file's mode; None without a file, as for a node list longer than a file name."""
+    """Return the mode of a file; None if it does not exist or its name is too long."""
     try:
         return path.stat().st_mode
     except PermissionError as error:
@@ -81,7 +89,7 @@ def _read_mode(path: Path) -> int | None:
 
 
 def _find_job_hosts(context: Context, word: str) -> FoundHosts:
-    """Ask Slurm for a job's nodes, by its id or a run's."""
+    """Query Slurm for the nodes of a job, by its id or that of its run."""
     job_id, conf = word, None
     is_name = "/" in word or RUN_ID.fullmatch(word) or word.isdigit()
     found = find_run_or_sweep(context.runs_dir, word) if is_name else None
@@ -125,7 +133,7 @@ def _find_job_hosts(context: Context, word: str) -> FoundHosts:
 
 
 def write_hostfile(context: Context, name: str, text: str) -> None:
-    """Write a hostfile whole or not at all. Raises InputError."""
+    """Write a hostfile atomically. Raises InputError."""
     mode = _read_mode(context.cwd / name)
     if mode is not None and S_ISDIR(mode):
         raise InputError(f"{name}: a folder", fix=f"-o {Path(name) / 'hostfile'}")

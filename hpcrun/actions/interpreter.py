@@ -1,4 +1,4 @@
-"""Which Python trains: resolved and checked at submission, where it can be seen from here."""
+"""The Python that runs the training, resolved and checked at submission as far as possible."""
 
 from __future__ import annotations
 
@@ -25,17 +25,20 @@ from hpcrun.remote import Answers, PathProbe, Query, ReadFile, RunCommand, expla
 from hpcrun.runs import write_file
 from hpcrun.spec import JobSpec
 
-# conda lists here the environments that it has made.
+# conda's list of the environments that it has created.
 _CONDA_REGISTER = ReadFile("~/.conda/environments.txt", expands=True)
-# Where conda's installers put it by default: below the home and below /opt.
+# Default directories of conda's installers, below the home and below /opt.
 _CONDA_NAMES = ("miniforge3", "mambaforge", "miniconda3", "anaconda3", "conda", "micromamba")
 
 
 class Interpreter(Struct, frozen=True, kw_only=True):
-    """The ``python`` that trains ("" for a bare command without one), and what to activate before.
+    """The Python that runs the training, and the environment to activate before.
 
-    ``conda`` is a folder where it could be found from here, else the name; ``inside``: the python
-    is a container's. ``note``: what the user should know of the choice.
+    Attributes:
+        python: "" for a bare command.
+        conda: The directory of a conda environment if it was found, else its name.
+        inside: The Python belongs to a container.
+        note: A remark for the user about the choice.
     """
 
     python: str
@@ -47,13 +50,16 @@ class Interpreter(Struct, frozen=True, kw_only=True):
 
 
 def setup_queries(context: Context, spec: JobSpec) -> list[Query[Any]]:
-    """List what interpreter_queries() needs to know."""
+    """Return the queries whose results interpreter_queries() needs."""
     _, setup = choose_setup(spec, context.cluster, context.cluster_source)
     return [_CONDA_REGISTER] if setup.conda and not _is_path(setup.conda) else []
 
 
 def interpreter_queries(context: Context, spec: JobSpec, host: ClusterHost) -> list[PathProbe]:
-    """List what find_interpreter() needs to know; that reports paths which cannot be resolved."""
+    """Return the queries whose results find_interpreter() needs.
+
+    Paths that cannot be resolved are omitted here; find_interpreter() reports them.
+    """
     where, setup = choose_setup(spec, context.cluster, context.cluster_source)
     paths: list[str] = []
 
@@ -79,9 +85,11 @@ def interpreter_queries(context: Context, spec: JobSpec, host: ClusterHost) -> l
 
 
 def find_interpreter(context: Context, spec: JobSpec, host: ClusterHost) -> Interpreter:
-    """Decide which Python trains; ``host`` has answered interpreter_queries().
+    """Choose the Python that runs the training; ``host`` has run interpreter_queries().
 
-    Raises InputError; SpecError for two environments at once.
+    Raises:
+        InputError: The Python or its environment does not exist.
+        SpecError: Two environments are set at once.
     """
     login, answers = host.login, host.answers
     where, setup = choose_setup(spec, context.cluster, context.cluster_source)
@@ -90,7 +98,7 @@ def find_interpreter(context: Context, spec: JobSpec, host: ClusterHost) -> Inte
         raise SpecError(problems)
     if setup.container is not None:
         image, key = setup.container.image, f"{where}container.image"
-        # A file must be there, unless it lies where only the nodes look.
+        # An image file must exist, unless it is on a file system that only the nodes mount.
         if is_image_file(image) and not may_exist(host, image, key):
             raise InputError(f"{key}: {login.resolve(image, key)}: no such image")
         python = setup.python or ("" if spec.command is not None else "python3")
@@ -107,7 +115,7 @@ def find_interpreter(context: Context, spec: JobSpec, host: ClusterHost) -> Inte
         lock = context.project / "uv.lock"
         if not lock.is_file():
             raise InputError(f"{where}uv: {lock}: no such file", fix="uv lock")
-        python = python or f"{venv}/bin/python"  # made on the node, perhaps for the first time
+        python = python or f"{venv}/bin/python"  # created on the node, possibly by the job itself
     elif setup.venv and is_node_path(context, setup.venv):
         return Interpreter(python=python or "python", node_venv=setup.venv)
     elif setup.venv:
@@ -145,7 +153,7 @@ def find_interpreter(context: Context, spec: JobSpec, host: ClusterHost) -> Inte
 
 
 def is_node_path(context: Context, text: str) -> bool:
-    """Return whether a path begins in a variable that only jobs have, as $SLURM_TMPDIR."""
+    """Return True if a path begins with a variable of jobs, such as $SLURM_TMPDIR."""
     variable = re.match(r"\$\{?((?:SLURM|PBS)_\w+|TMPDIR|JOBSCRATCH|LOCAL_SCRATCH)\b", text)
     return variable is not None and not context.environ.get(variable[1])
 
@@ -164,7 +172,7 @@ def _check_interpreter(answers: Answers, path: str, where: str, fix: str = "") -
 
 
 def existence_queries(host: ClusterHost, texts: Sequence[str], where: str) -> list[PathProbe]:
-    """List what may_exist() needs to know of paths."""
+    """Return the queries whose results may_exist() needs."""
     probes: list[PathProbe] = []
     for text in texts:
         with contextlib.suppress(InputError):
@@ -175,8 +183,8 @@ def existence_queries(host: ClusterHost, texts: Sequence[str], where: str) -> li
 def may_exist(host: ClusterHost, text: str, where: str) -> bool:
     """Return False for a path that certainly does not exist where jobs run.
 
-    A path that only compute nodes know may exist: one with a variable of jobs, or on a file system
-    that is not mounted on the host.
+    A path that is only known on compute nodes may exist: one with a variable of jobs, or on a file
+    system that is not mounted on the host.
     """
     try:
         state = host.answers[PathProbe(_resolve(host.login, text, where))]
@@ -193,14 +201,16 @@ from importlib.util import find_spec
 sys.path[:0] = sys.argv[1].split(":")
 print(*["-", *(name for name in sys.argv[2:] if find_spec(name) is None)])
 """
-_IMPORT_TIMEOUT_S = 20.0  # a cold network file system
+_IMPORT_TIMEOUT_S = 20.0  # sufficient for an import from a slow network file system
 _DAY_S = 86400.0
 
 
 class ModuleCheck(Struct, frozen=True, kw_only=True):
-    """A check which of some modules a Python lacks; ``kept`` records that it had all of them.
+    """A check whether a Python can import some modules.
 
-    ``path`` is the job's PYTHONPATH.
+    Attributes:
+        kept: The file that records that all modules were found.
+        path: The job's PYTHONPATH.
     """
 
     python: str
@@ -214,10 +224,13 @@ class ModuleCheck(Struct, frozen=True, kw_only=True):
 def plan_module_check(
     context: Context, found: Interpreter, names: Sequence[str], path: str
 ) -> ModuleCheck | None:
-    """Return the check of a Python for modules; None if there is nothing to check, or it is known.
+    """Return the check of a Python for modules; None if it is unnecessary or the result is cached.
 
-    That a Python has all modules is kept until something is installed; of a Python on another
-    machine, where that cannot be seen, for a day. ``path`` is the job's PYTHONPATH.
+    The result that all modules exist is cached until something is installed. For a Python on
+    another machine, where that cannot be detected, it is cached for a day.
+
+    Args:
+        path: The job's PYTHONPATH.
     """
     python, is_here = found.python, context.cluster.host is None
     if not names or found.inside or "/" not in python:
@@ -227,7 +240,8 @@ def plan_module_check(
         is_ours = python == sys.executable and all(map(importlib.util.find_spec, names))
         if is_ours or not Path(python).is_file():
             return None
-        # Modules may be the project's own, which is not in PYTHONPATH: sitecustomize would be run.
+        # Modules of the project also count, but PYTHONPATH must not contain the project, whose
+        # sitecustomize would be executed.
         places = [str(context.project / place) for place in ("", *path.split(":"))]
         state = [*_list_install_times(Path(python)), context.environ.get("PYTHONPATH", "")]
     words = (":".join(places), *names)
@@ -246,7 +260,7 @@ def plan_module_check(
 
 
 def find_missing_modules(check: ModuleCheck, answers: Answers) -> tuple[list[str], str]:
-    """Return the modules that a Python lacks, and a note if it did not tell."""
+    """Return the missing modules, and a note if the check failed."""
     result = answers[check.query]
     dash, *missing = result.stdout.split() or [""]
     if result.exit_code != 0 or dash != "-":
@@ -261,7 +275,7 @@ def find_missing_modules(check: ModuleCheck, answers: Answers) -> tuple[list[str
 
 
 def list_editable_folders(found: Interpreter, project: Path) -> list[str]:
-    """List folders below a project that an editable install has put on a Python's path."""
+    """List directories of a project that editable installs added to a Python's path."""
     folders = []
     for file in _site_packages(found.python):
         with contextlib.suppress(OSError, ValueError):
@@ -278,7 +292,7 @@ def _site_packages(python: str) -> list[Path]:
 
 
 def _list_install_times(python: Path) -> Iterator[str]:
-    """Yield when an interpreter, and what is installed for it, was last changed."""
+    """Yield the modification times of an interpreter and its installed packages."""
     for path in (python, python.parent.parent / "pyvenv.cfg", *_site_packages(str(python))):
         with contextlib.suppress(OSError):
             yield f"{path}:{path.stat().st_mtime_ns}"
@@ -292,9 +306,10 @@ def _is_path(conda: str) -> bool:
 
 
 def find_conda(host: ClusterHost, name: str, where: str) -> str:
-    """Find a conda environment's folder by its name or path; the name, if the host has no such one.
+    """Find the directory of a conda environment by its name or path; return the name if not found.
 
-    conda itself takes a second, and may be a module of the nodes. Raises InputError.
+    conda itself is not called: it takes a second, and may only be available on the nodes. Raises
+    InputError.
     """
     if _is_path(name):
         path = _resolve(host.login, name, where)
@@ -308,7 +323,7 @@ def find_conda(host: ClusterHost, name: str, where: str) -> str:
 
 
 def _list_conda_folders(host: ClusterHost, name: str) -> Iterator[Path]:
-    """Yield where an environment of that name may be, in conda's own order."""
+    """Yield possible directories of an environment with a name, in conda's own order."""
     environ = host.login.environ
     home = Path(home_dir(environ))
     if environ.get("CONDA_DEFAULT_ENV") == name and environ.get("CONDA_PREFIX"):

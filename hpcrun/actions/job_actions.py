@@ -1,4 +1,4 @@
-"""Cancels jobs, and starts them again: runs, whole sweeps, and jobs hpcrun did not submit."""
+"""Cancel and requeue jobs: runs, whole sweeps, and jobs that hpcrun did not submit."""
 
 from __future__ import annotations
 
@@ -49,15 +49,20 @@ from hpcrun.slurm import (
     matches_answer,
 )
 
-# Jobs in one requeue; Slurm answers for each of them by itself.
+# The number of jobs in one requeue; Slurm responds to each separately.
 _AT_ONCE = 100
 
 
 class Outcome(Struct, kw_only=True):
-    """What was done about a job that is named by ``word``; ``status`` is the one before.
+    """The outcome of an action on a job.
 
-    ``left`` is why it was left alone, ``over``: since it is over already; ``error`` is what went
-    wrong. ``unrecorded`` is what could not be written down of what was done.
+    Attributes:
+        word: The word that named the job.
+        status: The status before the action.
+        over: The job was skipped because it had already ended.
+        left: The reason why the job was skipped.
+        error: The error of the action.
+        unrecorded: The error of recording the action.
     """
 
     word: str
@@ -83,11 +88,16 @@ def _apply_to_jobs(
     done: str,
     at_once: int,
 ) -> list[Outcome]:
-    """Look at all that is named; act on what is left of it, with the jobs of one Slurm together.
+    """Query all targets, then act on those that are not skipped, grouped by Slurm installation.
 
-    ``look`` sets why a job is not to be acted on. ``act`` takes a slurm.conf and ``at_once`` jobs
-    at most, sets what became of them, and is not interrupted by Ctrl-C, which then says what is
-    ``done``. Raises OutOfReach where nothing at all could be done.
+    Args:
+        look: Sets the reason to skip a job.
+        act: Takes a slurm.conf and at most ``at_once`` jobs, and sets their outcomes. Ctrl-C is
+            deferred while it runs.
+        done: The word for the action in the message after Ctrl-C.
+
+    Raises:
+        OutOfReach: Nothing at all could be done.
     """
     jobs = _find_statuses(context, targets)
     wanted: dict[str | None, list[Outcome]] = {}
@@ -113,7 +123,7 @@ def _apply_to_jobs(
 
 
 def _find_statuses(context: Context, targets: Targets) -> list[Outcome]:
-    """Ask about all that is named; those that nobody knows come last. Raises OutOfReach."""
+    """Query the statuses of all targets; unknown jobs come last. Raises OutOfReach."""
     runs = targets.all_runs()
     statuses = status_of(context, runs) if runs else []
     known = [Outcome(word=status.job_id or "", status=status) for status in statuses]
@@ -127,16 +137,16 @@ def _find_statuses(context: Context, targets: Targets) -> list[Outcome]:
 
 
 def _refuse_foreign_job(context: Context, status: JobStatus, fix: str) -> InputError | None:
-    """Say whose job it is, if not the caller's; the word OWNER in ``fix`` becomes the name."""
+    """Return an error if the job belongs to another user; OWNER in ``fix`` becomes their name."""
     owner = status.job.user if status.job else ""
     me = {name_of_user(os.getuid())}
     if owner and status.run is None and context.cluster.host is not None:
-        # The user may have another name on the cluster.
+        # The user may have a different name on the cluster.
         me = {find_user_name(context) or owner}
     if status.run is not None:
         try:
             owner = name_of_user(status.run.path.stat().st_uid)
-        except OSError:  # the folder is gone
+        except OSError:  # the directory no longer exists
             owner = ""
     if not owner or owner in me:
         return None
@@ -147,7 +157,7 @@ def _refuse_foreign_job(context: Context, status: JobStatus, fix: str) -> InputE
 
 
 def cancel_jobs(context: Context, targets: Targets, *, pending: bool = False) -> list[Outcome]:
-    """Ask for the end of all that is named, with as few calls of Slurm as there are clusters."""
+    """Cancel all targets with one scancel call per Slurm installation."""
 
     def look(job: Outcome) -> None:
         status = job.status
@@ -172,11 +182,12 @@ def cancel_jobs(context: Context, targets: Targets, *, pending: bool = False) ->
         asked = [job for job in jobs if not job.status.is_local]
         error: HpcrunError | None = None
         if asked:
-            # Arrays that go as a whole by their own ids: Slurm takes one word for 1000 tasks.
+            # Whole arrays are cancelled by their own ids: Slurm accepts one word for 1000 tasks.
             words = [
                 array_job_id(job.word) if job.run_id in whole else job.word
                 for job in asked
-                # One of several in a job ends by itself: its harness sees the record below.
+                # A run that shares its job is ended by its harness, which detects the record
+                # written below.
                 if job.run_id in whole or not job.status.history.shares_job
             ]
             words += [heir for job in asked if (heir := find_successor_job(job.status.history))]
@@ -186,7 +197,7 @@ def cancel_jobs(context: Context, targets: Targets, *, pending: bool = False) ->
                     client.cancel_jobs(transport, list(dict.fromkeys(words)), pending=pending)
             except HpcrunError as failure:
                 error = failure
-        # Those that began before scancel came: it spared them.
+        # scancel --state=PENDING skipped jobs that started meanwhile; they are found by a query.
         states: dict[str | None, str] = {}
         if pending and asked and error is None:
             with contextlib.suppress(OutOfReach):
@@ -209,7 +220,7 @@ def cancel_jobs(context: Context, targets: Targets, *, pending: bool = False) ->
 
 
 def _record_cancel(job: Outcome, error: HpcrunError | None) -> None:
-    """Record what is being cancelled; where the disk is full the job ends all the same."""
+    """Record the cancellation; a full disk does not prevent the job's end."""
     job.done, job.error = error is None, error
     if job.done and job.status.run is not None:
         try:
@@ -220,7 +231,7 @@ def _record_cancel(job: Outcome, error: HpcrunError | None) -> None:
 
 
 def _terminate_local_run(status: JobStatus) -> InputError | None:
-    """End a run of ``hpcrun run``: its harness, which ends the rest. Say why it cannot be."""
+    """Terminate a run of ``hpcrun run`` through its harness; return the error if impossible."""
     run, last, submitted = status.run, status.last, status.history.submitted
     assert run is not None
     begun = last.begin if last else None
@@ -240,12 +251,12 @@ def _terminate_local_run(status: JobStatus) -> InputError | None:
 
 
 def is_process_alive(run: RunFolder, begun: Begin) -> bool:
-    """Return whether a run's harness is a process of this machine; process ids are reused."""
+    """Return True if a run's harness is running here, although process ids are reused."""
     try:
         line = os.fsdecode(Path(f"/proc/{begun.pid}/cmdline").read_bytes())
     except OSError:
         return False
-    # By the folder's name: the path to it may be spelled through other links.
+    # The directory's name is compared, because its path may be spelled through different links.
     return run.run_id in line.replace("\0", "/").split("/")
 
 
@@ -255,11 +266,14 @@ def is_process_alive(run: RunFolder, begun: Begin) -> bool:
 def requeue_jobs(
     context: Context, targets: Targets, *, failed: bool = False, hold: bool = False
 ) -> list[Outcome]:
-    """Have Slurm start again all that is named: what runs, and what is over while Slurm knows it.
+    """Requeue all running targets, and the finished ones that Slurm still knows.
 
-    Of a sweep those runs that run now. ``failed``: only what is over and did not end well.
-    ``hold``: it waits until it is released. Ctrl-C waits until a job that Slurm has taken has all
-    that it needs.
+    Of a sweep, only the running runs are requeued. Ctrl-C is deferred until a job that Slurm has
+    accepted has everything that it needs.
+
+    Args:
+        failed: Only targets that ended without success.
+        hold: Hold the jobs until they are released.
     """
     inside = {run.run_id for sweep in targets.sweeps for run in runs_of(sweep)}
 
@@ -275,7 +289,7 @@ def requeue_jobs(
 def _explain_skip(
     context: Context, known: JobStatus, *, failed: bool, hold: bool, in_sweep: bool
 ) -> str:
-    """Say why nothing is to be done about a job; "" where something is."""
+    """Return why a job is skipped; "" if it is not."""
     verdict = known.verdict
     is_unknown = known.out_of_reach and not verdict.final
     if failed and not is_unknown and (verdict.ok or not verdict.final):
@@ -291,7 +305,7 @@ def _explain_skip(
 
 
 def _find_obstacle(context: Context, known: JobStatus) -> HpcrunError | None:
-    """Say what keeps a job from being started again; None: it goes to Slurm."""
+    """Return the error that prevents a requeue; None if the job can be passed to Slurm."""
     name, verdict = known.label, known.verdict
     again = _suggest_resubmit(known)
     error = _refuse_foreign_job(context, known, again)
@@ -320,7 +334,8 @@ def _find_obstacle(context: Context, known: JobStatus) -> HpcrunError | None:
     plan = known.plan
     if plan is None or not plan.secrets:
         return None
-    # A run that is over has no secrets any more, and one that may not be requeued loses them.
+    # The secrets of a finished run were removed, and a job that may not be requeued removes its
+    # own.
     stays_over = "no-requeue" in dict(plan.directives)
     if not verdict.final and stays_over:
         return InputError(
@@ -333,7 +348,7 @@ def _find_obstacle(context: Context, known: JobStatus) -> HpcrunError | None:
         try:
             check_secrets(context, plan)
         except InputError as missing:
-            if stays_over:  # secrets would not help
+            if stays_over:  # the requeue would fail even with secrets
                 return _not_requeuable_error(known.job_id, again)
             return InputError(f"{name}: {missing.message}", fix="export them and try again")
     return None
@@ -348,7 +363,7 @@ def _suggest_resubmit(known: JobStatus) -> str:
 def _requeue_batch(
     context: Context, conf: str | None, jobs: Sequence[Outcome], *, hold: bool
 ) -> None:
-    """Have one Slurm start jobs again, whose secrets are there before it is asked."""
+    """Requeue jobs of one Slurm installation, after their secrets were written."""
     transport = slurm_transport(context, conf)
     errors: dict[str, HpcrunError] = {}
     again: dict[str, str] = {}
@@ -372,11 +387,12 @@ def _requeue_batch(
         job.done = error is None
         old: list[Path] = []
         if run is not None and error is None:
-            # The end that was seen of the last attempt is none any more.
+            # The cached end of the last attempt is obsolete.
             old = [run.seen, run.cancelled]
             old += [] if task is None else [sweep_folder(run.path.parent, task.sweep_id).seen]
         elif run is not None and job.status.final and not isinstance(error, OutOfReach):
-            # There is no next attempt; where Slurm was silent it may have started one all the same.
+            # There is no next attempt. If Slurm did not respond, the job may still have been
+            # requeued.
             old = [run.secrets]
         for path in old:
             try:
@@ -385,7 +401,7 @@ def _requeue_batch(
                 if path.exists():
                     job.unrecorded = f"{path} stays: {failure.strerror}"
         gone += old
-        # Who asked Slurm just before that may have taken them away.
+        # A reader that queried Slurm just before may have removed the secrets of the ended run.
         if run is not None and error is None and not run.secrets.exists():
             with contextlib.suppress(HpcrunError):
                 gone += _restore_secrets(context, job.status)
@@ -394,7 +410,7 @@ def _requeue_batch(
 
 
 def _mark_for_next_attempt(known: JobStatus) -> list[Path]:
-    """Tell the next attempt of a run that was over that it shall not take the end for the last."""
+    """Tell the next attempt of a finished run that the recorded end was not the last."""
     if known.run is None or known.end is None or known.end.next is not None:
         return []
     again = known.run.attempts / str(known.end.attempt) / "again"
@@ -403,7 +419,7 @@ def _mark_for_next_attempt(known: JobStatus) -> list[Path]:
 
 
 def _restore_secrets(context: Context, known: JobStatus) -> list[Path]:
-    """Write the secrets of a run that is over; return the files, if any. Raises InputError."""
+    """Write the secrets of a finished run; return the files, if any. Raises InputError."""
     if known.run is None or known.plan is None or not (known.final and known.plan.secrets):
         return []
     from hpcrun.actions.submit import write_secrets  # deferred: submit imports the planner
@@ -414,7 +430,7 @@ def _restore_secrets(context: Context, known: JobStatus) -> list[Path]:
 def _requeue_in_slurm(
     transport: Transport, again: dict[str, str], *, hold: bool
 ) -> dict[str, HpcrunError]:
-    """Have Slurm start jobs again; return what keeps it from some of them. Raises OutOfReach."""
+    """Requeue jobs; return the errors of those that Slurm rejected. Raises OutOfReach."""
     refused = client.requeue_jobs(transport, list(again), hold=hold)
     forbidden = [
         job_id for job_id, message in refused.items() if matches_answer(message, "requeue disabled")
@@ -438,8 +454,14 @@ def _requeue_in_slurm(
 def _requeue_forbidden(
     transport: Transport, job_ids: Sequence[str], *, hold: bool
 ) -> dict[str, str]:
-    """Lift --no-requeue, start again, and put it back, whatever happens: nobody asked for restarts
-    unasked. Returns refusals by id; raises OutOfReach."""
+    """Lift --no-requeue, requeue, and restore --no-requeue to prevent later automatic restarts.
+
+    Returns:
+        Slurm's rejections by job id.
+
+    Raises:
+        OutOfReach: Slurm does not respond.
+    """
     try:
         answers = client.set_requeue(transport, job_ids, may=True)
         allowed = [job_id for job_id in job_ids if job_id not in answers]

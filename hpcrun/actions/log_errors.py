@@ -1,4 +1,4 @@
-"""Errors for `hpcrun logs --err`: of each run the rank that failed first, then the others."""
+"""Errors for `hpcrun logs --err`: for each run the rank that failed first, then the others."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _read_job_errors(
 ) -> Iterator[Lines]:
     """Yield the errors in the files of one job.
 
-    Of the batch script's log only the ``last`` attempt counts; its end too, unless ``is_bounded``.
+    In the batch script's log, only the ``last`` attempt is read, to its end unless ``is_bounded``.
     """
     ranks = [file for file in files if file.rank is not None]
     first = failure.rank if failure is not None else None
@@ -84,7 +84,7 @@ def _read_job_errors(
         if not found:
             continue
         if key in reported:
-            # Ranks that fail alike print the same; one of them is shown.
+            # Ranks with the same failure print the same errors, so only one of them is shown.
             yield Lines(file, heading=f"rank {file.rank} ended like {reported[key]}")
             continue
         reported[key] = f"rank {file.rank}"
@@ -198,7 +198,8 @@ def find_last_traceback(text: bytes) -> bytes:
 def _count_message_lines(lines: Sequence[bytes]) -> int:
     """Count the further lines of an exception's message.
 
-    It ends at an empty line, at another traceback, or where a launcher reports the failure.
+    The message ends at an empty line, at another traceback, or where a launcher reports the
+    failure.
     """
     for number, line in enumerate(lines[:_MAX_MESSAGE_LINES]):
         text = parse_line(line.decode("utf-8", "replace")).text

@@ -1,4 +1,4 @@
-"""The logs of jobs: which files there are, what of them is wanted, and what is new in them."""
+"""The logs of jobs: list the files, select parts of them, and follow what is appended."""
 
 from __future__ import annotations
 
@@ -44,25 +44,25 @@ if TYPE_CHECKING:
     from hpcrun.monitor import JobOutput, Monitor
     from hpcrun.runs import JobStatus
 
-# A line shows this much after it is written at most, in seconds; also after hours of silence.
+# The maximum delay in seconds before a new line is shown, also after hours of silence.
 LOOK_EVERY = 0.1
-# Seconds without output after which `logs -f` and `--follow` say what the run is waiting for.
+# Seconds without output after which `logs -f` and `--follow` report the stage of the run.
 SILENCE = 3.0
-# Each look at a file is a request to the file server: hundreds of ranks take turns, but those that
-# wrote last, rank 0 and the batch script are looked at each time.
+# Each check of a file is a request to the file server, so hundreds of ranks are checked in turns.
+# The most recently written files, rank 0 and the batch script are checked every time.
 FILES_A_TURN = 24
 LIVELY = 8
-# New files are looked for so often; where there are many, more seldom.
+# The interval in seconds between searches for new files, and its increase per file.
 LIST_EVERY = 0.2
 LIST_EACH = 0.003
-# Bytes; and seconds.
+# The block size in bytes, and a day in seconds.
 _BLOCK = 1 << 16
 _DAY = 86400.0
 _ESCAPE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
 class Lines(Struct, frozen=True):
-    """New lines of a log, if any; ``heading`` says where they come from another attempt or file."""
+    """New lines of a log, or a ``heading`` where they come from another attempt or file."""
 
     file: LogFile
     data: bytes = b""
@@ -73,10 +73,13 @@ class Lines(Struct, frozen=True):
 
 
 class LogQuery(Struct, frozen=True, kw_only=True):
-    """What of the logs is wanted; what is empty or None does not narrow it.
+    """The requested part of the logs; empty fields and None do not restrict it.
 
-    ``nodes`` are numbers or host names; ``attempt`` -1 is the last; ``lines`` are the last ones of
-    each file; ``since`` is in seconds since the epoch.
+    Attributes:
+        nodes: Node numbers or host names.
+        attempt: -1 is the last attempt.
+        lines: The number of last lines of each file.
+        since: Seconds since the epoch.
     """
 
     ranks: frozenset[int] = frozenset()
@@ -88,7 +91,7 @@ class LogQuery(Struct, frozen=True, kw_only=True):
     since: float | None = None
 
     def keeps(self, line: bytes) -> bool:
-        """Return whether a line is shown: colours in it do not count."""
+        """Return True if a line matches the pattern; colours in it are ignored."""
         if self.pattern is None:
             return True
         text = line.rstrip(b"\r\n").decode("utf-8", "replace")
@@ -99,13 +102,17 @@ class LogQuery(Struct, frozen=True, kw_only=True):
 
 
 def logs_of(context: Context, word: str | None, query: LogQuery, *, whole: bool = True) -> JobLogs:
-    """Find the logs of what a word names, or their ends. Raises InputError, OutOfReach."""
+    """Find the logs of the runs or the job that a word names. Raises InputError, OutOfReach.
+
+    Args:
+        whole: A word that names a sweep selects all its runs.
+    """
     target = find_target(context, word, whole=whole)
     if isinstance(target, str):
-        from hpcrun.monitor import JobOutput  # here: most logs are those of runs
+        from hpcrun.monitor import JobOutput  # deferred: most logs are those of runs
 
         logs = JobLogs(context, query=query, output=JobOutput(target))
-        logs.monitor.query()  # poll() would report states, which are for the follower
+        logs.monitor.query()  # poll() would consume state changes that the follower has to report
         return logs
     return JobLogs(context, runs_of(target), query)
 
@@ -113,8 +120,8 @@ def logs_of(context: Context, word: str | None, query: LogQuery, *, whole: bool 
 class JobLogs:
     """The logs of some runs, or the ``output`` of another job with all its tasks.
 
-    They are read on from where the last reading ended: logs.files makes whole lines of the files'
-    bytes, and this class makes events of the lines.
+    Reading continues where it last ended. The ``Tail`` of hpcrun.logs splits the bytes of files
+    into lines, and this class turns lines into events.
     """
 
     def __init__(
@@ -126,9 +133,13 @@ class JobLogs:
         output: JobOutput | None = None,
         alive: Callable[[], bool] | None = None,
     ) -> None:
-        """Raises InputError for what such a job has none of.
+        """Select the logs.
 
-        ``alive`` returns of a run of this machine whether its script is there.
+        Args:
+            alive: Returns True while the script of a local run is running.
+
+        Raises:
+            InputError: The query does not apply to such a job.
         """
         self.runs = list(runs)
         self.query = query = query or LogQuery()
@@ -151,12 +162,12 @@ class JobLogs:
         self._lively: list[LogFile] = []
         self._turn = 0
         self._next_list = 0.0
-        # What a run that has printed nothing yet is waiting for, and when to say so.
+        # The stage of a run that has printed nothing yet, and the time to report it.
         self._has_spoken, self._stage, self._told_at = False, "", math.inf
 
     @cached_property
     def monitor(self) -> Monitor:
-        """The jobs' states; nobody asks for them but who follows."""
+        """The states of the jobs; only a follower needs them."""
         from hpcrun.monitor import Monitor, WatchedRuns
 
         return Monitor(self.context, [self.output or WatchedRuns(self.runs, alive=self._alive)])
@@ -164,7 +175,7 @@ class JobLogs:
     # ---- which files
 
     def files(self) -> list[LogFile]:
-        """List the log files that are there, in the order in which they are shown."""
+        """List the existing log files in display order."""
         if self.output is not None:
             return [file for file in self.output.files() if file.path.is_file()]
         found = []
@@ -176,7 +187,7 @@ class JobLogs:
         return found
 
     def run_of(self, job_id: str | None) -> RunFolder | None:
-        """Return the run whose files have this job_id; None: it is a job that hpcrun only reads."""
+        """Return the run of files with this job_id; None for a job that hpcrun did not submit."""
         return self._by_id.get(job_id or "")
 
     def _ranks_on_node(self, run: RunFolder) -> int:
@@ -201,7 +212,7 @@ class JobLogs:
         ]
 
     def _names_of_node(self, file: LogFile) -> set[str]:
-        """What a file's node may be called: its number, and its host in that attempt."""
+        """Return the names of a file's node: its number, and its host in that attempt."""
         run = self.run_of(file.job_id)
         if file.node is None or run is None:
             return set()
@@ -209,7 +220,7 @@ class JobLogs:
         return {str(file.node), *hosts[file.node : file.node + 1]}
 
     def _wanted_nodes(self) -> set[str]:
-        """Read what the user calls the nodes. Raises InputError where no attempt has such a one."""
+        """Return the requested nodes. Raises InputError for a node that no attempt used."""
         words = self.query.nodes
         runs = self.runs if words else []
         paths = [path for run in runs for path in run.attempts.glob("[0-9]*/hostfile")]
@@ -230,7 +241,7 @@ class JobLogs:
         return self._hostfiles.get(path, [])
 
     def check(self) -> None:
-        """Raise InputError where what was asked for by number is not there, or cannot be read."""
+        """Raise InputError if a requested attempt, node or rank is missing or unreadable."""
         query, files, chosen = self.query, self.files(), self.chosen()
         for name, why in self.output.faults.items() if self.output is not None else ():
             if why != NO_SUCH_FILE:
@@ -264,7 +275,7 @@ class JobLogs:
     # ---- what is in them
 
     def begin(self) -> None:
-        """Begin to read where --attempt, --lines and --since say, in each of the files."""
+        """Set the start of reading in each file according to --attempt, --lines and --since."""
         query = self.query
         keep = query.keeps if query.pattern is not None else None
         for file in self.chosen():
@@ -284,7 +295,7 @@ class JobLogs:
                 self._tail.start(file, start)
 
     def read(self) -> Iterator[Lines]:
-        """Yield what the files hold now, with a heading where another attempt begins."""
+        """Yield the current contents of the files, with a heading where another attempt begins."""
         for file in self.chosen():
             if self._is_new_attempt(file):
                 yield Lines(file, heading=self._attempt_text(file))
@@ -297,10 +308,10 @@ class JobLogs:
     def follow(
         self, *, with_lines: bool = True, sleep: Callable[[float], None] = time.sleep
     ) -> Iterator[JobStatus | Lines | str]:
-        """Follow until all is over: new lines, and statuses that changed; final ones come last.
+        """Yield new lines and changed statuses until all jobs have ended; final statuses come last.
 
-        A text says what a run waits for whose program has printed nothing yet, or that the way to
-        it was lost.
+        A string reports the stage of a run whose program has printed nothing yet, or that the
+        connection was lost.
         """
         lost = ""
         while True:
@@ -318,11 +329,11 @@ class JobLogs:
             sleep(LOOK_EVERY)
 
     def _silence(self, status: JobStatus) -> Iterator[str]:
-        """Say what a run waits for, each once it has for a moment, until its program prints."""
+        """Report each stage that lasts for a moment, until the program prints something."""
         now = time.monotonic()
         if self._has_spoken or status.run is None or status.final:
             return
-        from hpcrun.monitor import describe_stage  # here: who only reads needs no state
+        from hpcrun.monitor import describe_stage  # deferred: only a follower needs it
 
         if (stage := describe_stage(status, status.run)) != self._stage:
             self._stage, self._told_at = stage, now + SILENCE
@@ -331,15 +342,15 @@ class JobLogs:
             yield f"waiting for {stage}"
 
     def _new_events(self, *, is_last: bool) -> Iterator[Lines]:
-        """Yield what is new in the files whose turn it is; at last in all, to the very end."""
+        """Yield new events of the files that are due; at the end, of all files completely."""
         if is_last or time.monotonic() >= self._next_list:
             files = self.chosen()
-            known = set(self._known)  # a sweep has thousands
+            known = set(self._known)  # a set, because a sweep has thousands of files
             for file in files:
                 if file in known:
                     continue
                 if self._is_new_attempt(file):
-                    # What the last attempt still had to write comes first.
+                    # Remaining output of the previous attempt comes first.
                     for old in self._known:
                         if old.job_id == file.job_id and old.attempt not in (None, file.attempt):
                             yield from self._events_of(old)
@@ -364,7 +375,7 @@ class JobLogs:
             yield Lines(file, data or b"", "" if data else f"{file.name} was rewritten")
 
     def _is_new_attempt(self, file: LogFile) -> bool:
-        """Note a file's attempt; return whether files of an earlier one were there before."""
+        """Record a file's attempt; return True if files of an earlier attempt were seen before."""
         if file.attempt is None:
             return False
         key = (file.job_id, file.is_err)
@@ -384,14 +395,14 @@ class JobLogs:
         return list(dict.fromkeys([*always, *others]))
 
     def _end_of_attempt(self, file: LogFile, lines: bytes) -> int | None:
-        """Where in the batch script's log the wanted attempt ends, if it does in these lines."""
+        """Return the offset in these lines at which the wanted attempt ends, or None."""
         wanted = self.query.attempt
         if file.attempt is not None or wanted is None or wanted < 0:
             return None
         return find_next_attempt(lines, wanted)
 
     def _attempt_text(self, file: LogFile) -> str:
-        """Say which attempt a file belongs to, where that runs and why the last one ended."""
+        """Describe the attempt of a file: its nodes, and why the previous attempt ended."""
         index = file.attempt or 0
         if (run := self.run_of(file.job_id)) is None:
             jobs = self.output.jobs if self.output is not None else []
@@ -422,7 +433,7 @@ def _end_text(end: End | None) -> str:
 
 
 def _part_of_file(path: Path, attempt: int) -> tuple[int, int]:
-    """Find an attempt in the batch script's log without having all of it in memory."""
+    """Find an attempt in the batch script's log without reading it into memory."""
     with open_plain(path) as file:
         if not os.fstat(file.fileno()).st_size:
             return 0, 0
@@ -437,10 +448,10 @@ def _part_of_file(path: Path, attempt: int) -> tuple[int, int]:
 
 
 def start_since(path: Path, since: float) -> int:
-    """Return the offset (bytes) of the first line that is not older; the size: none is.
+    """Return the byte offset of the first line that is not older, or the size if all are older.
 
-    Lines are in the order of time. Where the last lines have no stamps the file counts as a whole,
-    by when it was written last. Raises OSError.
+    Lines are assumed to be in chronological order. If the last lines have no timestamps, the whole
+    file counts, by its modification time. Raises OSError.
     """
     info = path.stat()
     if info.st_mtime < since:
@@ -451,7 +462,7 @@ def start_since(path: Path, since: float) -> int:
             return 0
         low = info.st_size
         if not log.knows_date and since < info.st_mtime - 0.8 * _DAY:
-            low = 0  # such stamps repeat each day
+            low = 0  # such timestamps repeat every day
         while low > 0:
             low = max(0, low - 4 * _BLOCK)
             found = log.first_from(low)
@@ -466,17 +477,17 @@ def start_since(path: Path, since: float) -> int:
 
 
 class _Stamps:
-    """Reads the time stamps of one log's lines."""
+    """Reads the timestamps in the lines of a log."""
 
     def __init__(self, file: BinaryIO, size: int, written: float) -> None:
         self.file, self.size, self.written = file, size, written
-        self.knows_date = True  # until a stamp without one is read
-        # The first stamp's own place: banners before it belong to it.
+        self.knows_date = True  # until a timestamp without a date is read
+        # Lines before the first timestamp, such as banners, belong to it.
         first = self.first_from(0)
         self.begin = first[0] if first else 0
 
     def first_from(self, offset: int) -> tuple[int, float, int] | None:
-        """Return the first line with a stamp from an offset on: its begin, its time, its end."""
+        """Return the first line with a timestamp at or after an offset: its start, time and end."""
         self.file.seek(offset)
         at = offset
         if offset:
@@ -493,8 +504,8 @@ class _Stamps:
         return None
 
     def _time(self, line: str) -> float | None:
-        """The time of a line, in seconds since the epoch; what the stamp lacks is the file's."""
-        from hpcrun.curves import find_time, read_time  # here: seldom asked for
+        """Return the time of a line in seconds since the epoch, completed from the file's mtime."""
+        from hpcrun.curves import find_time, read_time  # deferred: rarely needed
 
         span = find_time(line)
         seconds = read_time(line) if span else None
@@ -518,7 +529,7 @@ class _Stamps:
             self.knows_date = False
             date, step = written[:3], _DAY
         else:
-            # Days were counted from the begin of a leap year, as 1972 was.
+            # find_time counts days from the start of a leap year, and 1972 was one.
             fields = time.gmtime(seconds + 730 * _DAY)
             date, step = (written[0], fields[1], fields[2]), 365.25 * _DAY
         found = time.mktime((*date, *fields[3:6], 0, 0, -1)) + part
@@ -529,7 +540,7 @@ class _Stamps:
 
 
 def masker_of(context: Context, runs: Sequence[RunFolder]) -> Masker:
-    """Make the masker of the secrets of some runs, and of the caller's own variables."""
+    """Create the masker of the secrets of some runs, and of the caller's own variables."""
     own = [value for name, value in context.environ.items() if is_secret_name(name)]
     values = [value for value in map(os.fsencode, own) if looks_random(value)]
     names: list[str] = []
@@ -540,18 +551,20 @@ def masker_of(context: Context, runs: Sequence[RunFolder]) -> Masker:
         names = list(plan.secrets) if plan is not None else []
         values += [os.fsencode(context.environ[name]) for name in names if name in context.environ]
         values += _values_of(context, run)
-        with suppress(HpcrunError):  # of somebody else's run
+        with suppress(HpcrunError):  # another user's run
             marks = read_record(run.secret_marks, list[SecretMark]) or []
     return Masker(names=names, values=values, marks=marks)
 
 
 def _values_of(context: Context, run: RunFolder) -> list[bytes]:
-    """Return the values of a run's secrets as submit wrote them: while they are there, and later if
-    they were read before: who follows a run goes on when it is over."""
+    """Return the values of a run's secrets while their file exists, and later if they were cached.
+
+    The cache is needed because following a run continues after its secrets were removed.
+    """
     known = context.session.secrets.setdefault(run.path, [])
     with suppress(OSError):
         text = read_plain(run.secrets)
-        from hpcrun.render import unquote_bash  # here: few runs have any
+        from hpcrun.render import unquote_bash  # deferred: few runs have secrets
 
         words = [line.partition("=")[2] for line in os.fsdecode(text).split("\n")]
         known[:] = dict.fromkeys([*known, *(os.fsencode(unquote_bash(word)) for word in words)])
@@ -569,7 +582,7 @@ def _list(what: str, numbers: Sequence[int]) -> str:
 
 
 def _not_on(nodes: Sequence[str], ranks: Sequence[int]) -> str:
-    """Say which ranks the wanted nodes have.
+    """Describe which ranks the requested nodes have.
 
     >>> _not_on(["node2"], [2, 3]), _not_on(["0", "1"], [4])
     ('not on node2, which has ranks 2-3', 'not on nodes 0, 1, which have rank 4 alone')
@@ -583,11 +596,11 @@ def _not_on(nodes: Sequence[str], ranks: Sequence[int]) -> str:
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """Write numbers in order as ranges.
+    """Format sorted numbers as ranges.
 
     >>> _ranges([0, 1, 2, 5])
     '0-2,5'
     """
-    from hpcrun.slurm import compress_hosts  # here: only messages of errors need it
+    from hpcrun.slurm import compress_hosts  # deferred: only error messages need it
 
     return compress_hosts([str(number) for number in numbers]).strip("[]")

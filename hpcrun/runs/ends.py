@@ -39,9 +39,7 @@ _NODES, _BYTES = 1000, 4096  # limits: nodes of one attempt, and bytes of one no
 
 
 def read_warnings(attempt: Path) -> list[str]:
-    """Read the node warnings of an attempt: one file per node, one line per warning
-    (preflight.sh).
-    """
+    """Read the node warnings of an attempt, written by preflight.sh in a file per node."""
     found: dict[str, None] = {}
     try:
         names = sorted(os.listdir(attempt / "warnings"))  # noqa: PTH208 - most have none

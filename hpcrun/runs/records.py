@@ -341,9 +341,7 @@ class History(RunRecords, frozen=True, kw_only=True):
 
     @property
     def last_sign(self) -> float:
-        """The time of the last sign of life: a heartbeat, the start, the submission, or the run
-        id.
-        """
+        """The last sign of life: a heartbeat, the start, the submission, or the run id's time."""
         last = self.last
         if last is not None and last.beat is not None:
             return last.beat
@@ -557,9 +555,7 @@ def read_mtime_ns(path: Path) -> int:
 
 
 def remove_secret_files(folder: RunFolder) -> None:
-    """Remove the values of a run's secrets, including the copies of attempts on a hostfile's
-    hosts.
-    """
+    """Remove the values of a run's secrets, including those on a hostfile's hosts."""
     attempts = (folder.attempts / str(index) for index in attempt_indices(folder))
     for path in (folder.secrets, *(attempt / "environment" for attempt in attempts)):
         with contextlib.suppress(OSError):
@@ -630,9 +626,7 @@ def derive_task_record(whole: Submitted, index: int) -> Submitted:
 
 
 def detach_copied_record(record: Submitted | None, id_: str) -> Submitted | None:
-    """Remove the job from a record that was copied with its directory: it belongs to the
-    original.
-    """
+    """Remove the job from a record that was copied with its directory."""
     if record is None or record.run_id in (None, id_):
         return record
     return structs.replace(record, job_id=None)

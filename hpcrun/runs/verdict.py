@@ -209,9 +209,7 @@ def _is_of_next_attempt(state: str, reason: str) -> bool:
 
 
 def _decide_by_slurm(history: History, source: str, state: str, reason: str = "") -> Verdict:
-    """Create the verdict from Slurm's response, with notes on contradictions by the job's
-    record.
-    """
+    """Create the verdict from Slurm's response; note contradictions by the job's record."""
     end, notes = history.end, []
     final = source == "seen" or is_final(state)
     if final and end is not None and end.next is not None and _is_of_next_attempt(state, reason):
