@@ -1,4 +1,4 @@
-"""A cluster that fails at random, to see what becomes of runs: pure, and the same for each seed.
+"""A simulated cluster that fails at random, to test restart decisions; deterministic per seed.
 
     python -m tests.jobside.simulation
 
@@ -28,9 +28,9 @@ from hpcrun.runs.ends import SURVIVABLE_ENDS
 
 HOUR = 3600.0
 MAX_ATTEMPTS = 20
-# What nobody stops goes on until here.
+# Unstopped runs end here.
 NAIVE_ATTEMPTS = 50
-# How long a run stands still until that is noticed.
+# How long a hung run is undetected.
 NOTICED = 600.0
 Event = Literal["done", "preempted", "limit", "node", "stall", "error", "memory", "setup", "damage"]
 
@@ -77,7 +77,7 @@ STEP_S = 10.0  # of work in each step
 
 
 def mark_at(work: float) -> str:
-    """Return the mark of the checkpoint that has so much work."""
+    """Return the marker of the checkpoint that contains this much work."""
     return f"/checkpoints/step-{work:.0f} {work}" if work else ""
 
 
@@ -114,7 +114,7 @@ class History(Attempts):
 
 
 def make_world(rng: random.Random, *, has_bug: bool = False) -> World:
-    """Make a run of a day at most, on a cluster of any temper."""
+    """Create a run of at most a day on a cluster with random failure rates."""
     work = rng.uniform(2, 24) * HOUR
     return World(
         work=work,
@@ -133,7 +133,7 @@ def make_world(rng: random.Random, *, has_bug: bool = False) -> World:
 
 
 def simulate(world: World, seed: int, *, naive: bool = False) -> Outcome:
-    """Let a run go through its attempts, to whatever end."""
+    """Run all attempts of a run to its end."""
     rng = random.Random(seed)
     found = Outcome()
     checkpoints: list[tuple[float, bool]] = []  # the work in each, and whether it is whole
@@ -149,7 +149,7 @@ def simulate(world: World, seed: int, *, naive: bool = False) -> Outcome:
         )
         work, saved = _saved(world, event, begin, reached, naive=naive)
         if event == "stall":
-            # Nobody looks: it lasts until the limit.
+            # Without detection it lasts until the time limit.
             seconds = world.limit if naive else min(world.limit, seconds + NOTICED)
         found.held += seconds
         for at in saved:
@@ -165,7 +165,7 @@ def simulate(world: World, seed: int, *, naive: bool = False) -> Outcome:
             return found
         if naive:
             found.ends.append(event)
-            # It may well get the same node again.
+            # The next attempt may get the same node again.
             is_bad_node = event == "node" and rng.random() < 0.3
             if attempt + 1 >= NAIVE_ATTEMPTS:
                 found.note = "nobody has stopped it"
@@ -192,14 +192,14 @@ def simulate(world: World, seed: int, *, naive: bool = False) -> Outcome:
 def _next_event(
     world: World, rng: random.Random, begin: float, *, is_damaged: bool, is_bad: bool
 ) -> tuple[Event, float, float]:
-    """Draw what ends an attempt: the event, after how many seconds, at how much work."""
+    """Draw the event that ends an attempt, its time, and the work done by then."""
     if is_bad:
         return "node", rng.uniform(5, world.start), begin
     if rng.random() < world.setup:
         return "setup", rng.uniform(1, 20), begin
     if is_damaged:
         return "damage", world.start, begin
-    # What a second of training is worth, since it saves in between.
+    # The value of a second of training, including the time for saving.
     speed = world.save_every / (world.save_every + world.save_cost)
 
     def at(work: float) -> float:
@@ -224,7 +224,7 @@ def _next_event(
 def _saved(
     world: World, event: Event, begin: float, reached: float, *, naive: bool
 ) -> tuple[float, list[float]]:
-    """Return the work when an attempt ends, and that in each checkpoint that it has saved."""
+    """Return the work at the end of an attempt, and that in each of its checkpoints."""
     first = int(begin // world.save_every) + 1
     last = int(reached // world.save_every)
     saved = [number * world.save_every for number in range(first, last + 1)]
@@ -236,7 +236,7 @@ def _saved(
 
 
 def _evidence(event: Event, *, has_saved: bool) -> dict[str, Any]:
-    """What hpcrun sees of an event: Slurm's word, its own marks and the exit code."""
+    """Return the evidence of an event: Slurm's state, hpcrun's own marks and the exit code."""
     seen: dict[Event, dict[str, Any]] = {
         "preempted": {"state": "", "preempted": True, "told": "asked", "exit_code": 143},
         "limit": {"state": "", "told": "limit", "exit_code": 143},
@@ -256,7 +256,7 @@ def _evidence(event: Event, *, has_saved: bool) -> dict[str, Any]:
 
 
 def circles(outcome: Outcome) -> bool:
-    """Whether a run goes on although nothing comes of it."""
+    """Return True if a run continues without making progress."""
     longest = count = 0
     for has_gained in outcome.gains:
         count = 0 if has_gained else count + 1
@@ -265,12 +265,12 @@ def circles(outcome: Outcome) -> bool:
 
 
 def goodput(outcomes: Sequence[Outcome]) -> float:
-    """The share of the time held that went into runs' results."""
+    """Return the share of the allocated time that contributed to results."""
     return sum(each.useful for each in outcomes) / sum(each.held for each in outcomes)
 
 
 def main() -> None:
-    """Print how both fare, with and without programs that have an error."""
+    """Print the results of both policies, with and without programs that contain an error."""
     print(f"{'':24}{'done':>8}{'goodput':>9}{'attempts':>10}{'circling':>10}  ends")
     for share, what in ((0.0, "sound programs"), (0.1, "1 in 10 has an error")):
         rng = random.Random(16)

@@ -1,4 +1,4 @@
-"""jobside.pyz runs on any Python from 3.6 on, and a job does without where none answers."""
+"""jobside.pyz runs on any Python from 3.6 on, and jobs work without it if there is none."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from hpcrun.assets import build_archive, shipped_folder
 from hpcrun.render.files import FIXED
 from tests.source import PACKAGE
 
-# The `__init__` stays behind.
+# `__init__` is not included.
 MODULES = [path for path in (PACKAGE / "jobside").glob("*.py") if path.name != "__init__.py"]
 
 
 def pythons() -> list[str]:
-    """List the oldest Python from 3.6 on that this machine has, and the one that runs the tests."""
+    """List the oldest Python from 3.6 on of this machine, and the one that runs the tests."""
     found = [sys.executable]
     roots = [Path(folder) for folder in os.environ["PATH"].split(":")]
     roots += sorted((Path.home() / ".pyenv" / "versions").glob("*/bin"))
@@ -40,7 +40,7 @@ def archive(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("python", pythons(), ids=lambda path: path.rpartition("/")[2])
-def test_the_archive_runs_on_an_old_python(python: str, archive: Path, tmp_path: Path) -> None:
+def test_archive_runs_on_the_oldest_python(python: str, archive: Path, tmp_path: Path) -> None:
     folder = tmp_path / "checkpöints"
     for step in (9, 10):
         (folder / f"step_{step}").mkdir(parents=True)
@@ -51,12 +51,12 @@ def test_the_archive_runs_on_an_old_python(python: str, archive: Path, tmp_path:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.name)
-def test_the_modules_have_the_syntax_of_python_3_6(path: Path) -> None:
+def test_jobside_modules_have_python_3_6_syntax(path: Path) -> None:
     ast.parse(path.read_text(), feature_version=(3, 6))
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.name)
-def test_the_modules_import_the_standard_library_alone(path: Path) -> None:
+def test_jobside_modules_import_only_the_standard_library(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom):
             names = [node.module or ""]
@@ -67,14 +67,14 @@ def test_the_modules_import_the_standard_library_alone(path: Path) -> None:
             assert name.startswith("hpcrun.jobside") or root in sys.stdlib_module_names, name
 
 
-def test_equal_modules_are_equal_bytes(archive: Path) -> None:
+def test_archive_is_reproducible(archive: Path) -> None:
     build_archive.cache_clear()
     assert build_archive() == archive.read_bytes()
     with zipfile.ZipFile(archive) as opened:
         assert opened.read("hpcrun/__init__.py") == b""
 
 
-def test_what_a_run_receives_is_small() -> None:
+def test_files_shipped_to_a_run_are_small() -> None:
     scripts = [(shipped_folder("templates") / name).stat().st_size for name in FIXED]
     assert sum(scripts) + len(build_archive()) < 172_000
 
@@ -89,7 +89,7 @@ def find_python(folder: Path, archive: Path, job_python: str) -> str:
     ).stdout.strip()
 
 
-def test_the_jobs_own_python_comes_first_where_it_answers(archive: Path, tmp_path: Path) -> None:
+def test_working_python_of_the_job_is_preferred(archive: Path, tmp_path: Path) -> None:
     folder = tmp_path / "bin"
     folder.mkdir()
     for name in ("python3", "timeout"):

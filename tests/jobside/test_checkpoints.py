@@ -1,4 +1,4 @@
-"""Which checkpoint is the newest complete one, and what pruning leaves."""
+"""Selection of the newest complete checkpoint, and pruning."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def call(function: str, *words: object, **environ: str) -> subprocess.CompletedP
 
 
 def newest(folder: Path, world: int = 2, **environ: str) -> tuple[str, str]:
-    """Name the newest whole checkpoint of a folder; and what was said of others."""
+    """Return the name of the newest complete checkpoint, and the messages about others."""
     done = call("newest_checkpoint", folder, world, **environ)
     path = done.stdout.removesuffix("\n")
     return path and str(Path(path).relative_to(folder)), done.stderr
@@ -49,7 +49,7 @@ def passed_over(name: str, reason: str) -> str:
 
 
 def write(path: Path, content: bytes | None = None) -> Path:
-    """Write a file, without a content a zip as torch.save writes one."""
+    """Write a file, by default a zip as torch.save writes it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if content is not None:
         path.write_bytes(content)
@@ -59,7 +59,7 @@ def write(path: Path, content: bytes | None = None) -> Path:
 
 
 def write_record(path: Path, record: dict[str, Any]) -> None:
-    """Write what torch.save writes of a dictionary."""
+    """Write a dictionary in the format of torch.save."""
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("archive/data.pkl", pickle.dumps(record, protocol=2))
 
@@ -70,7 +70,7 @@ def safetensors(header: dict[str, Any], size: int, **options: Any) -> bytes:
 
 
 def trainer(folder: Path, ranks: int = 2) -> Path:
-    """Write what the Trainer does, in its form."""
+    """Write a checkpoint in the Trainer's format."""
     for name in ("optimizer.pt", "scheduler.pt", *(f"rng_state_{r}.pth" for r in range(ranks))):
         write(folder / name)
     write(
@@ -105,12 +105,12 @@ WRITTEN = {
     "lightning-fsdp": ("epoch=0-step=20.ckpt", "epoch=0-step=10.ckpt"),
     "lightning-deepspeed": ("epoch=0-step=20.ckpt", "epoch=0-step=10.ckpt"),
 }
-# What a resumed run does not read: the model's configuration; programs for people.
+# Files that a resumed run does not read: the model's configuration and helper programs.
 NOT_READ = {"config.json", "generation_config.json", "zero_to_fp32.py", "zero_to_torch.py"}
 
 
 def matters(way: str, name: str, harm: str) -> bool:
-    """Tell whether a checkpoint is damaged without a file, or a part of it."""
+    """Return True if a checkpoint is damaged without a file or a part of it."""
     if name.endswith(".py") or (harm == "gone" and name in NOT_READ):
         return False
     if name == "latest" and way == "accelerate-deepspeed":
@@ -128,7 +128,7 @@ MODULES = {each: each for each in ("accelerate", "lightning")} | {"trainer": "tr
     "way",
     [pytest.param(way, marks=() if way in CHOSEN else pytest.mark.thorough) for way in WRITTEN],
 )
-def test_any_file_that_is_cut_off_or_gone_damages(way: str, tmp_path: Path) -> None:
+def test_truncated_or_missing_file_makes_a_checkpoint_incomplete(way: str, tmp_path: Path) -> None:
     ranks = 1 if way.startswith("plain") or way == "lightning" else 2
     kind = way.split("/")[0]
     made = run_forked(
@@ -169,10 +169,10 @@ def test_any_file_that_is_cut_off_or_gone_damages(way: str, tmp_path: Path) -> N
     assert newest(folder, ranks) == (last, "")
 
 
-# ---- which is the newest -------------------------------------------------------------------------
+# ---- the newest checkpoint -----------------------------------------------------------------------
 
 
-def test_there_may_be_none(tmp_path: Path) -> None:
+def test_folder_without_checkpoints_yields_none(tmp_path: Path) -> None:
     assert newest(tmp_path / "missing") == ("", "")
     write(tmp_path / "events.out", b"x")
     write(tmp_path / "checkpoint-5" / "config.json", b"{}")
@@ -182,7 +182,7 @@ def test_there_may_be_none(tmp_path: Path) -> None:
     assert subprocess.check_output(where, cwd=tmp_path) == b""
 
 
-def test_by_step_whatever_the_time_and_the_digits(tmp_path: Path) -> None:
+def test_newest_checkpoint_is_chosen_by_step(tmp_path: Path) -> None:
     for step in (9, 100, 20):
         write(tmp_path / f"model_{step}.pt")
     assert newest(tmp_path) == ("model_100.pt", "")
@@ -191,7 +191,7 @@ def test_by_step_whatever_the_time_and_the_digits(tmp_path: Path) -> None:
     assert newest(tmp_path) == ("model_20.pt", damaged)
 
 
-def test_by_time_where_one_has_no_step(tmp_path: Path) -> None:
+def test_newest_checkpoint_is_chosen_by_time_without_steps(tmp_path: Path) -> None:
     for age, name in enumerate(["ckpt_300.pt", "ckpt.pt", "ckpt_400.pt"]):
         os.utime(write(tmp_path / name), (1_700_000_000 - age, 1_700_000_000 - age))
     assert newest(tmp_path) == ("ckpt_300.pt", "")
@@ -199,13 +199,13 @@ def test_by_time_where_one_has_no_step(tmp_path: Path) -> None:
     assert newest(tmp_path) == ("ckpt.pt", "")
 
 
-def test_a_name_may_be_its_step_alone(tmp_path: Path) -> None:
+def test_checkpoint_name_may_be_only_a_step(tmp_path: Path) -> None:
     for step in (90, 100):
         write(tmp_path / f"{step}.pt")
     assert newest(tmp_path) == ("100.pt", "")
 
 
-def test_exports_and_the_best_are_nothing_to_go_on_from(tmp_path: Path) -> None:
+def test_exports_and_best_models_are_not_resumed_from(tmp_path: Path) -> None:
     write(tmp_path / "step-000020" / "model.pt")
     for later in ("adapters/pytorch_lora_weights.safetensors", "best/mp_rank_00_model_states.pt"):
         write(tmp_path / later)
@@ -220,8 +220,8 @@ def test_exports_and_the_best_are_nothing_to_go_on_from(tmp_path: Path) -> None:
     assert newest(tmp_path) == ("model_best.pt", "")
 
 
-def test_what_a_killed_program_was_writing(tmp_path: Path) -> None:
-    """As the reference trainer and the examples name it: NAME.partial, part-N, partial."""
+def test_partial_checkpoint_names_are_ignored(tmp_path: Path) -> None:
+    """Named by the reference trainer and the examples: NAME.partial, part-N, partial."""
     names = ("step-00000020", "stage1-epoch2-step15")
     for name in names:
         write(tmp_path / name / "state.pt")
@@ -242,7 +242,7 @@ def test_what_a_killed_program_was_writing(tmp_path: Path) -> None:
     assert newest(tmp_path) == (names[1], "".join(damaged))
 
 
-def test_a_save_that_was_killed_hides_no_best(tmp_path: Path) -> None:
+def test_killed_save_does_not_hide_the_best_model(tmp_path: Path) -> None:
     write(tmp_path / "step-60.pt.tmp")
     assert newest(tmp_path) == ("", "")
     write(tmp_path / "model_best.pt")
@@ -250,14 +250,14 @@ def test_a_save_that_was_killed_hides_no_best(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["part", "tmp", "partial"])
-def test_a_first_save_that_was_killed(tmp_path: Path, name: str) -> None:
-    """A whole file in the folder is not the checkpoint."""
+def test_killed_first_save_yields_no_checkpoint(tmp_path: Path, name: str) -> None:
+    """A complete file in the folder is not a complete checkpoint."""
     write(tmp_path / name / "model.safetensors", safetensors({"w": {"data_offsets": [0, 8]}}, 8))
     assert newest(tmp_path) == ("", "")
 
 
-def test_accelerate_s_names_in_folders_of_ones_own(tmp_path: Path) -> None:
-    """The one before has no random states, either: then this form has none."""
+def test_accelerate_files_in_custom_folders_are_complete(tmp_path: Path) -> None:
+    """The previous one has no random states either, so this format does not use them."""
     for step in (10, 20):
         folder = tmp_path / f"step-{step}"
         write(folder / "model.safetensors", safetensors({"w": {"data_offsets": [0, 8]}}, 8))
@@ -269,7 +269,7 @@ def test_accelerate_s_names_in_folders_of_ones_own(tmp_path: Path) -> None:
     assert newest(tmp_path) == ("step-10", damaged)
 
 
-def test_latest_names_a_damaged_tag(tmp_path: Path) -> None:
+def test_latest_file_naming_a_damaged_tag_is_ignored(tmp_path: Path) -> None:
     for step in (10, 20):
         for rank in (0, 1):
             part = f"global_step{step}/zero_pp_rank_{rank}_mp_rank_00_optim_states.pt"
@@ -283,8 +283,8 @@ def test_latest_names_a_damaged_tag(tmp_path: Path) -> None:
     assert newest(tmp_path) == ("global_step10", damaged)
 
 
-def test_deepspeed_s_ranks_by_its_own_record(tmp_path: Path) -> None:
-    """Of how many ranks it is it says itself; and whether there are optimizer states."""
+def test_deepspeed_rank_count_is_read_from_its_record(tmp_path: Path) -> None:
+    """The record contains the number of ranks and whether there are optimizer states."""
     record: dict[str, Any] = {"dp_world_size": 300, "ds_config": {"mics_shard_size": 2}}
     for step in (1, 2):
         for rank in range(2):
@@ -303,7 +303,7 @@ def test_deepspeed_s_ranks_by_its_own_record(tmp_path: Path) -> None:
     assert newest(tmp_path, 1) == ("global_step1", damaged)
 
 
-def test_deepspeed_s_universal_form(tmp_path: Path) -> None:
+def test_universal_deepspeed_checkpoint_is_complete(tmp_path: Path) -> None:
     folder = tmp_path / "global_step7_universal"
     write(folder / "mp_rank_00_model_states.pt")
     for name in ("optimizer_state.pt", "0.weight/fp32.pt", "0.weight/exp_avg.pt"):
@@ -313,7 +313,7 @@ def test_deepspeed_s_universal_form(tmp_path: Path) -> None:
     assert newest(tmp_path, 4) == ("", passed_over(folder.name, "zero/0.weight/fp32.pt is missing"))
 
 
-def test_a_checkpoint_may_be_the_folder_itself_or_deep_below(tmp_path: Path) -> None:
+def test_checkpoint_is_found_in_the_folder_itself_and_deep_below(tmp_path: Path) -> None:
     write(tmp_path / "a" / "random_states_0.pkl")
     write(tmp_path / "a" / "pytorch_model" / "mp_rank_00_model_states.pt")
     assert call("newest_checkpoint", tmp_path / "a", 1).stdout == f"{tmp_path}/a\n"
@@ -324,7 +324,7 @@ def test_a_checkpoint_may_be_the_folder_itself_or_deep_below(tmp_path: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("hostile", ["a b", "$(touch x)", "';\"", "-n", "*", "ü", "[0]", "\\"])
-def test_names_are_no_words_of_a_command(hostile: str, tmp_path: Path) -> None:
+def test_checkpoint_names_are_not_interpreted_as_code(hostile: str, tmp_path: Path) -> None:
     folder = tmp_path / hostile
     for step in (1, 2):
         trainer(folder / f"{hostile}x" / f"checkpoint-{step}")
@@ -339,14 +339,14 @@ def test_names_are_no_words_of_a_command(hostile: str, tmp_path: Path) -> None:
     assert left(folder / f"{hostile}x") == {"checkpoint-2"}
 
 
-# ---- what is whole -------------------------------------------------------------------------------
+# ---- complete checkpoints ------------------------------------------------------------------------
 
 
-def test_ranks_that_have_not_written(tmp_path: Path) -> None:
+def test_checkpoint_with_missing_ranks_is_incomplete(tmp_path: Path) -> None:
     for step in (1, 2):
         trainer(tmp_path / f"checkpoint-{step}", ranks=4)
     assert newest(tmp_path, 4) == newest(tmp_path, 2) == ("checkpoint-2", "")
-    # All of another run's.
+    # All belong to another run.
     assert newest(tmp_path, 8) == ("checkpoint-2", "")
     (tmp_path / "checkpoint-2" / "rng_state_3.pth").unlink()
     reason = "it has the random states of 3 of 4 ranks"
@@ -357,8 +357,8 @@ def test_ranks_that_have_not_written(tmp_path: Path) -> None:
     assert newest(tmp_path, 4) == ("checkpoint-2", passed_over("checkpoint-2", reason) + used)
 
 
-def test_a_first_save_that_was_interrupted(tmp_path: Path) -> None:
-    """There is no other one to compare it with."""
+def test_interrupted_first_save_is_incomplete(tmp_path: Path) -> None:
+    """There is no earlier checkpoint for comparison."""
     folder = tmp_path / "checkpoint-5"
     write(folder / "config.json", b"{}\n")
     write(folder / "model.safetensors", safetensors({}, 0) + b" " * 20)
@@ -370,7 +370,7 @@ def test_a_first_save_that_was_interrupted(tmp_path: Path) -> None:
     assert newest(tmp_path) == ("", passed_over("checkpoint-5", "random_states_0.pkl is missing"))
 
 
-def test_a_program_s_own_folder_lacks_its_last_file(tmp_path: Path) -> None:
+def test_custom_checkpoint_without_its_last_file_is_incomplete(tmp_path: Path) -> None:
     for step in (1, 2, 3):
         for name in ("model.pt", "optimizer.pt"):
             write(tmp_path / f"step_{step}" / name)
@@ -381,7 +381,7 @@ def test_a_program_s_own_folder_lacks_its_last_file(tmp_path: Path) -> None:
     assert newest(tmp_path) == ("step_2", passed_over("step_3", reason))
 
 
-def test_the_reference_trainer_s_record_is_a_part(tmp_path: Path) -> None:
+def test_reference_trainer_checkpoint_requires_its_record(tmp_path: Path) -> None:
     for step in (10, 20):
         write(tmp_path / f"step-{step:08d}" / "state.pt")
         write(tmp_path / f"step-{step:08d}" / "checkpoint.json", b'{"step": 7}\n')
@@ -392,7 +392,7 @@ def test_the_reference_trainer_s_record_is_a_part(tmp_path: Path) -> None:
     assert newest(tmp_path) == ("step-00000010", passed_over("step-00000020", reason))
 
 
-def test_the_marker_of_a_recipe(tmp_path: Path) -> None:
+def test_checkpoint_without_its_marker_is_incomplete(tmp_path: Path) -> None:
     for step in (1, 2):
         write(tmp_path / f"save{step}" / "weights.pt")
         write(tmp_path / f"save{step}" / "DONE", b"")
@@ -407,7 +407,7 @@ def test_the_marker_of_a_recipe(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"indent": 1}, {"separators": (",", ":")}])
-def test_safetensors_by_its_header(options: dict[str, Any], tmp_path: Path) -> None:
+def test_safetensors_is_checked_by_its_header(options: dict[str, Any], tmp_path: Path) -> None:
     header = {
         "b": {"dtype": "U8", "shape": [9], "data_offsets": [900, 909]},
         "a": {"dtype": "U8", "shape": [900], "data_offsets": [0, 900]},
@@ -450,7 +450,9 @@ def test_safetensors_by_its_header(options: dict[str, Any], tmp_path: Path) -> N
         ("events.out", b"", True),
     ],
 )
-def test_a_file_by_its_ends(name: str, content: bytes, whole: bool, tmp_path: Path) -> None:
+def test_file_is_checked_by_its_start_and_end(
+    name: str, content: bytes, whole: bool, tmp_path: Path
+) -> None:
     for step in (1, 2):
         write(tmp_path / f"step{step}" / "weights.pt")
     write(tmp_path / "step2" / name, content)
@@ -458,7 +460,7 @@ def test_a_file_by_its_ends(name: str, content: bytes, whole: bool, tmp_path: Pa
     assert found == ("step2" if whole else "step1"), message
 
 
-def test_a_link_to_nothing(tmp_path: Path) -> None:
+def test_dangling_link_makes_a_checkpoint_incomplete(tmp_path: Path) -> None:
     for step in (1, 2):
         write(tmp_path / f"step{step}" / "weights.pt")
     (tmp_path / "step2" / "base.bin").symlink_to(tmp_path / "step1" / "weights.pt")
@@ -471,7 +473,7 @@ def test_a_link_to_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_thousand_files_take_no_time(tmp_path: Path) -> None:
+def test_thousands_of_files_are_checked_quickly(tmp_path: Path) -> None:
     for step in range(50):
         folder = trainer(tmp_path / f"checkpoint-{step}")
         for number in range(14):
@@ -501,7 +503,7 @@ def left(folder: Path) -> set[str]:
 
 
 @pytest.mark.slow
-def test_pruning_leaves_the_newest_whole_ones(tmp_path: Path) -> None:
+def test_pruning_keeps_the_newest_complete_checkpoints(tmp_path: Path) -> None:
     for step in (1, 2, 3, 4, 5, 6):
         trainer(tmp_path / f"checkpoint-{step}")
     for step in (2, 6):
@@ -517,7 +519,7 @@ def test_pruning_leaves_the_newest_whole_ones(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_pruning_leaves_the_best_and_what_is_pointed_at(tmp_path: Path) -> None:
+def test_pruning_keeps_the_best_and_referenced_checkpoints(tmp_path: Path) -> None:
     for step in range(1, 9):
         folder = trainer(tmp_path / f"checkpoint-{step}")
     best = {"best_model_checkpoint": "out/checkpoint-1", "global_step": 8}
@@ -532,7 +534,7 @@ def test_pruning_leaves_the_best_and_what_is_pointed_at(tmp_path: Path) -> None:
     assert left(tmp_path) == {*kept, "best.pt", "latest", "last"}
 
 
-def test_pruning_leaves_what_was_there_before_the_run(tmp_path: Path) -> None:
+def test_pruning_keeps_checkpoints_older_than_the_run(tmp_path: Path) -> None:
     """Runs that save into one folder, as the tasks of a sweep, remove their own alone; those of
     earlier attempts, too, where a start has replaced what depends on its number of nodes."""
     run, folder = tmp_path / "run", tmp_path / "shared"
@@ -548,7 +550,7 @@ def test_pruning_leaves_what_was_there_before_the_run(tmp_path: Path) -> None:
     assert left(folder) == {"checkpoint-1", "checkpoint-2", "checkpoint-5"}
 
 
-def test_pruning_leaves_other_kinds_and_what_is_elsewhere(tmp_path: Path) -> None:
+def test_pruning_keeps_other_files_and_other_folders(tmp_path: Path) -> None:
     elsewhere = write(tmp_path / "elsewhere" / "step1" / "model.pt")
     folder = tmp_path / "checkpoints"
     others = {"best.ckpt", "final.pt", "epoch=1-val_loss=0.25.ckpt", "last.ckpt", "adapters.bin"}
@@ -564,7 +566,7 @@ def test_pruning_leaves_other_kinds_and_what_is_elsewhere(tmp_path: Path) -> Non
     assert elsewhere.exists()
 
 
-def test_what_lightning_calls_its_best_stays(tmp_path: Path) -> None:
+def test_pruning_keeps_best_checkpoint_of_lightning(tmp_path: Path) -> None:
     for step in (1, 2, 3):
         write(tmp_path / f"epoch=0-step={step}.ckpt")
     best = {"best_model_path": f"{tmp_path}/epoch=0-step=1.ckpt"}
@@ -589,7 +591,7 @@ LAYOUTS: dict[str, tuple[list[str], int, int]] = {
 
 
 def save(folder: Path, names: list[str], at: float) -> None:
-    """Write one checkpoint, a second for each of its files."""
+    """Write one checkpoint, with each file a second after the previous one."""
     for number, name in enumerate(names):
         os.utime(write(folder / name), (at + number, at + number))
 
@@ -648,12 +650,12 @@ def test_pruning_does_not_count_an_incomplete_newest_checkpoint(
         [f"model_{rank}.pt" for rank in range(4)],
         [f"fold{fold}.pt" for fold in range(5)],
         ["model_1.pt", "model_2.pt", "ema_1.pt", "model_3.pt", "ema_3.pt", "swa_3.pt"],
-        # The counter began again: neither is certainly older.
+        # The counter restarted, so neither is certainly older.
         ["step_100.pt", "step_200.pt", "step_300.pt", "step_10.pt"],
     ],
     ids=lambda names: names[0],
 )  # fmt: skip
-def test_pruning_keeps_what_is_unclear(names: list[str], tmp_path: Path) -> None:
+def test_pruning_keeps_checkpoints_of_unclear_order(names: list[str], tmp_path: Path) -> None:
     for number, name in enumerate(names):
         save(tmp_path, [name], 10**9 + number)
     keep = 3 if names[-1] == "step_10.pt" else 1
@@ -662,7 +664,7 @@ def test_pruning_keeps_what_is_unclear(names: list[str], tmp_path: Path) -> None
     assert "removed" not in done.stdout
 
 
-def test_pruning_notes_what_it_keeps_for_want_of_certainty(tmp_path: Path) -> None:
+def test_pruning_reports_checkpoints_kept_for_unclear_order(tmp_path: Path) -> None:
     for number, name in enumerate(f"{stage}/step_{n}.pt" for stage in "ab" for n in (1, 2, 3)):
         save(tmp_path, [name.replace("a/step_", "a/step_1000")], 10**9 + number)
     note = "hpcrun: kept 4 older checkpoints (step_10001.pt ...): "
@@ -699,7 +701,7 @@ def test_pruning_never_removes_a_part_of_the_newest_complete_checkpoint(tmp_path
 
 
 def make_layout(rng: random.Random) -> tuple[list[str], int]:
-    """Make the names of the files of one checkpoint, with {n} for its step; and a world size."""
+    """Create the file names of one checkpoint, with {n} for its step; and a world size."""
     ranks, parts = (
         rng.choice([1, 2, 4]),
         rng.choice([["model"], ["model", "ema"], ["G", "D", "opt"]]),
@@ -753,7 +755,7 @@ def test_resume_starts_from_the_newest_complete_checkpoint(
     assert newest(tmp_path, 1)[0] == wanted
 
 
-def test_an_incomplete_set_of_ranks_is_passed_over_with_a_reason(tmp_path: Path) -> None:
+def test_incomplete_set_of_ranks_is_ignored_with_a_reason(tmp_path: Path) -> None:
     for step in (100, 200):
         save(tmp_path, [f"rank{rank}_step{step}.pt" for rank in range(3)], 10**9 + step)
     cut(tmp_path / "rank1_step200.pt")
@@ -763,7 +765,7 @@ def test_an_incomplete_set_of_ranks_is_passed_over_with_a_reason(tmp_path: Path)
 
 
 @pytest.mark.parametrize("way", ["safetensors", "zip", "pickle"])
-def test_a_file_that_is_cut_anywhere_is_damaged(way: str, tmp_path: Path) -> None:
+def test_file_truncated_anywhere_is_damaged(way: str, tmp_path: Path) -> None:
     rng = random.Random(5)
     contents = {
         "safetensors": safetensors({"w": {"shape": [4], "data_offsets": [0, 400]}}, 400),
@@ -780,7 +782,7 @@ def test_a_file_that_is_cut_anywhere_is_damaged(way: str, tmp_path: Path) -> Non
         assert newest(tmp_path)[0] == "step1"
 
 
-def test_judging_hundreds_of_checkpoints_reads_each_once(tmp_path: Path) -> None:
+def test_check_of_hundreds_of_checkpoints_reads_each_once(tmp_path: Path) -> None:
     for step in range(100):
         save(tmp_path, [f"rank{rank}_step{step}.pt" for rank in range(8)], 10**9 + step)
     begun = getrusage(RUSAGE_CHILDREN)
@@ -790,7 +792,7 @@ def test_judging_hundreds_of_checkpoints_reads_each_once(tmp_path: Path) -> None
     assert used.ru_utime + used.ru_stime - begun.ru_utime - begun.ru_stime < 5  # about 1
 
 
-def test_room_for_the_next_one(tmp_path: Path) -> None:
+def test_little_space_for_the_next_checkpoint_is_reported(tmp_path: Path) -> None:
     free = shutil.disk_usage(tmp_path).free
     assert call("save_room", tmp_path, free // 2).stderr == ""
     warned = call("save_room", tmp_path, free).stderr
@@ -798,7 +800,7 @@ def test_room_for_the_next_one(tmp_path: Path) -> None:
     assert call("save_room", tmp_path / "missing", free).stderr == ""
 
 
-def test_a_word_of_text_is_a_checkpoint_of_a_script_of_ones_own(tmp_path: Path) -> None:
+def test_short_text_file_is_a_valid_custom_checkpoint(tmp_path: Path) -> None:
     write(tmp_path / "step-10.pt", b'{"step": 10}')
     write(tmp_path / "step-20.pt", b"PK\x03\x04 cut")
     assert newest(tmp_path, 1) == ("step-10.pt", passed_over("step-20.pt", "step-20.pt is cut off"))

@@ -1,4 +1,4 @@
-"""Why an attempt ended and whether its run continues; and what the job's bash does about it."""
+"""Why an attempt ended, whether its run continues, and how the job's bash script reacts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALL = "preempted time_limit node_fail stalled"
 
 # Slurm's state, preempted, told, mark, exit code, phase: why.
 ENDS = [
-    # What Slurm itself says comes first, whatever the program made of it.
+    # Slurm's own state takes precedence over the program's exit.
     (("CANCELLED", False, "asked", "", 143, "ranks"), "cancelled"),
     (("CANCELLED", True, "asked", "", 0, "ranks"), "cancelled"),
     (("TIMEOUT", False, "asked", "", 143, "ranks"), "time_limit"),
@@ -36,10 +36,10 @@ ENDS = [
     (("RUNNING", True, "", "", 143, "ranks"), "preempted"),
     (("RUNNING", True, "", "", 1, "ranks"), "error"),
     (("RUNNING", True, "", "", 0, "ranks"), "done"),
-    # The ranks were asked to save before the limit, and ended, well or not.
+    # The ranks were signalled to save before the limit, and ended with or without success.
     (("RUNNING", False, "limit", "", 0, "ranks"), "time_limit"),
     (("RUNNING", False, "limit", "", 143, "ranks"), "time_limit"),
-    # What the run itself found out.
+    # Causes found by the run itself.
     (("RUNNING", False, "", "stalled", 143, "ranks"), "stalled"),
     (("RUNNING", False, "", "node", 1, "ranks"), "node_fail"),
     (("RUNNING", False, "", "node", 1, "setup"), "node_fail"),
@@ -47,11 +47,11 @@ ENDS = [
     (("RUNNING", False, "", "memory", 1, "setup"), "out_of_memory"),
     (("RUNNING", False, "", "memory", 0, "ranks"), "done"),
     (("RUNNING", False, "limit", "memory", 143, "ranks"), "time_limit"),
-    # Nobody knows who asked.
+    # The sender is unknown.
     (("RUNNING", False, "asked", "", 0, "ranks"), "stopped"),
     (("", False, "asked", "", 143, "ranks"), "stopped"),
     (("COMPLETING", False, "asked", "", 143, "ranks"), "stopped"),
-    # Its own end.
+    # The program's own end.
     (("RUNNING", False, "", "", 0, "ranks"), "done"),
     (("", False, "", "", 0, "ranks"), "done"),
     (("RUNNING", False, "", "", 1, "ranks"), "error"),
@@ -76,7 +76,7 @@ DECISIONS = [
     (("error", ALL, 0, 20, 0, False), ""),
     (("out_of_memory", ALL, 0, 20, 0, False), ""),
     (("stopped", ALL, 0, 20, 0, False), ""),
-    # A person's own requeue.
+    # A manual requeue.
     (("requeued", "", 0, 1, 0, False), "yes"),
     (("requeued", ALL, 19, 20, 3, False), "yes"),
     # The setup, once.
@@ -87,7 +87,7 @@ DECISIONS = [
 
 
 def ask_bash(calls: Sequence[Sequence[object]], **env: str) -> list[str]:
-    """Call functions of survive.sh, and return what each printed."""
+    """Call functions of survive.sh; return the output of each."""
     lines = [". templates/survive.sh"]
     for name, *words in calls:
         lines.append(f"printf '%s\\n' \"$({name} {' '.join(repr(str(word)) for word in words)})\"")
@@ -104,21 +104,23 @@ def ask_bash(calls: Sequence[Sequence[object]], **env: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("evidence", "why"), ENDS)
-def test_why_an_attempt_ended(evidence: tuple[Any, ...], why: str) -> None:
+def test_cause_of_an_end_follows_from_the_evidence(evidence: tuple[Any, ...], why: str) -> None:
     state, preempted, told, mark, code, phase = evidence
     more = {"preempted": preempted, "told": told, "mark": mark, "phase": phase}
     assert classify_end(state, **more, exit_code=code) == why
 
 
 @pytest.mark.parametrize(("asked", "answer"), DECISIONS)
-def test_whether_a_run_goes_on(asked: tuple[Any, ...], answer: str) -> None:
+def test_restart_decision_follows_from_cause_and_limits(
+    asked: tuple[Any, ...], answer: str
+) -> None:
     why, when, attempt, most, idle, before = asked
     more = {"attempt": attempt, "max_attempts": most, "idle": idle, "failed_in_setup": before}
     assert decide_continuation(why, when.split(), **more) == answer
 
 
-def test_the_job_pauses_before_the_next_attempt() -> None:
-    """Longer after each attempt that ended within two minutes and gained nothing."""
+def test_pause_before_the_next_attempt_grows() -> None:
+    """The pause grows after each attempt shorter than two minutes and without progress."""
     assert [pause_before(idle, 119) for idle in range(4)] == [0, 60, 120, 240]
     assert [pause_before(idle, 120) for idle in range(4)] == [0, 0, 0, 0]
 
@@ -155,7 +157,9 @@ IDLE = [
 
 
 @pytest.mark.parametrize(("attempts", "count"), IDLE)
-def test_attempts_that_gain_nothing(tmp_path: Path, attempts: tuple[Any, ...], count: int) -> None:
+def test_attempts_without_progress_are_counted(
+    tmp_path: Path, attempts: tuple[Any, ...], count: int
+) -> None:
     begun_from, logs, newest, resumes, lasted = attempts
     saved = tmp_path / "saved"
     saved.mkdir()
@@ -179,8 +183,8 @@ def test_attempts_that_gain_nothing(tmp_path: Path, attempts: tuple[Any, ...], c
     assert Attempts(env).count_idle(mark_of(newest)) == count
 
 
-def test_no_log_is_read_twice_or_for_nothing(tmp_path: Path) -> None:
-    """A job that is being stopped has seconds left for its end record."""
+def test_each_log_is_read_once_and_only_if_needed(tmp_path: Path) -> None:
+    """A job being stopped has only seconds left for its end record."""
     for number in range(9):
         for folder in (tmp_path / f"attempts/{number}", tmp_path / f"logs/{number}"):
             folder.mkdir(parents=True)
@@ -199,7 +203,7 @@ def test_no_log_is_read_twice_or_for_nothing(tmp_path: Path) -> None:
     assert [Attempts(env).steps(number) for number in (6, 5)] == [(1, 7), (9, 99)]
 
 
-def test_every_end_has_its_words() -> None:
+def test_every_end_has_a_description() -> None:
     told = {why for _, why in ENDS}
     assert told - END_NAMES.keys() == {"done", "error"}
     assert END_STATES.keys() < told
@@ -209,7 +213,7 @@ def test_every_end_has_its_words() -> None:
     ("config", "partition", "seconds"),
     [("KillWait  = 90 sec", "GraceTime=0", "90"), ("", "GraceTime=120", "120"), ("", "", "30")],
 )
-def test_ranks_may_save_for_as_long_as_slurm_leaves_them(
+def test_time_for_saving_follows_from_slurm_grace_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: str, partition: str, seconds: str
 ) -> None:
     stand_in = tmp_path / "scontrol"
@@ -222,10 +226,10 @@ def test_ranks_may_save_for_as_long_as_slurm_leaves_them(
     assert ask_bash([("grace",)]) == [seconds]
 
 
-def test_a_bad_node_is_left_out_though_slurm_ends_its_own_command(
+def test_bad_node_is_excluded_even_if_scontrol_is_terminated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Slurm's TERM to a job that is requeued reaches scontrol, too."""
+    """The SIGTERM to a requeued job also reaches scontrol."""
     stand_in, asked = tmp_path / "scontrol", tmp_path / "asked"
     stand_in.write_text(
         f'#!/bin/sh\necho "$*" >>{asked}\n[ "$(wc -l <{asked})" -gt 1 ] || kill $$\n'
@@ -251,7 +255,7 @@ def test_a_bad_node_is_left_out_though_slurm_ends_its_own_command(
         (1, "step-7", ["step 1 | step 7", "step 1 | step 5"], False, False),
     ],
 )
-def test_a_run_that_begins_again_beside_a_checkpoint_stops_after_one_attempt(
+def test_run_that_ignores_its_checkpoint_stops_after_one_attempt(
     tmp_path: Path, attempt: int, resume: str, logs: list[str], never: bool, stops: bool
 ) -> None:
     for number, log in enumerate(logs):

@@ -1,4 +1,4 @@
-"""Progress is seen in any form of log: no healthy run counts as stalled, each that stops does."""
+"""Progress detection in many log formats: only hung runs count as stalled."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hpcrun.jobside.stall import StallWatch
 from tests.jobside.test_stall import Doer
 
 LOGS = Path(__file__).parents[1] / "curves" / "logs"
-# Logs of programs that fail, or that hang in the midst.
+# Logs of programs that fail or hang.
 NOT_HEALTHY = {"ddp_failed", "no_training"}
 
 
@@ -27,7 +27,7 @@ def clock(step: int) -> str:
     return f"2026-11-20 {8 + seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
 
 
-# A line of each form at a step.
+# A line of each format for a step.
 FORMS: dict[str, Callable[[int], str]] = {
     "trainer 4": lambda n: (
         f"{{'loss': {loss(n):.4f}, 'grad_norm': {n % 7 + 1}.5, 'learning_rate': 5e-05, "
@@ -171,7 +171,7 @@ class Replay:
         self.now = 1_700_000_000.0
 
     def look(self, text: str = "") -> bool:
-        """Write, let half a minute pass, look; tell whether the run counts as stalled."""
+        """Write, advance half a minute and poll; return True if the run counts as stalled."""
         with self.log.open("a") as file:
             file.write(text)
         self.now += 30
@@ -186,7 +186,7 @@ class Replay:
 
 
 def chunks(form: Callable[[int], str], every: int) -> Iterator[str]:
-    """What a run writes in each half minute that has a step every so many seconds."""
+    """Return the output of a run per half minute, with a step every given number of seconds."""
     end = "" if form is FORMS["dots"] else "\n"
     before = 0
     for at in range(30, HOURS * 3600, 30):
@@ -197,27 +197,25 @@ def chunks(form: Callable[[int], str], every: int) -> Iterator[str]:
 
 @pytest.mark.parametrize("every", [2, 45])
 @pytest.mark.parametrize("name", FORMS)
-def test_a_healthy_run_is_never_stalled_and_one_that_stops_is(
-    name: str, every: int, tmp_path: Path
-) -> None:
+def test_only_a_stopped_run_is_stalled(name: str, every: int, tmp_path: Path) -> None:
     replay = Replay(tmp_path)
     for number, text in enumerate(chunks(FORMS[name], every)):
         assert not replay.look(text), (number, text)
     limit = replay.watch.limit()
-    # A form that is not known may be slower than it looks: then it has the time of a start.
+    # An unknown format may be slower than it appears, so it gets the startup limit.
     assert limit <= 1800
     assert replay.seconds_until_stalled() <= limit + 30
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_a_recorded_log_is_never_stalled_and_is_once_it_stops(name: str, tmp_path: Path) -> None:
+def test_recorded_log_is_stalled_only_after_its_end(name: str, tmp_path: Path) -> None:
     replay = Replay(tmp_path)
     for line in RECORDED[name]:
         assert not replay.look(line + "\n"), line
     assert replay.seconds_until_stalled() <= replay.watch.limit() + 30
 
 
-def test_enough_forms_are_replayed() -> None:
+def test_enough_log_formats_are_replayed() -> None:
     assert len(FORMS) + len(RECORDED) >= 110
 
 
@@ -232,7 +230,7 @@ def test_enough_forms_are_replayed() -> None:
         "heartbeat {n}",
     ],
 )
-def test_what_a_hung_run_still_prints_is_no_progress(noise: str, tmp_path: Path) -> None:
+def test_repeated_output_of_a_hung_run_is_no_progress(noise: str, tmp_path: Path) -> None:
     replay = Replay(tmp_path)
     for step in range(40):
         assert not replay.look(f"step {step + 1} loss {loss(step):.3f}\n")
@@ -243,8 +241,8 @@ def test_what_a_hung_run_still_prints_is_no_progress(noise: str, tmp_path: Path)
     assert 1200 <= found <= 1260
 
 
-def test_a_bar_that_is_full_tells_nothing_of_what_follows(tmp_path: Path) -> None:
-    """A data set is read with a bar; the training then prints what shows no progress."""
+def test_full_bar_does_not_define_the_progress_of_later_output(tmp_path: Path) -> None:
+    """A bar shows the loading of data; the training then prints no recognizable progress."""
     replay = Replay(tmp_path)
     for n in range(1, 21):
         assert not replay.look(
@@ -275,11 +273,11 @@ def test_a_bar_that_is_full_tells_nothing_of_what_follows(tmp_path: Path) -> Non
         ("", None),
     ],
 )
-def test_the_step_of_a_line(text: str, step: int | None) -> None:
+def test_step_is_read_from_a_line(text: str, step: int | None) -> None:
     assert read_step(text) == step
 
 
-def test_a_log_is_read_on_where_it_was_left(tmp_path: Path) -> None:
+def test_log_is_read_from_the_last_position(tmp_path: Path) -> None:
     log = tmp_path / "rank-0.log"
     log.write_bytes(b"step 1 lo")
     reader = LogReader(str(log))
@@ -294,8 +292,8 @@ def test_a_log_is_read_on_where_it_was_left(tmp_path: Path) -> None:
     assert reader.has_moved() and reader.progress.step == 8
 
 
-def test_progress_is_light() -> None:
-    """A look of half a minute of the fastest logs costs little, whatever they say."""
+def test_progress_detection_is_fast() -> None:
+    """Half a minute of the fastest logs costs little, whatever their content."""
     import time
 
     lines = [FORMS[name](n) for n in range(40) for name in FORMS]

@@ -1,4 +1,4 @@
-"""The hook in real processes: what trains otherwise than the job says is an error."""
+"""The hook in real processes: training that contradicts the job file is an error."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def run(
     world: int = 1,
     job: dict[str, object] | None = None,
 ) -> tuple[int, str]:
-    """Run a program as rank 0 of a job of some ranks, the hook on its path."""
+    """Run a program as rank 0 of several, with the hook on its path."""
     hook = folder / "hook.pyz"
     hook.write_bytes(build_hook())
     (folder / "train.py").write_text(text)
@@ -85,31 +85,31 @@ def run(
         (LIGHTNING.format(devices=1), "Lightning's Trainer has 1 rank, and the job has 2 ranks"),
     ],
 )
-def test_ranks_that_train_apart_are_an_error(tmp_path: Path, text: str, found: str) -> None:
+def test_ranks_training_separately_are_an_error(tmp_path: Path, text: str, found: str) -> None:
     code, output = run(tmp_path, text, world=2)
     assert code != 0 and found in output and "stepped" not in output, output
     assert "launcher: srun" in output
 
 
 @pytest.mark.parametrize("text", [FROM_SLURM, TRAIN, LIGHTNING.format(devices=1)])
-def test_one_rank_alone_is_none(tmp_path: Path, text: str) -> None:
+def test_single_rank_is_no_error(tmp_path: Path, text: str) -> None:
     code, output = run(tmp_path, text)
     assert code == 0 and "hpcrun" not in output, output
 
 
-def test_ranks_that_have_other_means_train(tmp_path: Path) -> None:
+def test_ranks_with_other_communication_libraries_train(tmp_path: Path) -> None:
     (tmp_path / "mpi4py.py").touch()
     assert run(tmp_path, f"import mpi4py\n{TRAIN}", world=2)[0] == 0
 
 
-def test_processes_that_a_rank_starts_are_not_checked(tmp_path: Path) -> None:
+def test_child_processes_of_a_rank_are_not_checked(tmp_path: Path) -> None:
     (tmp_path / "other.py").write_text(TRAIN)
     text = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, 'other.py']))"
     code, output = run(tmp_path, text, world=2)
     assert code == 0 and "stepped" in output, output
 
 
-def test_the_sites_own_sitecustomize_is_loaded_too(tmp_path: Path) -> None:
+def test_sitecustomize_of_the_site_is_loaded(tmp_path: Path) -> None:
     site = tmp_path / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text("import os; os.environ['OF_SITE'] = 'yes'\n")
@@ -148,13 +148,13 @@ BY_FRAMEWORK = {"ACCELERATE_DEEPSPEED_CONFIG_FILE": "job.json"}
         ),
     ],
 )
-def test_a_deepspeed_configuration_other_than_the_jobs_is_an_error(
+def test_deepspeed_config_different_from_the_job_is_an_error(
     tmp_path: Path, job: dict[str, object], differs: str
 ) -> None:
     text = ENGINE.format(config=OWN, optimizer="optimizer")
     code, output = run(tmp_path, text, BY_FRAMEWORK, job=job)
     assert code != 0 and differs in output and "\ninitialized" not in output, output
-    # Where the script was to pass the job's JSON on itself, submit has noted that it does not.
+    # If the script should pass the job's JSON itself, submit has already noted that it does not.
     code, output = run(tmp_path, text, job=job)
     assert code == 0 and "warning: hpcrun: the script trains with another" in output, output
 
@@ -162,7 +162,9 @@ def test_a_deepspeed_configuration_other_than_the_jobs_is_an_error(
 @pytest.mark.parametrize(
     "job", [OWN, {**OWN, "train_batch_size": "auto", "bf16": {"enabled": "auto"}}, None]
 )
-def test_the_jobs_own_configuration_is_none(tmp_path: Path, job: dict[str, object] | None) -> None:
+def test_deepspeed_config_of_the_job_is_no_error(
+    tmp_path: Path, job: dict[str, object] | None
+) -> None:
     text = ENGINE.format(config=OWN, optimizer="optimizer")
     code, output = run(tmp_path, text, BY_FRAMEWORK, job=job)
     assert code == 0 and "initialized" in output and "hpcrun" not in output, output

@@ -1,4 +1,4 @@
-"""Thousands of runs on a cluster that fails at random: see tests.jobside.simulation."""
+"""Thousands of runs on a simulated cluster that fails at random."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _runs(*, has_bug: bool, naive: bool = False, **worse: Any) -> list[Outcome]:
 
 
 @pytest.mark.slow
-def test_what_can_finish_finishes_and_loses_less_than_a_naive_requeue() -> None:
+def test_runs_finish_and_lose_less_than_with_a_naive_requeue() -> None:
     found, naive = _runs(has_bug=False), _runs(has_bug=False, naive=True)
     given_up = [each for each in found if not each.is_done]
     assert len(given_up) < RUNS / 200 < sum(not each.is_done for each in naive)
@@ -32,7 +32,7 @@ def test_what_can_finish_finishes_and_loses_less_than_a_naive_requeue() -> None:
 
 
 @pytest.mark.slow
-def test_no_run_circles() -> None:
+def test_no_run_restarts_forever() -> None:
     for found in (
         _runs(has_bug=False),
         _runs(has_bug=True),
@@ -45,7 +45,7 @@ def test_no_run_circles() -> None:
     assert any(map(circles, _runs(has_bug=True, naive=True)[:100])), "it can be seen"
 
 
-def test_an_error_of_the_program_is_not_repeated() -> None:
+def test_program_errors_are_not_retried() -> None:
     for each in _runs(has_bug=True):
         errors = [end for end in each.ends if end in ("error", "out_of_memory")]
         assert not each.is_done and len(errors) <= 1

@@ -1,4 +1,4 @@
-"""When a run counts as stalled, by times made up."""
+"""Stall detection with simulated times."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Watched:
             self.look(f"step {step} loss 2.5")
 
     def stalls(self, **env: str) -> list[int]:
-        """The times, since the begin, at which a stall was found."""
+        """Return the times since the start at which a stall was found."""
         out: list[str] = []
         environ = {"HPCRUN_RUN_DIR": str(self.folder), "HPCRUN_ATTEMPT": "0", **env}
         environ |= {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3"}
@@ -102,26 +102,26 @@ def run(tmp_path: Path) -> Watched:
     return Watched(tmp_path / "it's a run $(x)")
 
 
-def test_a_run_that_stops_after_some_steps(run: Watched) -> None:
+def test_run_that_stops_after_some_steps_is_stalled(run: Watched) -> None:
     run.steps(10)
     run.silence(1200)
     assert run.stalls() == [300 + 600]
     record = run.record
     assert (record["step"], record["threshold"]) == (10, 600)
-    # Written twice more: stacks of other nodes show late on a network file system.
+    # Repeated twice, because stacks of other nodes appear late on a network file system.
     assert record["silent_seconds"] == 660
     assert record["since"] == run.began + 300
     assert (record["ranks"], record["stacks"]) == ([], [])
     assert run.out.count("took") == 1
 
 
-def test_slow_steps_make_it_patient(run: Watched) -> None:
+def test_slow_steps_raise_the_stall_limit(run: Watched) -> None:
     run.steps(5, every=300)
     run.silence(3600)
     assert run.stalls() == [1500 + 3000]
 
 
-def test_a_pause_that_ended_is_learned(run: Watched) -> None:
+def test_completed_pause_raises_the_stall_limit(run: Watched) -> None:
     run.steps(10)
     run.silence(570)  # the first evaluation
     run.steps(10, first=11)
@@ -130,7 +130,7 @@ def test_a_pause_that_ended_is_learned(run: Watched) -> None:
     assert run.stalls() == []
 
 
-def test_before_the_first_step_it_has_half_an_hour(run: Watched) -> None:
+def test_startup_may_take_half_an_hour_without_output(run: Watched) -> None:
     run.look("loading")
     run.silence(1740)
     run.look("compiling")  # whatever it writes counts here
@@ -139,28 +139,28 @@ def test_before_the_first_step_it_has_half_an_hour(run: Watched) -> None:
     assert run.stalls() == []
 
 
-def test_a_run_that_never_comes_to_a_step(run: Watched) -> None:
+def test_run_without_any_step_is_stalled(run: Watched) -> None:
     run.look("loading")
     run.silence(2400)
     assert run.stalls() == [30 + 1800]
     assert run.record["step"] is None
 
 
-def test_nothing_counts_before_the_ranks_begin(run: Watched) -> None:
+def test_time_before_the_ranks_start_is_ignored(run: Watched) -> None:
     run.silence(7200)  # the setup, a copy to the nodes
     run.steps(3)
     assert run.stalls() == []
 
 
-def test_a_limit_of_the_jobs_own(run: Watched) -> None:
+def test_stall_limit_of_the_job_applies(run: Watched) -> None:
     run.steps(10, every=60)
     run.silence(600)
-    # Its beat is a quarter of it; a look counts for two beats at most.
+    # The poll interval is a quarter of the limit; one poll counts for at most two intervals.
     assert run.stalls(HPCRUN_STALLED_AFTER="120") == [600 + 120]
     assert run.record["threshold"] == 120
 
 
-def test_a_job_that_is_suspended_is_not_blamed(run: Watched) -> None:
+def test_suspended_job_is_not_stalled(run: Watched) -> None:
     run.steps(10)
     run.look(after=86400)
     run.silence(300)
@@ -169,7 +169,7 @@ def test_a_job_that_is_suspended_is_not_blamed(run: Watched) -> None:
     assert run.stalls() == []
 
 
-def test_clocks_that_are_set_back_do_no_harm(run: Watched) -> None:
+def test_clock_set_back_is_harmless(run: Watched) -> None:
     run.steps(5)
     run.look(after=-3600)
     run.steps(5, first=6)
@@ -177,7 +177,7 @@ def test_clocks_that_are_set_back_do_no_harm(run: Watched) -> None:
     assert len(run.stalls()) == 1
 
 
-def test_a_run_that_moves_on_is_stalled_no_more(run: Watched) -> None:
+def test_run_that_continues_is_no_longer_stalled(run: Watched) -> None:
     run.steps(10)
     run.silence(700)
     run.steps(2, first=11)
@@ -187,7 +187,7 @@ def test_a_run_that_moves_on_is_stalled_no_more(run: Watched) -> None:
     assert "say: the run moves on" in run.out
 
 
-def test_output_without_a_step_is_borne_twice_as_long_and_never_ended(run: Watched) -> None:
+def test_output_without_steps_doubles_the_limit_and_is_never_ended(run: Watched) -> None:
     run.steps(10)
     for count in range(60):
         run.look(f"retrying the store ({count})")
@@ -196,18 +196,18 @@ def test_output_without_a_step_is_borne_twice_as_long_and_never_ended(run: Watch
 
 
 @pytest.mark.parametrize("survive", ["", "preempted", "preempted stalled"])
-def test_it_is_ended_only_if_asked(run: Watched, survive: str) -> None:
+def test_stalled_run_is_ended_only_on_request(run: Watched, survive: str) -> None:
     run.steps(10)
     run.silence(900)
     assert len(run.stalls(HPCRUN_SURVIVE=survive)) == 1
     is_asked = "stalled" in survive
     assert (run.folder / "attempts/0/stalled").exists() == is_asked
-    # The steps of the launch, once, and not the batch script.
+    # The steps of the launch, once, without the batch script.
     ended = [line for line in run.out.splitlines() if line.startswith("scancel")]
     assert ended == ["scancel 7.0", "scancel 7.1"] * is_asked
 
 
-def test_the_last_ranks_log_counts_too(run: Watched) -> None:
+def test_steps_in_the_log_of_the_last_rank_count(run: Watched) -> None:
     for step in range(40):
         run.look(f" iteration {step}/ 100 |", rank=1)
         if step == 0:
@@ -215,8 +215,8 @@ def test_the_last_ranks_log_counts_too(run: Watched) -> None:
     assert run.stalls() == []
 
 
-def test_a_bare_command_has_no_ranks_and_may_hang_too(run: Watched) -> None:
-    """What launchers write beside ranks is no sign; of a command the node's log is all there is."""
+def test_bare_command_is_stalled_by_its_node_log(run: Watched) -> None:
+    """Launcher output next to ranks is no progress; a command has only the node log."""
     run.do(lambda: run.write_file("attempts/0/began", ""))
     for step in range(10):
         run.write("node-0.log", f"step {step} loss 2.5\n")
@@ -227,7 +227,7 @@ def test_a_bare_command_has_no_ranks_and_may_hang_too(run: Watched) -> None:
     assert "scancel 7.0" in run.out
 
 
-def test_the_log_that_stopped_first(run: Watched) -> None:
+def test_log_that_stopped_first_is_named(run: Watched) -> None:
     for step in range(6):
         run.look(f"step {step}", rank=0)
         run.write("rank-2.log", f"{step}\n")

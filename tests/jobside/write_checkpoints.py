@@ -1,4 +1,4 @@
-"""Write two checkpoints of a small model by a framework's own code: WAY FOLDER, on any ranks."""
+"""Write two checkpoints of a small model with a framework: WAY FOLDER, on any number of ranks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RANK = int(os.environ.get("RANK", "0"))
 
 
 def make(*, trained: bool = True) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """Make a model and an optimizer, which has states if it is trained."""
+    """Create a model and an optimizer, with states if it is trained."""
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4))
     optimizer = torch.optim.AdamW(model.parameters())
@@ -29,7 +29,7 @@ def make(*, trained: bool = True) -> tuple[nn.Module, torch.optim.Optimizer]:
 
 
 def deepspeed_engine(stage: int) -> Any:
-    """Make an engine on CPUs and train it a step."""
+    """Create an engine on CPUs and train one step."""
     import deepspeed
 
     config = {
@@ -49,7 +49,7 @@ def deepspeed_engine(stage: int) -> Any:
 
 
 def write_deepspeed(folder: Path, stage: int) -> None:
-    """DeepSpeed's engine: a folder for each tag, and `latest`."""
+    """Write with DeepSpeed's engine: a folder for each tag, and `latest`."""
     engine = deepspeed_engine(stage)
     for step in STEPS:
         engine.save_checkpoint(str(folder), tag=f"global_step{step}")
@@ -73,7 +73,7 @@ def write_lightning_fsdp(folder: Path) -> None:
 
 
 def write_dcp_to(folder: Path) -> None:
-    """Save a model that is sharded over the ranks."""
+    """Save a model sharded over the ranks."""
     import torch.distributed.checkpoint as dcp
     from torch.distributed.fsdp import fully_shard
 
@@ -84,13 +84,13 @@ def write_dcp_to(folder: Path) -> None:
 
 
 def write_dcp(folder: Path) -> None:
-    """Save by torch.distributed.checkpoint."""
+    """Save with torch.distributed.checkpoint."""
     for step in STEPS:
         write_dcp_to(folder / f"step-{step}")
 
 
 def write_accelerate(folder: Path, *, zero: bool) -> None:
-    """Accelerate's save_state."""
+    """Write with Accelerate's save_state."""
     from accelerate import Accelerator, DeepSpeedPlugin, InitProcessGroupKwargs
 
     config = {
@@ -113,7 +113,7 @@ def write_accelerate(folder: Path, *, zero: bool) -> None:
 
 
 def write_trainer(folder: Path, way: str) -> None:
-    """The Trainer of transformers, with a small GPT-2; `sharded` has small safetensors."""
+    """Write with the Trainer of transformers and a tiny GPT-2; `sharded` splits safetensors."""
     from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
     zero = {
@@ -143,7 +143,7 @@ def write_trainer(folder: Path, way: str) -> None:
 
 
 def write_lightning(folder: Path) -> None:
-    """Lightning's Trainer, with `last.ckpt`."""
+    """Write with Lightning's Trainer, including `last.ckpt`."""
     import lightning
     from lightning.pytorch.callbacks import ModelCheckpoint
 
@@ -171,7 +171,7 @@ def write_lightning(folder: Path) -> None:
 
 
 def write_plain(folder: Path) -> None:
-    """Plain torch files, safetensors, and a folder of a program's own."""
+    """Write plain torch files, safetensors, and a custom folder."""
     from safetensors.torch import save_file
 
     model, optimizer = make()
@@ -190,7 +190,7 @@ def write_plain(folder: Path) -> None:
 
 
 def main() -> None:
-    """Write what the first word says below the folder that is the second."""
+    """Write the checkpoints named by the first argument below the folder in the second."""
     way, folder = sys.argv[1], Path(sys.argv[2])
     if way in ("dcp", "lightning-fsdp"):
         dist.init_process_group("gloo")

@@ -34,7 +34,7 @@ class ManyRanks(JobLogs):
     folder: Path
 
     def files(self) -> list[LogFile]:
-        """List them again each time, as by reading the folders."""
+        """List the files."""
         return [LogFile(self.folder / f"rank-{rank}.log", rank=rank) for rank in range(3000)]
 
 
@@ -53,7 +53,7 @@ class TwoRuns(JobLogs):
         ]
 
 
-def test_before_a_new_attempt_its_own_run_alone_is_read(
+def test_new_attempt_makes_only_its_own_run_read(
     tmp_path: Path, clean_environ: dict[str, str]
 ) -> None:
     logs = TwoRuns(load_context(clean_environ, tmp_path))
@@ -72,7 +72,7 @@ def test_before_a_new_attempt_its_own_run_alone_is_read(
 
 
 @pytest.mark.slow
-def test_thousands_of_files_are_compared_at_once(
+def test_thousands_of_files_are_compared_quickly(
     tmp_path: Path, clean_environ: dict[str, str]
 ) -> None:
     context = load_context(clean_environ, tmp_path)
@@ -84,5 +84,5 @@ def test_thousands_of_files_are_compared_at_once(
     events = list(logs.follow(sleep=lambda _: None))
     lines = [event.data for event in events if isinstance(event, Lines)]
     assert lines == [b"last\n"] and isinstance(events[-1], JobStatus)
-    # Each compared with each: six seconds and more.
+    # A pairwise comparison takes more than six seconds.
     assert time.process_time() - begun < 3

@@ -1,4 +1,4 @@
-"""The last step and loss of a log's end are those of its whole curve."""
+"""Step and loss at the end of a log are those of its whole curve."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hpcrun.runs.status import Progress
 from tests.source import ROOT
 
 LOGS = ROOT / "tests" / "curves" / "logs"
-# The Trainer prints its losses without steps, and draws its bar every tenth of a second.
+# The Trainer prints losses without steps, and redraws its bar every tenth of a second.
 BARS = ["hf4_bar", "hf4_resumed", "hf5_bar", "hf5_every_step", "hf5_resumed", "trl_grpo", "trl_sft"]
 
 
@@ -34,8 +34,8 @@ def test_status_and_parse_agree_on_the_last_step(tmp_path: Path, name: str) -> N
     assert first >= last.steps[0], "a bar that is drawn later than its step"
 
 
-def test_what_the_last_attempts_do_not_show_an_earlier_one_does(tmp_path: Path) -> None:
-    """The last one may have had nothing left to do, and is not the one before the fourth."""
+def test_step_is_taken_from_an_earlier_attempt_if_later_ones_have_none(tmp_path: Path) -> None:
+    """The last attempt may have had nothing left to do."""
     run = RunFolder(tmp_path)
     for attempt in range(6):
         (run.path / "attempts" / str(attempt)).mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""What the words behind `hpcrun parse` name."""
+"""Log sources named by the arguments of `hpcrun parse`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def project(tmp_path: Path, clean_environ: dict[str, str]) -> Context:
 
 
 def named(context: Context, *names: str) -> list[tuple[str, list[str]]]:
-    """What becomes one curve, by the names of its files; every named file is there."""
+    """Return the file names of each curve; every named file exists."""
     for name in names:
         (context.cwd / name).parent.mkdir(exist_ok=True)
         (context.cwd / name).touch()
@@ -29,7 +29,7 @@ def named(context: Context, *names: str) -> list[tuple[str, list[str]]]:
     ]
 
 
-def test_each_file_is_a_curve(project: Context) -> None:
+def test_each_file_is_a_separate_curve(project: Context) -> None:
     assert named(project, "b.log", "a.log") == [("b.log", ["b.log"]), ("a.log", ["a.log"])]
 
 
@@ -66,20 +66,20 @@ def test_output_and_errors_of_a_job_are_one_log(project: Context, out: str, err:
         ("run.o123", "run.e124"),
     ],
 )
-def test_other_files_are_not(project: Context, first: str, second: str) -> None:
+def test_unrelated_files_are_separate_logs(project: Context, first: str, second: str) -> None:
     assert [files for _, files in named(project, first, second)] == [[first], [second]]
 
 
-def test_a_log_named_twice_is_drawn_twice(project: Context) -> None:
+def test_log_named_twice_is_drawn_twice(project: Context) -> None:
     assert len(named(project, "7.out", "7.out")) == 2
     assert len(named(project, "7.out", "7.err", "7.out", "7.err")) == 2
 
 
-def test_a_pipe(project: Context) -> None:
+def test_dash_names_standard_input(project: Context) -> None:
     assert find_sources(project, ["-"]) == [Source("standard input", (STDIN,))]
 
 
-def test_what_is_not_there(project: Context) -> None:
+def test_missing_sources_are_reported(project: Context) -> None:
     (project.cwd / "folder").mkdir()
     for words, message in (
         ([], "no runs yet in "),

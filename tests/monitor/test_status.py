@@ -1,4 +1,4 @@
-"""The states of runs, by one answer of Slurm's."""
+"""States of runs from one query of Slurm."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hpcrun.slurm.jobs import SlurmJob
 TASKS = 6000
 
 
-def test_a_sweep_of_thousands_is_judged_in_one_pass(
+def test_states_of_a_large_sweep_are_decided_in_one_pass(
     tmp_path: Path, clean_environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sweep = SweepFolder(tmp_path / "20261121-000001-a-7k3p.array")

@@ -1,4 +1,4 @@
-"""Waiting for many runs: how often Slurm is asked, what ends it, and what does not."""
+"""Waiting for many runs: query frequency, and the events that end the wait."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class World:
         # Of jobs that hpcrun did not submit: states by id, or what is wrong with Slurm.
         self.others: dict[str, str] | OutOfReach = {}
         self.with_ended: list[bool] = []
-        # How long Slurm takes to answer; none has more than the caller's limit.
+        # Response time of Slurm; no query exceeds the caller's limit.
         self.slow = 0.0
 
     def monotonic(self) -> float:
@@ -65,7 +65,7 @@ class World:
         return [self.status(run, "UNKNOWN" if is_silent else self.states[run]) for run in runs]
 
     def is_silent(self, context: Context) -> bool:
-        """Let the time of an answer pass; return whether the caller did not wait for it."""
+        """Advance the time of a reply; return True if the caller did not wait for it."""
         limit = self.now + self.slow if context.deadline is None else context.deadline
         self.now = min(self.now + self.slow, max(limit, self.now))
         return self.slow > 0 and self.now >= limit
@@ -95,7 +95,7 @@ class World:
     def wait(
         self, context: Context, *, timeout: float | None = None, others: Sequence[str] = ()
     ) -> Iterator[JobStatus]:
-        """Wait for the runs and for other jobs; give what is reported when it is."""
+        """Wait for the runs and other jobs; yield each report with its time."""
         end = None if timeout is None else self.now + timeout
         watched = Monitor(context, [WatchedRuns(self.runs), WatchedSlurmJobs(others)], deadline=end)
         yield from poll_all([watched], deadline=end, sleep=self.sleep)
@@ -114,7 +114,7 @@ class World:
         self.states[run] = "RUNNING"
 
     def end(self, run: RunFolder, code: int = 0) -> None:
-        """The job's own record of its end."""
+        """Write the job's end record."""
         record = {"attempt": 0, "job_id": "7", "exit_code": code, "signal": None}
         record |= {"stopped_by": None, "first_failure": None, "begun_at": 1.0, "ended_at": 2.0}
         (run.attempts / "0" / "end.json").write_text(json.dumps(record))
@@ -138,7 +138,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Wor
 
 
 @pytest.mark.slow
-def test_half_an_hour_of_nothing_costs_two_questions_a_minute(
+def test_idle_wait_queries_slurm_twice_a_minute(
     make: Callable[[int], World], context: Context
 ) -> None:
     world = make(5)
@@ -149,7 +149,7 @@ def test_half_an_hour_of_nothing_costs_two_questions_a_minute(
     assert 1800 <= world.now <= 1801
 
 
-def test_an_end_is_seen_at_once_and_asked_about_no_more(
+def test_end_is_detected_at_once_and_not_queried_again(
     make: Callable[[int], World], context: Context
 ) -> None:
     world = make(2)
@@ -178,7 +178,7 @@ def test_an_end_is_seen_at_once_and_asked_about_no_more(
     assert all(runs == [second] for when, runs in world.asked if when > 510)
 
 
-def test_silence_is_no_end(make: Callable[[int], World], context: Context) -> None:
+def test_missing_data_is_no_end(make: Callable[[int], World], context: Context) -> None:
     world = make(1)
     (run,) = world.runs
     world.begin(run)
@@ -187,7 +187,7 @@ def test_silence_is_no_end(make: Callable[[int], World], context: Context) -> No
     world.at(3050, lambda: world.states.update({run: "COMPLETED"}))
     shown = [(s.verdict.state, world.now) for s in world.wait(context)]
     assert [state for state, _ in shown] == ["RUNNING", "UNKNOWN", "RUNNING", "COMPLETED"]
-    # Slurm learns bit by bit what it has missed: it is asked again soon after it is back.
+    # A recovering Slurm catches up gradually, so it is queried again soon.
     back = shown[2][1]
     assert len([when for when, _ in world.asked if back <= when < back + 20]) >= 4
 
@@ -206,7 +206,7 @@ def test_the_end_record_may_come_late_or_never(
     assert world.now <= MAX_FILE_DELAY_S + 1  # all are waited for together
 
 
-def test_no_time_to_wait_is_one_look(make: Callable[[int], World], context: Context) -> None:
+def test_zero_timeout_queries_once(make: Callable[[int], World], context: Context) -> None:
     world = make(1)
     shown = list(world.wait(context, timeout=0))
     assert [status.verdict.state for status in shown] == ["PENDING"] and len(world.asked) == 1
@@ -219,9 +219,7 @@ def test_no_time_to_wait_is_one_look(make: Callable[[int], World], context: Cont
 
 
 @pytest.mark.slow
-def test_short_runs_that_end_all_the_time_cost_few_questions(
-    make: Callable[[int], World], context: Context
-) -> None:
+def test_many_short_runs_cost_few_queries(make: Callable[[int], World], context: Context) -> None:
     world = make(400)
 
     def over(run: RunFolder) -> None:
@@ -237,14 +235,14 @@ def test_short_runs_that_end_all_the_time_cost_few_questions(
     assert len(world.asked) <= MAX_QUERY_BURST + 4 * 440 / 60 + 2
 
 
-def test_a_slurm_that_hangs_keeps_nobody_longer_than_asked_for(
+def test_hanging_slurm_does_not_exceed_the_timeout(
     make: Callable[[int], World], context: Context
 ) -> None:
     world = make(1)
     world.slow = 60.0
     shown = list(world.wait(context, timeout=20, others=["9"]))
     assert [status.verdict.state for status in shown] == ["UNKNOWN"] * 2 and world.now <= 20
-    # Whoever does not want to wait gets an answer all the same, where there is one in a moment.
+    # A caller with zero timeout still gets a reply if one arrives quickly.
     begun = world.now
     assert [s.verdict.state for s in world.wait(context, timeout=0)] == ["UNKNOWN"]
     assert world.now == begun + MIN_QUERY_TIMEOUT_S
@@ -252,7 +250,7 @@ def test_a_slurm_that_hangs_keeps_nobody_longer_than_asked_for(
     assert [s.verdict.state for s in world.wait(context, timeout=0)] == ["PENDING"]
 
 
-def test_a_question_that_is_cut_off_at_the_end_says_nothing(
+def test_query_cut_off_by_the_timeout_is_ignored(
     make: Callable[[int], World], context: Context
 ) -> None:
     world = make(1)
@@ -270,9 +268,7 @@ def test_a_question_that_is_cut_off_at_the_end_says_nothing(
 # ---- jobs that hpcrun did not submit
 
 
-def test_tasks_are_reported_one_by_one_and_those_that_begin_no_longer_wait(
-    make: Callable[[int], World], context: Context
-) -> None:
+def test_tasks_are_reported_individually(make: Callable[[int], World], context: Context) -> None:
     world = make(0)
     world.others = {"9_[1-2]": "PENDING", "9_0": "RUNNING"}
     world.at(50, lambda: setattr(world, "others", {"9_0": "FAILED", "9_1": "RUNNING"}))
@@ -288,7 +284,7 @@ def test_tasks_are_reported_one_by_one_and_those_that_begin_no_longer_wait(
     ]
 
 
-def test_what_slurm_forgets_is_lost_and_what_it_never_knew_is_an_error(
+def test_forgotten_job_is_lost_and_unknown_job_is_an_error(
     make: Callable[[int], World], context: Context
 ) -> None:
     world = make(0)
@@ -301,7 +297,7 @@ def test_what_slurm_forgets_is_lost_and_what_it_never_knew_is_an_error(
         list(world.wait(context, others=["8"]))
 
 
-def test_silence_at_first_hides_no_task_and_no_wrong_word(
+def test_initial_query_failure_hides_no_task_and_no_unknown_job(
     make: Callable[[int], World], context: Context
 ) -> None:
     world = make(0)
@@ -313,7 +309,7 @@ def test_silence_at_first_hides_no_task_and_no_wrong_word(
         (each.job_id, each.state) for each in poll_all([watched], deadline=99, sleep=world.sleep)
     ]
     assert shown == [("9", "UNKNOWN"), ("9_0", "RUNNING"), ("9_1", "FAILED"), ("9_0", "COMPLETED")]
-    # Tasks that ended before are asked for with the first answer, however late that comes.
+    # Tasks that ended earlier are queried with the first reply, however late it arrives.
     assert world.with_ended[:2] == [True, True]
     world.others = OutOfReach("squeue: no")
     world.at(world.now + 10, lambda: setattr(world, "others", {}))

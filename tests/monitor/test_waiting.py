@@ -1,4 +1,4 @@
-"""Why jobs wait."""
+"""Reasons why jobs wait."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hpcrun.runs.verdict import Verdict
 from hpcrun.slurm.jobs import SlurmJob
 
 
-def test_a_sweep_of_thousands_is_explained_at_once(
+def test_pending_reasons_of_a_large_sweep_are_explained_quickly(
     tmp_path: Path, clean_environ: dict[str, str]
 ) -> None:
     waits = Verdict(state="PENDING", reason="Resources", source="squeue")

@@ -1,4 +1,4 @@
-"""PyTorch's flight recorder: who is last, in which collective; and a dump can do no harm."""
+"""PyTorch's flight recorder: the missing rank and its collective; dumps are parsed safely."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hpcrun.runs.flight import add_flight_dumps, find_missing_ranks, group_colle
 
 
 def dump(*calls: tuple[str, int, str], group: str = "0", ranks: str = "[0, 1, 2, 3]") -> Any:
-    """Make what torch 2.13 writes, as far as it is read."""
+    """Return the parts of a torch 2.13 dump that are read."""
     entries = [
         {
             "frames": [{"name": "all_reduce", "filename": "distributed_c10d.py", "line": 3245}],
@@ -43,7 +43,7 @@ def judged(dumps: dict[int, Any]) -> tuple[list[int], Collective, str] | None:
     return find_missing_ranks(group_collectives(dumps), dumps.keys())
 
 
-def test_a_rank_that_never_entered() -> None:
+def test_rank_that_never_entered_a_collective_is_named() -> None:
     dumps = {rank: dump(*DONE, WAITS) for rank in (0, 1, 3)} | {2: dump(*DONE)}
     assert judged(dumps) == (
         [2],
@@ -52,26 +52,26 @@ def test_a_rank_that_never_entered() -> None:
     )
 
 
-def test_the_first_that_waits_counts_and_not_what_was_enqueued_behind_it() -> None:
+def test_first_waiting_collective_is_reported() -> None:
     ahead = dump(*DONE, WAITS, ("broadcast", 4712, "scheduled"), ("broadcast", 4713, "scheduled"))
     dumps = {0: ahead, 1: ahead, 2: dump(*DONE, WAITS), 3: dump(*DONE)}
     found = judged(dumps)
     assert found is not None and (found[0], found[1].seq) == ([3], 4711)
 
 
-def test_a_rank_that_has_entered_nothing_of_its_group() -> None:
+def test_rank_without_any_collective_is_named() -> None:
     found = judged({0: dump(WAITS), 1: dump(WAITS), 2: dump(WAITS), 3: dump()})
     assert found is not None and found[0] == [3]
 
 
-def test_a_rank_in_another_collective() -> None:
+def test_rank_in_a_different_collective_is_named() -> None:
     other = dump(*DONE, ("broadcast", 4711, "started"))
     found = judged({0: dump(*DONE, WAITS), 1: other, 2: dump(*DONE, WAITS), 3: dump(*DONE, WAITS)})
     assert found is not None
     assert (found[0], found[2]) == ([1], "in broadcast #4711, where 3 of 4 are in all_reduce")
 
 
-def test_a_rank_that_waits_elsewhere_is_no_cause() -> None:
+def test_rank_waiting_in_another_group_is_no_cause() -> None:
     # Ranks 0 and 1 wait for 2 in group a, which waits for 3 in group b.
     first = dump(("all_reduce", 9, "started"), group="a", ranks="[0, 1, 2]")
     second = dump(("all_gather", 5, "started"), group="b", ranks="[2, 3]")
@@ -81,7 +81,7 @@ def test_a_rank_that_waits_elsewhere_is_no_cause() -> None:
     assert found is not None and (found[0], found[1].name) == ([3], "all_gather")
 
 
-def test_a_rank_without_a_dump() -> None:
+def test_rank_without_a_dump_is_named() -> None:
     found = judged({rank: dump(*DONE, WAITS) for rank in (0, 1, 3)})
     assert found is not None
     assert (found[0], found[2]) == ([2], "without a dump, 3 of 4 wait in all_reduce #4711")
@@ -97,7 +97,7 @@ def test_a_rank_without_a_dump() -> None:
         {0: {"entries": [{"process_group": ("0",), "collective_seq_id": "7"}], "pg_config": 3}},
     ],
 )
-def test_what_names_nobody(dumps: dict[int, Any]) -> None:
+def test_inconclusive_dumps_name_no_rank(dumps: dict[int, Any]) -> None:
     assert judged(dumps) is None
 
 
@@ -121,7 +121,7 @@ class Harm:
         b"P7\n.",
     ],
 )
-def test_a_dump_can_do_no_harm(
+def test_malicious_dump_is_refused_without_execution(
     data: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -130,7 +130,7 @@ def test_a_dump_can_do_no_harm(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_stall_takes_over_what_dumps_since_then_show(tmp_path: Path) -> None:
+def test_stall_record_includes_later_dumps(tmp_path: Path) -> None:
     stacks = Suspect(rank=2, node=1, host="node2", why="at load (data.py:7), 3 of 4 in backward")
     stall = Stall(since=1000.0, silent_seconds=600, threshold=600, suspect=stacks)
     assert add_flight_dumps(stall, tmp_path / "gone") == stall
@@ -152,7 +152,7 @@ def test_a_stall_takes_over_what_dumps_since_then_show(tmp_path: Path) -> None:
     assert found.suspect.why == "without a dump, 3 of 4 wait in all_reduce #4711"
 
 
-# Each rank enters two collectives, the first rank a third, and both write what torch remembers.
+# Each rank enters two collectives, the first rank a third, and both write their dumps.
 RECORDED = """
 import os, sys, torch, torch.distributed as dist
 from torch._C._distributed_c10d import _dump_fr_trace
@@ -171,7 +171,7 @@ os._exit(0)
 
 
 @pytest.mark.thorough
-def test_torchs_own_record_names_who_is_missing(tmp_path: Path) -> None:
+def test_real_flight_recorder_dump_names_the_missing_rank(tmp_path: Path) -> None:
     argv = [sys.executable, "-c", RECORDED]
     places = [str(tmp_path / "meeting"), str(tmp_path)]
     env = {**os.environ, "TORCH_FR_BUFFER_SIZE": "2000"}

@@ -1,4 +1,4 @@
-"""Run folders on disk: whole writes, damaged records, and finding a run by what people type."""
+"""Run folders on disk: atomic writes, corrupt records, and lookup by user input."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def submitted(job_id: str | None) -> Submitted:
 
 
 def find_run(runs_dir: Path, word: str | None) -> RunFolder | None:
-    """Find what is no whole sweep."""
+    """Find a single run rather than a sweep."""
     found = find_run_or_sweep(runs_dir, word)
     return None if found is None else require_single_run(found, word)
 
@@ -66,20 +66,20 @@ def find_run(runs_dir: Path, word: str | None) -> RunFolder | None:
         ("a" * 100, "a" * 40),
     ],
 )
-def test_run_ids_are_plain_words(name: str, slug: str) -> None:
+def test_run_ids_contain_only_plain_characters(name: str, slug: str) -> None:
     run_id = make_run_id(name, "20261120-081455", 0.5, 123456)
     assert run_id == f"20261120-081455-{slug}-hhgg"
     assert RUN_ID.fullmatch(run_id)
 
 
-def test_run_ids_sort_by_time_and_differ_by_chance() -> None:
+def test_run_ids_sort_by_time_and_are_unique() -> None:
     stamps = ["20261120-081455", "20261120-081456", "20270101-000000"]
     made = [make_run_id("x", stamp, 0.5, 5) for stamp in stamps]
     assert made == sorted(made)
     assert len({make_run_id("x", stamps[0], 0.5, chance) for chance in range(900)}) == 900
 
 
-def test_runs_of_one_second_are_listed_in_their_order(tmp_path: Path) -> None:
+def test_runs_of_the_same_second_are_listed_in_order(tmp_path: Path) -> None:
     parts = [0.0, 0.002, 0.3, 0.302, 0.9, 0.999999]
     names = ["z", "a", "z", "b", "a", "sweep"]
     made = [
@@ -95,7 +95,7 @@ def test_runs_of_one_second_are_listed_in_their_order(tmp_path: Path) -> None:
 # ---- writing
 
 
-def test_a_file_appears_whole(tmp_path: Path) -> None:
+def test_files_are_written_atomically(tmp_path: Path) -> None:
     path = tmp_path / "it's a file"
     write_file(path, b"one")
     write_file(path, b"two", mode=0o600)
@@ -104,7 +104,7 @@ def test_a_file_appears_whole(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
+def test_failed_write_keeps_the_previous_content(tmp_path: Path) -> None:
     target = tmp_path / "folder"
     target.mkdir()
     (target / "kept").touch()
@@ -114,7 +114,7 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
     assert list(target.iterdir()) == [target / "kept"]
 
 
-def test_a_folder_that_is_not_there_is_reported(tmp_path: Path) -> None:
+def test_write_into_a_missing_folder_is_reported(tmp_path: Path) -> None:
     with pytest.raises(HpcrunError, match="nowhere/x: No such file or directory"):
         write_file(tmp_path / "nowhere" / "x", b"x")
 
@@ -122,7 +122,7 @@ def test_a_folder_that_is_not_there_is_reported(tmp_path: Path) -> None:
 # ---- records
 
 
-def test_records_come_back(tmp_path: Path) -> None:
+def test_records_round_trip(tmp_path: Path) -> None:
     path = tmp_path / "begin.json"
     assert read_record(path, Begin) is None
     write_record(path, BEGIN)
@@ -145,13 +145,13 @@ def test_records_come_back(tmp_path: Path) -> None:
         b'{"attempt": "x"}',
     ],
 )
-def test_a_damaged_record_counts_as_not_there_yet(tmp_path: Path, data: bytes) -> None:
+def test_corrupt_record_counts_as_missing(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "begin.json"
     path.write_bytes(data)
     assert read_record(path, Begin) is None
 
 
-def test_a_record_of_a_newer_hpcrun_can_be_read(tmp_path: Path) -> None:
+def test_record_of_a_newer_version_is_read(tmp_path: Path) -> None:
     path = tmp_path / "begin.json"
     path.write_text(
         '{"attempt":0,"job_id":"7","host":"n","pid":1,"nodes":"n","begun_at":1,"new":2}'
@@ -159,14 +159,14 @@ def test_a_record_of_a_newer_hpcrun_can_be_read(tmp_path: Path) -> None:
     assert read_record(path, Begin) is not None
 
 
-def test_a_record_that_may_not_be_read_is_reported(tmp_path: Path) -> None:
+def test_unreadable_record_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "begin.json"
     path.mkdir()
     with pytest.raises(HpcrunError, match=r"begin\.json: Is a directory"):
         read_record(path, Begin)
 
 
-def test_history(tmp_path: Path) -> None:
+def test_history_contains_attempts_and_submission(tmp_path: Path) -> None:
     run = create_run_folder(tmp_path / "runs" / "r")
     assert read_history(run).last is None and read_history(run).submitted is None
     write_record(run.submitted, submitted("7"))
@@ -202,12 +202,12 @@ def test_history(tmp_path: Path) -> None:
     )
 
 
-def test_a_folder_that_is_no_run_has_no_history(tmp_path: Path) -> None:
+def test_other_folder_has_no_history(tmp_path: Path) -> None:
     assert read_history(RunFolder(tmp_path / "nothing")).attempts == []
     assert read_plan(RunFolder(tmp_path / "nothing")) is None
 
 
-def test_the_plan_comes_back(tmp_path: Path) -> None:
+def test_plan_round_trips(tmp_path: Path) -> None:
     run = create_run_folder(tmp_path / "r")
     made = plan("script: a.py\ndeepspeed: {}\nslurm: {exclusive: true}", words=["\udcff"])
     write_record(run.plan, made)
@@ -217,14 +217,14 @@ def test_the_plan_comes_back(tmp_path: Path) -> None:
 # ---- folders
 
 
-def test_a_run_folder_is_made_once(tmp_path: Path) -> None:
+def test_existing_run_folder_is_refused(tmp_path: Path) -> None:
     run = create_run_folder(tmp_path / "a" / "b" / "r")
     assert run.attempts.is_dir() and run.logs.is_dir()
     with pytest.raises(InputError, match="cannot make the run folder: File exists"):
         create_run_folder(run.path)
 
 
-def test_a_runs_dir_that_cannot_be_is_reported(tmp_path: Path) -> None:
+def test_impossible_runs_dir_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(InputError) as caught:
         create_run_folder(tmp_path / "file" / "r")
@@ -274,12 +274,14 @@ def test_runs_are_listed_newest_first(runs_dir: Path, tmp_path: Path) -> None:
         ("20261120-081455-train-zzzz", None),
     ],
 )
-def test_find_run(runs_dir: Path, word: str | None, run_id: str | None) -> None:
+def test_run_is_found_by_id_prefix_and_job_id(
+    runs_dir: Path, word: str | None, run_id: str | None
+) -> None:
     found = find_run(runs_dir, word)
     assert (found.run_id if found else None) == run_id
 
 
-def test_many_words_cost_one_look_at_each_run(runs_dir: Path) -> None:
+def test_lookup_of_many_names_reads_each_run_once(runs_dir: Path) -> None:
     lookup = RunIndex(runs_dir)
     words = ["12", "7", "20261119", "12", "8"]
     before = [find_run_or_sweep(runs_dir, word, lookup) for word in words]
@@ -291,7 +293,7 @@ def test_many_words_cost_one_look_at_each_run(runs_dir: Path) -> None:
     ]
 
 
-def test_a_word_that_fits_several_runs_is_refused(runs_dir: Path) -> None:
+def test_ambiguous_run_name_is_refused(runs_dir: Path) -> None:
     with pytest.raises(InputError) as caught:
         find_run(runs_dir, "20261120")
     assert caught.value.message == (
@@ -301,13 +303,13 @@ def test_a_word_that_fits_several_runs_is_refused(runs_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("word", ["", "  ", "\t"])
-def test_an_empty_word_is_no_runs_beginning(tmp_path: Path, word: str) -> None:
+def test_empty_run_name_is_refused(tmp_path: Path, word: str) -> None:
     create_run_folder(tmp_path / "20261120-081455-train-7k3q")
     with pytest.raises(InputError, match="an empty name: no run has it"):
         find_run_or_sweep(tmp_path, word)
 
 
-def test_no_runs_at_all(tmp_path: Path) -> None:
+def test_lookup_without_runs_finds_nothing(tmp_path: Path) -> None:
     assert find_run(tmp_path / "nothing", None) is None
     assert find_run(tmp_path / "nothing", "7") is None
 
@@ -320,7 +322,7 @@ SWEEP_ID = "20261123-000000-lr-7k3q"
 
 @pytest.fixture
 def swept(runs_dir: Path) -> Path:
-    """Beside the other runs the folder of a sweep and its twelve runs, submitted as job 123."""
+    """The other runs, plus the folder of a sweep with twelve runs, submitted as job 123."""
     sweep = sweep_folder(runs_dir, SWEEP_ID)
     sweep.path.mkdir()
     write_record(sweep.record, Sweep(name="lr", tasks=12, limit=4))
@@ -344,7 +346,7 @@ def test_runs_of_a_sweep_are_listed_in_the_order_of_their_tasks(swept: Path) -> 
     "word",
     [None, "123", SWEEP_ID, f"{SWEEP_ID}.array", "20261123", "lr-7k3q"],
 )
-def test_words_for_a_whole_sweep(swept: Path, word: str | None) -> None:
+def test_sweep_is_found_by_its_names(swept: Path, word: str | None) -> None:
     assert find_run_or_sweep(swept, word) == sweep_folder(swept, SWEEP_ID)
     with pytest.raises(InputError) as caught:
         find_run(swept, word)
@@ -353,7 +355,7 @@ def test_words_for_a_whole_sweep(swept: Path, word: str | None) -> None:
 
 
 @pytest.mark.parametrize("word", ["123_4", task_run_id(SWEEP_ID, 4), f"{SWEEP_ID[:-5]}.4"])
-def test_words_for_one_run_of_a_sweep(swept: Path, word: str) -> None:
+def test_run_of_a_sweep_is_found_by_its_names(swept: Path, word: str) -> None:
     assert (
         find_run(swept, word)
         == find_run_or_sweep(swept, word)
@@ -362,11 +364,11 @@ def test_words_for_one_run_of_a_sweep(swept: Path, word: str) -> None:
 
 
 @pytest.mark.parametrize("word", ["123_12", "124", "123_", "12_3"])
-def test_words_for_no_run_of_a_sweep(swept: Path, word: str) -> None:
+def test_invalid_names_find_no_run_of_a_sweep(swept: Path, word: str) -> None:
     assert find_run_or_sweep(swept, word) is None
 
 
-def test_the_one_record_of_sbatchs_answer_is_every_runs(swept: Path) -> None:
+def test_submission_record_of_a_sweep_applies_to_every_run(swept: Path) -> None:
     sweep = sweep_folder(swept, SWEEP_ID)
     history = read_history(sweep.run(7))
     assert history.submitted is not None and history.submitted.job_id == "123_7"
@@ -376,7 +378,7 @@ def test_the_one_record_of_sbatchs_answer_is_every_runs(swept: Path) -> None:
     assert find_run_or_sweep(swept, "123_7") is None
 
 
-def test_a_run_whose_name_looks_like_a_tasks_is_a_run_of_its_own(runs_dir: Path) -> None:
+def test_run_named_like_a_task_is_a_separate_run(runs_dir: Path) -> None:
     run = create_run_folder(runs_dir / "20261124-000000-v1.2-7k3q")
     write_record(run.submitted, submitted("99"))
     history = read_history(run)
@@ -384,7 +386,7 @@ def test_a_run_whose_name_looks_like_a_tasks_is_a_run_of_its_own(runs_dir: Path)
     assert find_run_or_sweep(runs_dir, None) == find_run_or_sweep(runs_dir, "99") == run
 
 
-def test_a_sweep_without_its_record_says_so(swept: Path) -> None:
+def test_sweep_without_its_record_is_reported(swept: Path) -> None:
     sweep_folder(swept, SWEEP_ID).record.unlink()
     with pytest.raises(InputError, match="no record of a sweep"):
         runs_of(sweep_folder(swept, SWEEP_ID))

@@ -1,4 +1,4 @@
-"""The copy of the code: all that is code, nothing that is not, and nothing left when refused."""
+"""The copy of the code: complete, without other files, and without traces if refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hpcrun.runs.snapshot import take_snapshot
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A project with names that are hard to list."""
+    """A project with difficult file names."""
     folder = tmp_path / "my project"
     for name in ("train.py", "pkg/__init__.py", "two words.txt", "new\nline.py", "\udcff.bin"):
         path = folder / name
@@ -57,7 +57,9 @@ def git(project: Path, *words: str) -> None:
     )
 
 
-def test_without_git_all_but_caches_and_environments(project: Path, tmp_path: Path) -> None:
+def test_snapshot_without_git_excludes_caches_and_environments(
+    project: Path, tmp_path: Path
+) -> None:
     for name in ("__pycache__/a.pyc", ".venv/x", "env/pyvenv.cfg", "env/bin/python", ".git/config"):
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         (project / name).touch()
@@ -67,7 +69,7 @@ def test_without_git_all_but_caches_and_environments(project: Path, tmp_path: Pa
     assert os.access(code / "run.sh", os.X_OK)
 
 
-def test_in_a_checkout_what_git_does_not_ignore(project: Path, tmp_path: Path) -> None:
+def test_snapshot_of_a_checkout_excludes_ignored_files(project: Path, tmp_path: Path) -> None:
     (project / ".gitignore").write_text("data/\n*.log\n")
     (project / "data").mkdir()
     (project / "data" / "big").touch()
@@ -84,7 +86,7 @@ def test_in_a_checkout_what_git_does_not_ignore(project: Path, tmp_path: Path) -
     assert (code / "train.py").read_text() == "changed since"
 
 
-def test_a_checkout_that_git_does_not_read_is_not_copied_with_all_that_it_ignores(
+def test_checkout_unreadable_for_git_is_refused(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     git(project, "init", "-q")
@@ -100,7 +102,7 @@ def test_a_checkout_that_git_does_not_read_is_not_copied_with_all_that_it_ignore
         take(project, tmp_path)
 
 
-def test_where_git_cannot_be_started_it_is_named(
+def test_git_that_cannot_be_started_is_reported(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*args: object, **options: object) -> NoReturn:
@@ -111,20 +113,22 @@ def test_where_git_cannot_be_started_it_is_named(
         take(project, tmp_path)
 
 
-def test_a_folder_of_a_checkout_is_copied_alone(project: Path, tmp_path: Path) -> None:
+def test_only_the_project_folder_of_a_checkout_is_copied(project: Path, tmp_path: Path) -> None:
     git(project.parent, "init", "-q")
     (project.parent / "outside.py").touch()
     assert copied(take(project, tmp_path)) == PLAIN
 
 
-def test_a_tracked_file_is_code_even_where_a_rule_ignores_it(project: Path, tmp_path: Path) -> None:
+def test_tracked_file_is_copied_despite_an_ignore_rule(project: Path, tmp_path: Path) -> None:
     (project / ".gitignore").write_text("*.txt\n")
     git(project, "init", "-q")
     git(project, "add", "-f", "two words.txt")
     assert "two words.txt" in copied(take(project, tmp_path))
 
 
-def test_links(project: Path, tmp_path: Path) -> None:
+def test_links_inside_and_outside_the_project_are_copied_correctly(
+    project: Path, tmp_path: Path
+) -> None:
     outside = tmp_path / "data"
     outside.mkdir()
     (outside / "tokens").write_text("tokens")
@@ -136,7 +140,7 @@ def test_links(project: Path, tmp_path: Path) -> None:
     (project / "dangling").symlink_to("nowhere")
     (project / "circle").symlink_to("circle")
     code = take(project, tmp_path)
-    # A link inside stays one, so that an edit of the project does not reach the run.
+    # An internal link is kept as a link into the copy, so later edits do not affect the run.
     assert (code / "inside").readlink() == Path("train.py")
     assert (code / "pkg" / "up").resolve() == code / "train.py"
     assert (code / "data" / "tokens").read_text() == "tokens"
@@ -146,7 +150,7 @@ def test_links(project: Path, tmp_path: Path) -> None:
     assert (code / "absolute").read_text() == "train.py"
 
 
-def test_a_big_file_is_linked_to(
+def test_large_file_is_linked(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(snapshot, "LINK_ABOVE", 100)
@@ -158,7 +162,7 @@ def test_a_big_file_is_linked_to(
 
 
 @pytest.mark.parametrize("limit", ["MAX_FILES", "MAX_BYTES"])
-def test_a_project_too_large_is_refused(
+def test_too_large_project_is_refused(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     monkeypatch.setattr(snapshot, limit, 3)
@@ -169,7 +173,7 @@ def test_a_project_too_large_is_refused(
 
 
 @pytest.mark.parametrize("checkout", [False, True])
-def test_the_runs_are_no_code(project: Path, tmp_path: Path, checkout: bool) -> None:
+def test_runs_folder_is_not_copied(project: Path, tmp_path: Path, checkout: bool) -> None:
     if checkout:
         git(project, "init", "-q")
     code = project / "runs" / "r" / "code"
@@ -180,7 +184,7 @@ def test_the_runs_are_no_code(project: Path, tmp_path: Path, checkout: bool) -> 
 
 
 @pytest.mark.parametrize("checkout", [False, True])
-def test_the_schemas_for_editors_are_no_code(project: Path, tmp_path: Path, checkout: bool) -> None:
+def test_editor_schemas_are_not_copied(project: Path, tmp_path: Path, checkout: bool) -> None:
     if checkout:
         git(project, "init", "-q")
     (project / ".hpcrun").mkdir()
@@ -188,19 +192,19 @@ def test_the_schemas_for_editors_are_no_code(project: Path, tmp_path: Path, chec
     assert copied(take(project, tmp_path)) == PLAIN
 
 
-def test_what_is_neither_file_nor_folder_is_left_out(project: Path, tmp_path: Path) -> None:
+def test_special_files_are_not_copied(project: Path, tmp_path: Path) -> None:
     os.mkfifo(project / "pipe")
     assert copied(take(project, tmp_path)) == PLAIN
 
 
 @pytest.fixture(autouse=True)
 def no_checkout_above(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Git looks upwards, and stops here."""
+    """Stop git's upward search for a checkout here."""
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     yield
 
 
-def test_runs_above_the_project_or_in_its_place(project: Path, tmp_path: Path) -> None:
+def test_project_inside_the_runs_folder_is_copied_or_refused(project: Path, tmp_path: Path) -> None:
     assert copied(take(project, tmp_path, leave_out=tmp_path)) == PLAIN
     with pytest.raises(InputError, match="the code's own folder is that of the runs"):
         take(project, tmp_path, leave_out=project)

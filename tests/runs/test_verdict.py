@@ -1,4 +1,4 @@
-"""Evidence to verdict, as a table: every branch, and what is never claimed."""
+"""From evidence to verdict: every branch, and claims that are never made."""
 
 from __future__ import annotations
 
@@ -71,9 +71,7 @@ INTERRUPTED = Attempt(index=0, begin=begin(), end=end(143, "INT"))
         (None, "RUNNING", ""),
     ],
 )
-def test_a_job_that_is_about_to_end_is_not_just_running(
-    ending: str | None, state: str, reason: str
-) -> None:
+def test_ending_job_has_a_reason(ending: str | None, state: str, reason: str) -> None:
     attempt = Attempt(index=0, begin=begin(), ending=ending)
     assert verdict(attempt, queue=queue(state)).reason == reason
 
@@ -116,28 +114,28 @@ LOCAL: dict[str, Any] = {"job_id": None}
 @pytest.mark.parametrize(
     ("attempts", "evidence", "expected"),
     [
-        # The queue goes first, whatever the rest says.
+        # The queue takes precedence over all other evidence.
         ([], {"queue": queue("PENDING")}, ("PENDING", False, "squeue", None)),
         ([BEGUN], {"queue": queue("RUNNING")}, ("RUNNING", False, "squeue", None)),
         ([DONE], {"queue": queue("COMPLETING")}, ("COMPLETING", False, "squeue", None)),
         ([DONE], {"queue": queue("COMPLETED")}, ("COMPLETED", True, "squeue", 0)),
         ([FAILED], {"queue": queue("FAILED")}, ("FAILED", True, "squeue", 3)),
         ([BEGUN], {"queue": queue("NODE_FAIL")}, ("NODE_FAIL", True, "squeue", None)),
-        # A requeued job's earlier end is not its end.
+        # The earlier end of a requeued job is not final.
         ([FAILED], {"queue": queue("PENDING")}, ("PENDING", False, "squeue", None)),
         (
             [BEGUN],
             {"queue": queue("RUNNING"), "account": account("FAILED")},
             ("RUNNING", False, "squeue", None),
         ),
-        # A word that hpcrun does not know is no end.
+        # An unknown state is not an end.
         ([], {"queue": queue(UNKNOWN)}, (UNKNOWN, False, "squeue", None)),
         (
             [],
             {"queue": queue(UNKNOWN), "account": account("TIMEOUT")},
             ("TIMEOUT", True, "sacct", None),
         ),
-        # What ended between two attempts has no exit code; what Slurm did not requeue has.
+        # An end between two attempts has no exit code; one that Slurm did not requeue has one.
         ([BETWEEN], {"queue": queue("CANCELLED")}, ("CANCELLED", True, "squeue", None)),
         ([BETWEEN], {"account": account("CANCELLED")}, ("CANCELLED", True, "sacct", None)),
         (
@@ -146,23 +144,23 @@ LOCAL: dict[str, Any] = {"job_id": None}
             ("FAILED", True, "squeue", None),
         ),
         ([BETWEEN], {"queue": queue("FAILED")}, ("TIMEOUT", True, "squeue", 143)),
-        # Then the accounting.
+        # Next, the accounting.
         ([DONE], {"account": account("COMPLETED")}, ("COMPLETED", True, "sacct", 0)),
         ([STOPPED], {"account": account("TIMEOUT")}, ("TIMEOUT", True, "sacct", 143)),
         ([BEGUN], {"account": account("OUT_OF_MEMORY")}, ("OUT_OF_MEMORY", True, "sacct", None)),
         ([BEGUN], {"account": account("CANCELLED"), **SILENT}, ("CANCELLED", True, "sacct", None)),
-        # The accounting is late: the record has the end.
+        # The accounting lags behind, so the end record decides.
         ([DONE], {"account": account("RUNNING")}, ("COMPLETED", True, "record", 0)),
         ([FAILED], {"account": account("RUNNING")}, ("FAILED", True, "record", 3)),
-        # Another cluster of the federation runs it: its own record has the end.
+        # Another cluster of the federation runs it, so its end record decides.
         ([BEGUN], {"queue": queue("REVOKED")}, ("REVOKED", False, "squeue", None)),
         ([DONE], {"account": account("REVOKED")}, ("COMPLETED", True, "record", 0)),
-        # Then the record alone.
+        # Finally, the record alone.
         ([DONE], {}, ("COMPLETED", True, "record", 0)),
         ([FAILED], {}, ("FAILED", True, "record", 3)),
         ([STOPPED], {}, ("CANCELLED", True, "record", 143)),
         ([STOPPED], {"cancelled": True}, ("CANCELLED", True, "record", 143)),
-        # Told to stop when its time was up: nobody else does so then.
+        # Terminated at its time limit, which only Slurm does.
         ([STOPPED], {"limit": NOW - LONG_AGO}, ("TIMEOUT", True, "record", 143)),
         ([STOPPED], {"limit": NOW - LONG_AGO + 60}, ("CANCELLED", True, "record", 143)),
         (
@@ -179,14 +177,14 @@ LOCAL: dict[str, Any] = {"job_id": None}
         ([OPENED], {}, (LOST, True, "record", None)),
         ([BEGUN], {}, (LOST, True, "record", None)),
         ([FAILED, BEGUN], {}, (LOST, True, "record", None)),
-        # squeue may not show a job that sbatch took a moment ago.
+        # squeue may not show a job that sbatch accepted a moment ago.
         ([], {"ago": SUBMISSION_GRACE_S - 1}, (UNKNOWN, False, "record", None)),
         ([], {"ago": SUBMISSION_GRACE_S + 1}, (LOST, True, "record", None)),
         # sbatch's reply was lost and no job has the folder.
         ([], {"submitted": False}, ("NOT_SUBMITTED", True, "record", None)),
         ([], {"submitted": False, "ago": 60.0}, (UNKNOWN, False, "record", None)),
         ([BEGUN], {"submitted": False}, (LOST, True, "record", None)),
-        # A sign of life outweighs what Slurm does not show; so does sacct, for a while.
+        # A recent heartbeat outweighs a missing queue entry; so does sacct, for a while.
         ([LIVELY], {}, (UNKNOWN, False, "record", None)),
         ([LIVELY], {"submitted": False}, (UNKNOWN, False, "record", None)),
         ([LIVELY], {"cancelled": True}, (UNKNOWN, False, "record", None)),
@@ -194,13 +192,13 @@ LOCAL: dict[str, Any] = {"job_id": None}
         ([], {"account": account("PENDING"), "ago": 60.0}, (UNKNOWN, False, "sacct", None)),
         ([BEGUN], {"account": account("RUNNING")}, (LOST, True, "record", None)),
         ([], {"submitted": False, "queue": queue("RUNNING")}, ("RUNNING", False, "squeue", None)),
-        # No answer: nothing is known, and nothing has ended.
+        # Without a reply nothing is known, and nothing has ended.
         ([], SILENT, (UNKNOWN, False, "record", None)),
         ([BEGUN], SILENT, (UNKNOWN, False, "record", None)),
         ([FAILED], SILENT, (UNKNOWN, False, "record", None)),
         ([], {"submitted": False, **SILENT}, (UNKNOWN, False, "record", None)),
         ([FAILED], {"account": account("RUNNING"), **SILENT}, (UNKNOWN, False, "record", None)),
-        # A run of this machine needs no Slurm.
+        # A local run needs no Slurm.
         ([DONE], LOCAL, ("COMPLETED", True, "record", 0)),
         ([FAILED], {**LOCAL, **SILENT}, ("FAILED", True, "record", 3)),
         ([STOPPED], LOCAL, ("CANCELLED", True, "record", 143)),
@@ -218,7 +216,7 @@ LOCAL: dict[str, Any] = {"job_id": None}
         ),
     ],
 )
-def test_decide(
+def test_state_is_decided_from_all_evidence(
     attempts: list[Attempt],
     evidence: dict[str, Any],
     expected: tuple[str, bool, str, int | None],
@@ -227,12 +225,12 @@ def test_decide(
 
 
 @pytest.mark.parametrize("state", sorted(WAITING | ACTIVE | FINAL))
-def test_slurms_live_word_is_the_state(state: str) -> None:
+def test_state_in_the_queue_takes_precedence(state: str) -> None:
     made = verdict(BEGUN, queue=queue(state))
     assert (made.state, made.final, made.ok) == (state, state in FINAL, state == "COMPLETED")
 
 
-def test_the_reason_is_slurms() -> None:
+def test_reason_is_taken_from_slurm() -> None:
     assert verdict(queue=queue("PENDING", "Priority")).reason == "Priority"
     assert verdict(queue=queue("RUNNING", "None")).reason == ""
 
@@ -253,7 +251,9 @@ def test_the_reason_is_slurms() -> None:
         ([], {**LOCAL, "ago": 999}, "no sign of life for 999 s and no end record"),
     ],
 )
-def test_why(attempts: list[Attempt], evidence: dict[str, Any], text: str) -> None:
+def test_reason_explains_the_end(
+    attempts: list[Attempt], evidence: dict[str, Any], text: str
+) -> None:
     assert verdict(*attempts, **evidence).reason == text
 
 
@@ -284,7 +284,9 @@ def test_why(attempts: list[Attempt], evidence: dict[str, Any], text: str) -> No
         ([STOPPED], {"limit": 60.0}, []),
     ],
 )
-def test_notes(attempts: list[Attempt], evidence: dict[str, Any], notes: list[str]) -> None:
+def test_notes_follow_from_the_evidence(
+    attempts: list[Attempt], evidence: dict[str, Any], notes: list[str]
+) -> None:
     assert verdict(*attempts, **evidence).notes == notes
 
 
@@ -339,20 +341,20 @@ def test_invariants_hold_for_all_evidence(
         ([DONE], {}, "COMPLETED"),
     ],
 )
-def test_a_task_that_its_array_has_no_more(
+def test_task_missing_from_its_array_is_decided(
     attempts: list[Attempt], evidence: dict[str, Any], state: str
 ) -> None:
     assert verdict(*attempts, job_id="7_3", missing_from_array=True, **evidence).state == state
     assert verdict(job_id="7_3", ago=3600).state == LOST
 
 
-def test_a_job_of_another_program_is_not_asked_for_records() -> None:
+def test_foreign_job_needs_no_records() -> None:
     history = History(run_id="7")
     made = decide_state(JobEvidence(history=history, now=NOW, queue=queue("FAILED")))
     assert (made.state, made.notes) == ("FAILED", [])
 
 
-def test_what_a_job_waited_for_is_no_reason_of_its_end() -> None:
+def test_pending_reason_is_no_reason_of_the_end() -> None:
     for state in ("COMPLETED", "CANCELLED"):
         assert verdict(queue=queue(state, "Resources")).reason == ""
     never = verdict(queue=queue("CANCELLED", "DependencyNeverSatisfied"))
@@ -361,7 +363,7 @@ def test_what_a_job_waited_for_is_no_reason_of_its_end() -> None:
     assert verdict(queue=queue("PENDING", "Resources")).reason == "Resources"
 
 
-def test_a_run_that_shares_its_job_has_an_end_of_its_own() -> None:
+def test_run_sharing_a_job_has_a_separate_end() -> None:
     def shared(*attempts: Attempt, state: str = "RUNNING", **more: Any) -> tuple[str, bool]:
         made = verdict(*attempts, runs_per_job=4, queue=queue(state), **more)
         return made.state, made.final
@@ -372,6 +374,6 @@ def test_a_run_that_shares_its_job_has_an_end_of_its_own() -> None:
     assert shared(DONE, state="FAILED") == ("COMPLETED", True), "another one failed"
     assert shared(LIVELY) == ("RUNNING", False) and shared(state="PENDING") == ("PENDING", False)
     assert shared(state="PENDING", cancelled=True) == ("CANCELLED", True)
-    # What ends the job ends all of its runs: Slurm says why.
+    # The end of the job ends all of its runs; Slurm reports the reason.
     assert shared(STOPPED, state="TIMEOUT") == ("TIMEOUT", True)
     assert shared(LIVELY, state="NODE_FAIL") == ("NODE_FAIL", True)

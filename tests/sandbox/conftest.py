@@ -1,4 +1,4 @@
-"""Places for sandboxes in tests: short paths below /tmp, taken down and removed afterwards."""
+"""Folders for sandboxes in tests: short paths below /tmp, removed afterwards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.sandbox.using import taken_down
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A directory that does not exist yet, in a folder of its own that any user can enter."""
+    """A directory that does not exist yet, in a folder that every user can enter."""
     folder = Path(tempfile.mkdtemp(prefix="hps", dir="/tmp"))
     folder.chmod(0o755)
     with taken_down(folder / "s") as made:
@@ -23,6 +23,6 @@ def place() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[lifecycle.SandboxStatus]:
-    """One sandbox of the default shape for all tests of a module that leave it as it is."""
+    """One sandbox of the default shape for all tests of a module that do not change it."""
     with taken_down(Path(tempfile.mkdtemp(prefix="hps", dir="/tmp")) / "s") as made:
         yield lifecycle.up(made)

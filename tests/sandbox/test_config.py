@@ -1,4 +1,4 @@
-"""The sandbox's texts, and what is refused before anything is started."""
+"""Configuration of the sandbox, and refusals before anything is started."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ LAYOUT = SandboxFiles(Path("/tmp/s"))
 
 
 @pytest.mark.parametrize("name", ["config", "directory", "lifecycle", "processes"])
-def test_examples_in_docstrings(name: str) -> None:
+def test_docstring_examples_pass(name: str) -> None:
     module = importlib.import_module(f"hpcrun.sandbox.{name}")
     failed, tried = doctest.testmod(module)
     assert tried and not failed
 
 
-def test_every_node_has_its_own_port_and_the_gpus() -> None:
+def test_every_sandbox_node_has_its_port_and_gpus() -> None:
     text = config.slurm_conf(
         LAYOUT,
         hostname="desk",
@@ -49,7 +49,7 @@ def test_every_node_has_its_own_port_and_the_gpus() -> None:
     assert {"SlurmctldHost=desk(127.0.0.1)", "SlurmctldPort=7000", "FirstJobId=17"} < set(lines)
 
 
-def test_a_sandbox_without_gpus_names_none() -> None:
+def test_sandbox_without_gpus_configures_no_gres() -> None:
     text = config.slurm_conf(
         LAYOUT, hostname="h", user="0", shape=plain_shape(1, 0), ports=[1, 2], first_job=1
     )
@@ -58,7 +58,7 @@ def test_a_sandbox_without_gpus_names_none() -> None:
 
 
 @pytest.mark.parametrize("gpus", [0, 4])
-def test_the_profile_is_a_cluster(gpus: int) -> None:
+def test_sandbox_profile_is_a_valid_cluster_profile(gpus: int) -> None:
     text = config.cluster_profile(LAYOUT, plain_shape(2, gpus))
     profile = msgspec.convert(yaml.safe_load(text), Cluster)
     assert profile.name == "sandbox"
@@ -73,7 +73,7 @@ def test_the_profile_is_a_cluster(gpus: int) -> None:
     assert profile.runs_dir == Cluster().runs_dir
 
 
-def test_nothing_of_the_users_slurm_reaches_the_sandbox() -> None:
+def test_slurm_variables_of_the_user_do_not_reach_the_sandbox() -> None:
     users = {
         "SLURM_CONF": "/etc/slurm/slurm.conf",
         "SLURM_JOB_ID": "7",
@@ -102,7 +102,7 @@ def test_nothing_of_the_users_slurm_reaches_the_sandbox() -> None:
         ("/tmp/" + 70 * "x", "75 bytes"),
     ],
 )
-def test_a_path_that_slurm_cannot_carry_is_refused(name: str, why: str) -> None:
+def test_path_unsupported_by_slurm_is_refused(name: str, why: str) -> None:
     with pytest.raises(InputError, match=why) as refusal:
         sandbox_dir({"HPCRUN_SANDBOX_DIR": name}, 0)
     assert "HPCRUN_SANDBOX_DIR" in refusal.value.fix
@@ -110,13 +110,13 @@ def test_a_path_that_slurm_cannot_carry_is_refused(name: str, why: str) -> None:
         up(Path(name))
 
 
-def test_the_longest_directory_still_has_room_for_the_longest_socket() -> None:
+def test_longest_directory_fits_the_longest_socket_path() -> None:
     longest = "/tmp/" + (directory.MAX_DIRECTORY - 5) * "x"
     assert sandbox_dir({"HPCRUN_SANDBOX_DIR": longest}, 0) == Path(longest)
     assert len(longest + directory.LONGEST_SOCKET) == directory.MAX_SOCKET_PATH
 
 
-def test_a_sandbox_lies_where_nobody_else_can_make_it(place: Path) -> None:
+def test_sandbox_directory_cannot_be_created_by_other_users(place: Path) -> None:
     uid = os.getuid()
     home, runtime, deep = (place.parent / name for name in ("home", "run", "d" * 60))
     for folder in (home, runtime, deep):
@@ -128,30 +128,30 @@ def test_a_sandbox_lies_where_nobody_else_can_make_it(place: Path) -> None:
     if not Path(f"/run/user/{uid}").exists():
         assert open_.parent == home / ".cache" / "hpcrun"
         assert sandbox_dir({"HOME": str(deep)}, uid) == Path(f"/tmp/hpcrun-sandbox-{uid}")
-    # One that is there is found from every shell.
+    # An existing sandbox is found from every shell.
     runtime.chmod(0o700)
     directory.create_folder(open_)
     directory.SandboxFiles(open_).shape.touch()
     assert sandbox_dir(both, uid) == open_
-    # Above it nobody else may write.
+    # No parent folder may be writable by other users.
     home.chmod(0o777)
     with pytest.raises(InputError, match=f"others can write to {home}"):
         directory.create_folder(home / "mine")
     assert not (home / "mine").exists()
 
 
-def test_a_relative_directory_is_made_absolute(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_directory_is_made_absolute(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir("/tmp")
     assert sandbox_dir({"HPCRUN_SANDBOX_DIR": "mine"}, 0) == Path("/tmp/mine")
 
 
 @pytest.mark.parametrize(("nodes", "gpus"), [(0, 4), (65, 4), (2, -1), (2, 17)])
-def test_a_shape_out_of_bounds_is_refused(nodes: int, gpus: int) -> None:
+def test_out_of_range_shape_is_refused(nodes: int, gpus: int) -> None:
     with pytest.raises(InputError, match="a sandbox"):
         plain_shape(nodes, gpus)
 
 
-def test_a_folder_with_other_files_is_never_touched(place: Path) -> None:
+def test_folder_with_other_files_is_refused_unchanged(place: Path) -> None:
     place.mkdir()
     (place / "thesis.tex").write_text("x")
     for action in (up, status, down):
@@ -160,7 +160,7 @@ def test_a_folder_with_other_files_is_never_touched(place: Path) -> None:
     assert (place / "thesis.tex").read_text() == "x"
 
 
-def test_a_link_is_refused(place: Path) -> None:
+def test_symlink_as_sandbox_directory_is_refused(place: Path) -> None:
     place.symlink_to("/tmp")
     for action in (up, status, down):
         with pytest.raises(InputError, match="symbolic link"):
@@ -168,13 +168,13 @@ def test_a_link_is_refused(place: Path) -> None:
     place.unlink()
 
 
-def test_a_file_is_refused(place: Path) -> None:
+def test_file_as_sandbox_directory_is_refused(place: Path) -> None:
     place.write_text("")
     with pytest.raises(InputError, match="not a directory"):
         up(place)
 
 
-def test_a_directory_of_somebody_else_is_refused(place: Path) -> None:
+def test_directory_of_another_user_is_refused(place: Path) -> None:
     require_root()
     place.mkdir()
     os.chown(place, 65534, -1)
@@ -189,7 +189,7 @@ def test_missing_programs_are_named_with_their_packages() -> None:
     assert "slurm-wlm munge" in refusal.value.fix
 
 
-def test_a_user_without_a_name_is_refused() -> None:
+def test_user_without_a_name_is_refused() -> None:
     with pytest.raises(InputError, match="uid 3999999999 has no name"):
         lifecycle.check_user(3999999999)
 
@@ -200,7 +200,7 @@ def test_ports_are_free_and_different() -> None:
     assert min(ports) >= lifecycle.LOWEST_PORT
 
 
-def test_a_mark_on_somebody_elses_process_does_not_count() -> None:
+def test_marked_process_of_another_user_is_ignored() -> None:
     require_root()
     marked = {"HPCRUN_SANDBOX": "/tmp/no-such-sandbox", "PATH": "/usr/bin:/bin"}
     with subprocess.Popen(["sleep", "60"], env=marked) as ours:
@@ -216,7 +216,7 @@ def test_a_mark_on_somebody_elses_process_does_not_count() -> None:
         theirs.kill()
 
 
-def test_a_recycled_pid_is_not_killed() -> None:
+def test_recycled_pid_is_not_killed() -> None:
     with subprocess.Popen(["sleep", "60"]) as other:
         seen = processes.read_process(other.pid, Path("/tmp/s"))
         assert seen is not None

@@ -21,7 +21,7 @@ DEMO = Path(__file__).parents[2] / ".ci" / "demo"
 @pytest.mark.cluster
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-def test_demo(tmp_path: Path, place: Path) -> None:
+def test_demo_runs_to_its_curve(tmp_path: Path, place: Path) -> None:
     require(shutil.which("slurmctld", path="/usr/sbin:/usr/bin"), "slurmctld")
     home = tmp_path / "home"
     (home / "hpcrun").mkdir(parents=True)

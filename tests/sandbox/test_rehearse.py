@@ -1,4 +1,4 @@
-"""Jobs are rehearsed on a real Slurm: good ones, and ones with the usual mistakes."""
+"""Rehearsals on a real Slurm: correct scripts, and scripts with common mistakes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ env: {TOTAL: "300", STEP: "0.3"}
 def rehearse(
     folder: Path, environ: dict[str, str], train: str, *options: str, code: int
 ) -> tuple[list[dict[str, Any]], str]:
-    """Rehearse a job with this script; nothing is left of it."""
+    """Rehearse a job with this script; everything is removed afterwards."""
     path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
     require_command("slurmctld", path)
     (folder / "train.py").write_text(train)
@@ -52,7 +52,7 @@ def rehearse(
 
 
 @pytest.mark.thorough
-def test_a_good_script_comes_back_from_all(tmp_path: Path, clean_environ: dict[str, str]) -> None:
+def test_correct_script_passes_all_faults(tmp_path: Path, clean_environ: dict[str, str]) -> None:
     (undisturbed, *others), said = rehearse(tmp_path, clean_environ, TRAIN, code=0)
     assert undisturbed["ok"] and undisturbed["checkpoint"] == "step-4.pt"
     assert [(trial["fault"], trial["same"]) for trial in others] == [
@@ -84,7 +84,7 @@ MISTAKES = [
         for mistake in MISTAKES
     ],
 )
-def test_a_mistake_is_told(
+def test_script_mistakes_are_reported(
     tmp_path: Path, clean_environ: dict[str, str], old: str, new: str, options: list[str], why: str
 ) -> None:
     assert old in TRAIN
@@ -93,7 +93,7 @@ def test_a_mistake_is_told(
 
 
 @pytest.mark.thorough
-def test_a_script_that_dies_of_term_does_steps_again(
+def test_script_killed_by_sigterm_repeats_steps(
     tmp_path: Path, clean_environ: dict[str, str]
 ) -> None:
     train = TRAIN.replace("signal.signal(signal.SIGTERM, ", "print(")
@@ -103,15 +103,15 @@ def test_a_script_that_dies_of_term_does_steps_again(
 
 
 @pytest.mark.thorough
-def test_no_spare_node_dies(tmp_path: Path, clean_environ: dict[str, str]) -> None:
+def test_rehearsal_never_fails_a_spare_node(tmp_path: Path, clean_environ: dict[str, str]) -> None:
     spare = ["--set", "survive={when: [node_fail], spare_nodes: 1}"]
     (_, trial), said = rehearse(tmp_path, clean_environ, TRAIN, "--fault", "node", *spare, code=0)
     assert trial["same"] and "now, on node[" not in said
 
 
 @pytest.mark.thorough
-def test_a_log_without_steps_is_not_compared(tmp_path: Path, clean_environ: dict[str, str]) -> None:
-    # As the Trainer's are, without its bar.
+def test_log_without_steps_is_not_compared(tmp_path: Path, clean_environ: dict[str, str]) -> None:
+    # Like the Trainer's output without its bar.
     train = TRAIN.replace('json.dumps({"step": step, "loss": 1 / step})', '{"loss": 1 / step}')
     assert train != TRAIN
     (_, trial), _ = rehearse(tmp_path, clean_environ, train, "--fault", "node", code=0)
@@ -123,10 +123,10 @@ def test_a_log_without_steps_is_not_compared(tmp_path: Path, clean_environ: dict
 @pytest.mark.parametrize(
     "site", sorted(file.stem for file in shipped_folder("sites").glob("*.yaml"))
 )
-def test_slurm_takes_the_presets_in_the_shape_of_every_site(
+def test_slurm_accepts_the_presets_in_the_shape_of_every_site(
     place: Path, tmp_path: Path, site: str
 ) -> None:
-    """With several nodes, an array and a container's job too, by the profiles that ship."""
+    """Includes multi-node, array and container jobs, with the shipped profiles."""
     profile = shipped_folder("sites") / f"{site}.yaml"
     env = {**os.environ, "HPCRUN_SANDBOX_DIR": str(place), "HOME": str(tmp_path)}
 

@@ -1,4 +1,4 @@
-"""A real Slurm comes up, runs jobs and goes without a trace."""
+"""A real Slurm starts, runs jobs and stops without leaving traces."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_two_nodes_with_four_gpus_each_are_ready(running: SandboxStatus) -> None
 
 
 def listening(pids: Iterable[int]) -> list[str]:
-    """Addresses on which processes listen, as the kernel writes them."""
+    """Return the addresses on which processes listen, in kernel notation."""
     sockets = set()
     for pid in pids:
         for file in Path(f"/proc/{pid}/fd").iterdir():
@@ -49,8 +49,10 @@ def _net(name: str) -> list[str]:
     return path.read_text().splitlines()[1:] if path.exists() else []
 
 
-def test_it_listens_on_the_loopback_device_alone(running: SandboxStatus, tmp_path: Path) -> None:
-    """As do its jobs' own programs of Slurm: nobody else on the network is to reach it."""
+def test_sandbox_listens_only_on_the_loopback_device(
+    running: SandboxStatus, tmp_path: Path
+) -> None:
+    """Includes the Slurm processes of its jobs, which the network must not reach."""
     script = tmp_path / "job.sh"
     step = f"srun -N2 sh -c 'touch {tmp_path}/on; exec sleep 30'"
     script.write_text(f"#!/bin/bash\n{step} & echo $! >{tmp_path}/srun; wait\n")
@@ -64,32 +66,32 @@ def test_it_listens_on_the_loopback_device_alone(running: SandboxStatus, tmp_pat
     assert {address.partition(":")[0] for address in [*daemons, *ours]} == {"0100007F"}
 
 
-def test_gpus_are_visible_as_real_ones_would_be(running: SandboxStatus) -> None:
+def test_sandbox_gpus_are_visible_like_real_ones(running: SandboxStatus) -> None:
     show = "echo $CUDA_VISIBLE_DEVICES $SLURM_GPUS_ON_NODE"
     message = slurm(running, "srun", "-N2", "--gres=gpu:2", "sh", "-c", show)
     assert message.splitlines() == ["0,1 2", "0,1 2"]
     assert slurm(running, "srun", "--gres=gpu:4", "sh", "-c", show) == "0,1,2,3 4"
 
 
-def test_a_node_takes_more_cpus_and_memory_than_this_machine_has(running: SandboxStatus) -> None:
+def test_sandbox_node_may_exceed_the_cpus_and_memory_of_the_machine(running: SandboxStatus) -> None:
     asked = ["srun", "--cpus-per-task=16", "--mem=2T", "sh", "-c", "echo $SLURM_CPUS_PER_TASK"]
     assert slurm(running, *asked) == "16"
 
 
-def test_sixteen_gpus_on_one_node(place: Path) -> None:
+def test_sixteen_gpus_on_one_node_are_visible(place: Path) -> None:
     now = lifecycle.up(place, shape=plain_shape(1, 16))
     show = "echo $CUDA_VISIBLE_DEVICES"
     message = slurm(now, "srun", "--gres=gpu:16", "sh", "-c", show)
     assert message == ",".join(str(index) for index in range(16))
 
 
-def test_no_gpus_at_all(place: Path) -> None:
+def test_sandbox_without_gpus_runs_jobs(place: Path) -> None:
     now = lifecycle.up(place, shape=plain_shape(1, 0))
     assert slurm(now, "srun", "echo", "ran") == "ran"
 
 
-def test_a_cluster_is_rehearsed(place: Path, tmp_path: Path) -> None:
-    """The sandbox refuses what the cluster would, and takes what it would."""
+def test_sandbox_enforces_the_limits_of_its_profile(place: Path, tmp_path: Path) -> None:
+    """The sandbox accepts and refuses the same requests as the cluster."""
     (tmp_path / "hpcrun.yaml").write_text(
         "name: lab\n"
         "partition: v100\n"
@@ -115,7 +117,7 @@ def test_a_cluster_is_rehearsed(place: Path, tmp_path: Path) -> None:
     for where in ({"HPCRUN_CLUSTER": "sandbox"}, {"SLURM_CONF": str(place / "slurm.conf")}):
         taken = hpcrun(*test, "resources.gpu_type=a100", "--nodes", "2", "--time", "60", more=where)
         assert "partition a100" in taken and "node[1-2], 128 processors" in taken
-        # Slurm itself refuses what hpcrun is asked to let through.
+        # Slurm itself refuses requests that hpcrun was told to let through.
         asked = (*test, "resources.gpu_type=a100", "--no-check")
         for excess in (
             ("--time", "61"),
@@ -141,7 +143,7 @@ def test_up_is_quick_and_a_job_starts_at_once(place: Path) -> None:
     assert took_up < 8 and took_job < 4, (took_up, took_job)
 
 
-def test_up_shows_how_far_it_is(place: Path, tmp_path: Path, clean_environ: dict[str, str]) -> None:
+def test_up_shows_its_progress(place: Path, tmp_path: Path, clean_environ: dict[str, str]) -> None:
     environ = clean_environ | {"HPCRUN_SANDBOX_DIR": str(place)}
     hpcrun = Caller(tmp_path, environ)
     hpcrun.environ["PATH"] = f"/usr/sbin:{os.environ['PATH']}"
@@ -161,7 +163,7 @@ def test_up_again_changes_nothing_and_another_shape_is_refused(running: SandboxS
     assert lifecycle.status(directory) == running
 
 
-def test_arrays_and_dependencies(running: SandboxStatus, tmp_path: Path) -> None:
+def test_arrays_and_dependencies_work(running: SandboxStatus, tmp_path: Path) -> None:
     mark = f"echo $SLURM_ARRAY_TASK_ID >> {tmp_path}/ran"
     array = submit(running, mark, "--array=0-3")
     after = submit(running, f"wc -l < {tmp_path}/ran > {tmp_path}/seen", f"-dafterok:{array}")
@@ -187,7 +189,7 @@ def test_scancel_reaches_a_process_in_a_session_of_its_own(running: SandboxStatu
     until(lambda: job_state(running, job) == "CANCELLED")
 
 
-def test_a_command_from_inside_a_job_does_not_saw_off_its_branch(running: SandboxStatus) -> None:
+def test_down_from_inside_a_job_is_refused(running: SandboxStatus) -> None:
     code = (
         "import sys; sys.path.insert(0, sys.argv[2])\n"
         "from pathlib import Path; from hpcrun.sandbox import lifecycle\n"
@@ -219,7 +221,7 @@ def test_down_leaves_no_process_and_no_file(place: Path) -> None:
     assert not lifecycle.down(place)
 
 
-def test_down_lets_a_job_write_its_last_words(place: Path, tmp_path: Path) -> None:
+def test_down_lets_jobs_handle_sigterm(place: Path, tmp_path: Path) -> None:
     now = lifecycle.up(place)
     script = f"trap 'echo bye > {tmp_path}/end; exit' TERM; touch {tmp_path}/on; sleep 600 & wait"
     batch = tmp_path / "job.sh"
@@ -231,7 +233,7 @@ def test_down_lets_a_job_write_its_last_words(place: Path, tmp_path: Path) -> No
     assert (tmp_path / "end").read_text() == "bye\n"
 
 
-def test_down_spares_the_users_own_programs(place: Path) -> None:
+def test_down_spares_other_programs_of_the_user(place: Path) -> None:
     now = lifecycle.up(place)
     users = {**os.environ, "SLURM_CONF": now.slurm_conf, "SLURM_JOB_ID": "1"}
     with subprocess.Popen(["sleep", "60"], env=users, cwd=place) as shell:
@@ -258,7 +260,7 @@ def test_up_recovers_from_a_daemon_that_was_killed(place: Path, victim: str) -> 
     until(lambda: (now := lifecycle.status(place)) and now.dead == (victim,))
     now = lifecycle.status(place)
     assert now and not now.up
-    # The shape may change: the broken one is not kept.
+    # The shape may change, because the broken sandbox is not kept.
     second = lifecycle.up(place, shape=plain_shape(3, 2))
     assert second.up and second.nodes == 3
     assert pids_with(word) == []
@@ -277,14 +279,14 @@ def test_down_finds_daemons_whose_directory_was_removed(place: Path) -> None:
     assert processes.find_members(place) == []
 
 
-def test_job_ids_are_not_given_again_after_down(place: Path) -> None:
+def test_job_ids_are_not_reused_after_down(place: Path) -> None:
     first = int(submit(lifecycle.up(place), "true"))
     lifecycle.down(place)
     time.sleep(1)
     assert int(submit(lifecycle.up(place), "true")) > first
 
 
-def test_the_record_can_be_shown_as_json(running: SandboxStatus) -> None:
+def test_sandbox_record_is_json_serializable(running: SandboxStatus) -> None:
     import msgspec
 
     shown = json.loads(msgspec.json.encode(running))

@@ -1,4 +1,4 @@
-"""The quick tests' one job on a real Slurm: sandbox up, submit, log, end, sandbox down."""
+"""One quick job on a real Slurm: sandbox up, submit, log, end, sandbox down."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from pathlib import Path
 from tests.needs import require_command
 
 
-def test_a_job_runs_on_a_sandbox(
-    place: Path, tmp_path: Path, clean_environ: dict[str, str]
-) -> None:
+def test_job_runs_on_a_sandbox(place: Path, tmp_path: Path, clean_environ: dict[str, str]) -> None:
     path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
     require_command("slurmctld", path)
     env = clean_environ | {"HPCRUN_SANDBOX_DIR": str(place), "PATH": path}
@@ -38,7 +36,7 @@ def test_a_job_runs_on_a_sandbox(
     assert (listed["state"], listed["exit_code"]) == ("FAILED", 7)
     log = hpcrun("logs", listed["job_id"])
     assert "node 0 of 2\n" in log and "node 1 of 2\n" in log
-    # Its jobs are not ended without a word; those that are over are none.
+    # Running jobs are not ended silently; ended jobs do not count.
     job_id = json.loads(hpcrun("submit", "--json", "--", "sleep", "600"))["job_id"]
     hpcrun("sandbox", "down", code=2)
     hpcrun("cancel", job_id)

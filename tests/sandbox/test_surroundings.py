@@ -1,4 +1,4 @@
-"""The sandbox in hostile surroundings: other users, odd hosts, broken daemons, interrupts."""
+"""The sandbox in difficult surroundings: other users, odd hosts, broken daemons, interrupts."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ def public_python() -> Iterator[tuple[Path, Path]]:
         shutil.rmtree(folder)
 
 
-def test_an_ordinary_user_needs_no_root(place: Path, public_python: tuple[Path, Path]) -> None:
+def test_sandbox_works_without_root(place: Path, public_python: tuple[Path, Path]) -> None:
     require_root()
     python, code = public_python
     place.parent.chmod(0o1777)
-    # Nothing of root's is inherited, not even a HOME; /usr/sbin is not on the PATH.
+    # No variable of root is inherited, not even HOME; /usr/sbin is not on the PATH.
     environ = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(code), "PYTHONDONTWRITEBYTECODE": "1"}
 
     def as_nobody(*argv: str, **more: str) -> str:
@@ -101,7 +101,7 @@ def test_an_ordinary_user_needs_no_root(place: Path, public_python: tuple[Path, 
     assert not any(processes.read_process(pid, place) for pid in pids)
 
 
-def test_a_hostname_that_does_not_resolve(place: Path) -> None:
+def test_unresolvable_hostname_is_supported(place: Path) -> None:
     require_root()
     # A UTS namespace has a hostname of its own.
     script = (
@@ -118,7 +118,7 @@ def test_a_hostname_that_does_not_resolve(place: Path) -> None:
     assert done.stdout.split() == ["no-such-host.example"] * 2
 
 
-def test_another_slurm_in_the_environment_is_ignored(
+def test_slurm_variables_in_the_environment_are_ignored(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLURM_CONF", "/nonexistent/slurm.conf")
@@ -130,7 +130,7 @@ def test_another_slurm_in_the_environment_is_ignored(
     assert lifecycle.down(place)
 
 
-def test_the_daemons_do_not_hold_the_callers_pipe_and_outlive_it(place: Path) -> None:
+def test_daemons_release_the_pipe_of_the_caller_and_outlive_it(place: Path) -> None:
     done = subprocess.run(
         f"nohup '{sys.executable}' -c '{UP}' {place} 2>&1 | cat",
         shell=True,
@@ -144,7 +144,7 @@ def test_the_daemons_do_not_hold_the_callers_pipe_and_outlive_it(place: Path) ->
     for pid in now.pids.values():
         message = Path(f"/proc/{pid}/status").read_text()
         ignored = int(message.split("SigIgn:")[1].split()[0], 16)
-        # nohup's SIGHUP would be handed on to every job.
+        # The ignored SIGHUP of nohup would be inherited by every job.
         assert not ignored >> (signal.SIGHUP - 1) & 1
         for standard in (0, 1, 2):
             target = Path(f"/proc/{pid}/fd/{standard}").readlink()
@@ -152,7 +152,7 @@ def test_the_daemons_do_not_hold_the_callers_pipe_and_outlive_it(place: Path) ->
 
 
 def put_first(monkeypatch: pytest.MonkeyPatch, folder: Path, program: str, script: str) -> None:
-    """Let ``script`` run in place of ``program``."""
+    """Run ``script`` in place of ``program``."""
     stand_in = folder / program
     stand_in.write_text(f"#!/bin/sh\n{script}\n")
     stand_in.chmod(0o755)
@@ -166,7 +166,7 @@ def put_first(monkeypatch: pytest.MonkeyPatch, folder: Path, program: str, scrip
         ("munged", "echo key is bad >&2; exit 1", "munged ended with code 1.*key is bad"),
     ],
 )
-def test_a_daemon_that_fails_is_quoted_and_nothing_stays(
+def test_error_of_a_failing_daemon_is_shown_and_nothing_remains(
     place: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -181,7 +181,7 @@ def test_a_daemon_that_fails_is_quoted_and_nothing_stays(
     assert processes.find_members(place) == []
 
 
-def test_slurmctld_that_refuses_its_configuration_is_quoted(
+def test_configuration_error_of_slurmctld_is_shown(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from hpcrun.sandbox import config
@@ -194,9 +194,7 @@ def test_slurmctld_that_refuses_its_configuration_is_quoted(
     assert processes.find_members(place) == []
 
 
-def test_a_slurmctld_port_that_is_taken_is_quoted(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_port_conflict_of_slurmctld_is_shown(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import socket
 
     with socket.socket() as taken:
@@ -205,14 +203,14 @@ def test_a_slurmctld_port_that_is_taken_is_quoted(
         monkeypatch.setattr(
             lifecycle, "find_free_ports", lambda count: [port, *range(11_000, 11_002)]
         )
-        # Its death is noticed, not waited out.
+        # The end of the daemon is detected without waiting for the timeout.
         monkeypatch.setattr(lifecycle, "START_TIMEOUT", 2 * PATIENCE)
         with pytest.raises(HpcrunError, match=r"(?s)slurmctld .*(already )?in use"):
             lifecycle.up(place)
     assert processes.find_members(place) == []
 
 
-def test_an_interrupt_halfway_leaves_nothing(
+def test_interrupted_start_leaves_nothing(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_first(monkeypatch, tmp_path, "slurmd", "exec sleep 97.5")
@@ -227,7 +225,7 @@ def test_an_interrupt_halfway_leaves_nothing(
     assert processes.find_members(place) == []
 
 
-def test_a_killed_test_run_leaves_no_daemon(place: Path) -> None:
+def test_killed_test_run_leaves_no_daemon(place: Path) -> None:
     program = (
         "import sys, time; from pathlib import Path; from tests.sandbox.using import taken_down\n"
         "from hpcrun.sandbox import lifecycle\n"
@@ -240,7 +238,7 @@ def test_a_killed_test_run_leaves_no_daemon(place: Path) -> None:
     assert processes.find_members(place) == []
 
 
-def test_two_ups_at_once_agree_on_one_sandbox(place: Path) -> None:
+def test_concurrent_starts_share_one_sandbox(place: Path) -> None:
     environ = {**os.environ, "PYTHONPATH": CHECKOUT}
     both = [subprocess.Popen([sys.executable, "-c", UP, str(place)], env=environ) for _ in range(2)]
     assert [process.wait(60) for process in both] == [0, 0]

@@ -1,4 +1,4 @@
-"""What the sandbox tests share: Slurm's commands against a sandbox, and looking for processes."""
+"""Shared helpers of the sandbox tests: Slurm commands against a sandbox, and process lookup."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from hpcrun.sandbox.lifecycle import SandboxStatus
 from tests.source import ROOT
 
-# Takes a sandbox down when nobody has the other end of its standard input any more.
+# Takes a sandbox down once the other end of its standard input is closed.
 _WATCH = """
 import os, shutil, sys
 from pathlib import Path

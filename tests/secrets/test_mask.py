@@ -95,18 +95,18 @@ NO_SECRETS = [
 
 
 @pytest.mark.parametrize(("before", "secret", "after"), SECRETS)
-def test_a_secret_is_hidden(before: str, secret: str, after: str) -> None:
+def test_secret_is_masked(before: str, secret: str, after: str) -> None:
     line = f"{before}{secret}{after}\n"
     masked = Masker().mask(line.encode()).decode()
     assert masked == (f"{before}***{after}\n" if secret else line)
 
 
 @pytest.mark.parametrize("line", NO_SECRETS)
-def test_what_is_no_secret_stays(line: str) -> None:
+def test_harmless_text_is_not_masked(line: str) -> None:
     assert Masker().mask(line.encode()).decode() == line
 
 
-def test_nothing_is_hidden_in_logs_of_training() -> None:
+def test_nothing_is_masked_in_training_logs() -> None:
     logs = sorted((ROOT / "tests" / "curves" / "logs").glob("*.*"))
     assert len(logs) > 40
     for path in logs:
@@ -114,8 +114,8 @@ def test_nothing_is_hidden_in_logs_of_training() -> None:
         assert Masker().mask(data) == data, path.name
 
 
-def test_a_secret_anywhere_in_megabytes_is_found() -> None:
-    """At the borders of blocks too, in long lines, and among bars."""
+def test_secret_anywhere_in_megabytes_is_masked() -> None:
+    """Includes block boundaries, long lines and progress bars."""
     token = f"ghp_{MIXED}".encode()
     chance = random.Random(7)
     for filler, end in ((b"step 123 loss 2.34 lr 0.001", b"\n"), (b"10%|##  | 1/9", b"\r")):
@@ -128,7 +128,7 @@ def test_a_secret_anywhere_in_megabytes_is_found() -> None:
     assert Masker().mask(one_line) == one_line.replace(token, b"***")
 
 
-# Beginnings of secrets that are none: each could be searched to the line's end.
+# Starts of secrets without the rest: each could trigger a search to the end of the line.
 NEAR = [
     *(b"key=", b"key_auth=aaaa.", b"PASSWORD=", b"x-amz-credential=", b"login --"),
     *(b"sk-aaaaaaaaaaaaaaaA-", b"eyJaaaaaaaaaaaa1-", b"-----BEGIN PRIVATE KEY-----\\n"),
@@ -138,7 +138,7 @@ KEY_LINE = b"MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj\n"
 
 @pytest.mark.slow
 @pytest.mark.parametrize("near", [*NEAR, KEY_LINE])
-def test_time_grows_with_the_length_of_a_line_and_not_with_its_square(near: bytes) -> None:
+def test_masking_time_is_linear_in_the_line_length(near: bytes) -> None:
     def seconds(size: int) -> float:
         text = near * (size // len(near))
         if near == KEY_LINE:
@@ -148,18 +148,18 @@ def test_time_grows_with_the_length_of_a_line_and_not_with_its_square(near: byte
         return time.process_time() - begun
 
     short = min(seconds(4_000) for _ in range(3))
-    # As 16 lines of that length take; by the square it would be 256.
+    # The same time as 16 lines of that length; quadratic time would be 256-fold.
     assert min(seconds(64_000) for _ in range(3)) < 80 * max(short, 2e-4)
 
 
-def test_a_long_secret_among_beginnings_is_hidden_whole() -> None:
+def test_long_secret_after_partial_matches_is_masked_completely() -> None:
     chance = random.Random(7)
     long = base64.b64encode(chance.randbytes(3000)).rstrip(b"=")
     text = b"key=key=key= api_key=" + long + b" &X-Amz-Security-Token=" + long + b"&x=1\n"
     assert Masker().mask(text) == b"key=key=key= api_key=*** &X-Amz-Security-Token=***&x=1\n"
 
 
-def test_a_piece_of_a_line_is_seen_with_what_stands_before() -> None:
+def test_chunk_of_a_line_is_masked_with_its_preceding_text() -> None:
     head, tail = b"export WANDB_API_KEY=", HEX.encode() + b" more\n"
     assert Masker().mask(tail) == tail
     assert Masker().mask(tail, head) == b"*** more\n"
@@ -173,20 +173,20 @@ def test_a_piece_of_a_line_is_seen_with_what_stands_before() -> None:
         f"hf_\x1b[1;36m{MIXED[:10]}\x1b[0m{MIXED[10:34]} done",
     ],
 )
-def test_colours_hide_no_secret(line: str) -> None:
+def test_secrets_with_colour_codes_are_masked(line: str) -> None:
     masked = Masker().mask(line.encode()).decode()
     plain = re.sub(r"\x1b\[[0-9;]*m", "", masked)
     assert plain in ("WANDB_API_KEY=*** done", "*** done")
     assert masked.count("\x1b") == line.count("\x1b")
 
 
-def test_the_runs_own_secrets_are_hidden_by_value_and_by_name() -> None:
+def test_secrets_of_the_run_are_masked_by_value_and_name() -> None:
     masker = Masker(names=["MY_PIN", "WORD"], values=[b"hunter22", b"abc"])
     text = b"it is hunter22, MY_PIN=12 'WORD': 'abc' abc\n"
     assert masker.mask(text) == b"it is ***, MY_PIN=*** 'WORD': '***' abc\n"
 
 
-def test_a_value_of_several_lines_is_hidden_line_by_line() -> None:
+def test_multiline_secret_is_masked_line_by_line() -> None:
     value = f"user: ada\n{HEX}\nend\n".encode()
     first, second = f"it is {HEX}\n".encode(), b"user: ada\nend\n"
     known = FileMasker(Masker(values=[value]))
@@ -195,7 +195,7 @@ def test_a_value_of_several_lines_is_hidden_line_by_line() -> None:
     assert [marked.mask(first), marked.mask(second)] == [b"it is ***\n", second]
 
 
-def test_a_value_that_nobody_kept_is_known_by_its_mark() -> None:
+def test_unstored_secret_is_recognized_by_its_mark() -> None:
     values = {"A": HEX.encode(), "B": b"nX7-kQ2_pL9zR4mT8wV1", "C": b"CorrectHorseBatteryStaple"}
     marks = mark_secrets(values, b"key")
     assert [mark.name for mark in marks] == ["A", "B"], "a password could be found by trying"
@@ -206,7 +206,7 @@ def test_a_value_that_nobody_kept_is_known_by_its_mark() -> None:
 
 
 def block(kind: str = "", *, width: int = 64, label: str = "") -> list[str]:
-    """The lines of a private key, of random bytes in base64."""
+    """Return the lines of a private key of random bytes in base64."""
     body = base64.b64encode(random.Random(7).randbytes(1217)).decode()
     inside = [body[at : at + width] for at in range(0, len(body), width)]
     ends = [f"-----{word} {kind}PRIVATE KEY-----" for word in ("BEGIN", "END")]
@@ -230,13 +230,13 @@ KEYS = {
 
 
 def of_key(lines: list[str], shown: str) -> list[str]:
-    """Which lines of a key are still there."""
+    """Return the lines of a key that are still visible."""
     longest = [line.strip()[-60:] for line in lines if len(line.strip()) > 60]
     return [line for line in longest if line in shown]
 
 
 @pytest.mark.parametrize("name", KEYS)
-def test_a_private_key_is_hidden_whole_and_in_part(name: str) -> None:
+def test_private_key_is_masked_completely_and_in_part(name: str) -> None:
     lines = KEYS[name]
     last = next(line for line in reversed(lines) if "PRIVATE" not in line).strip().encode()
     text = "".join(["step 1\n", *lines, "step 2 loss 2.5\n"]).encode()
@@ -254,7 +254,7 @@ def test_a_private_key_is_hidden_whole_and_in_part(name: str) -> None:
     assert shown.startswith(b"step 1\n") and shown.endswith(b"step 2\ndone\n")
 
 
-def test_a_private_key_as_json_has_it() -> None:
+def test_private_key_in_json_is_masked() -> None:
     body = "".join(block()).replace("\n", "\\n")
     line = f'{{"type": "service_account", "private_key": "{body}", "client_id": "1"}}\n'
     masked = Masker().mask(line.encode()).decode()
@@ -266,7 +266,7 @@ def test_a_private_key_as_json_has_it() -> None:
     assert not of_key(block(), shown.decode().replace("\\n", "\n"))
 
 
-def test_a_key_among_a_million_lines_that_are_alike_is_found() -> None:
+def test_private_key_among_many_lines_is_masked() -> None:
     filler = b"step 123 loss 2.34 lr 0.001\n" * 200_000
     key = "".join(block()[5:15]).encode()
     masked = Masker().mask(filler + key + filler)

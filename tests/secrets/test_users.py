@@ -1,4 +1,4 @@
-"""What a log hides a submission warns of: both recognise the same forms.
+"""Log masking and submission warnings recognize the same secret formats.
 
 That a report leaves them out: tests/actions/test_run_facts.py.
 """
@@ -14,7 +14,7 @@ from hpcrun.secrets.kinds import TOKEN
 from hpcrun.secrets.mask import Masker
 from tests.secrets.test_mask import HEX, MIXED
 
-# Issuer, a token of its form, and a look-alike.
+# Issuer, a token in its format, and a look-alike.
 TOKENS = [
     ("Hugging Face", f"hf_{MIXED[:34]}", "hf_transfer"),
     ("OpenAI, Anthropic", f"sk-proj-{MIXED}_{MIXED}", "sk-learn-based-classifier-v2"),
@@ -54,7 +54,7 @@ HARMLESS = [
 
 
 def users(name: str, value: str) -> set[bool]:
-    """Whether a log hides a value, and whether a submission warns of it, wherever it stands."""
+    """Return whether a log masks a value and whether a submission warns of it, in all positions."""
     line = f"{name}={value}".encode()
     return {
         Masker().mask(line) != line,
@@ -65,7 +65,7 @@ def users(name: str, value: str) -> set[bool]:
 
 
 @pytest.mark.parametrize(("issuer", "token", "look_alike"), TOKENS)
-def test_a_token_is_known_to_both(issuer: str, token: str, look_alike: str) -> None:
+def test_token_is_masked_and_warned_about(issuer: str, token: str, look_alike: str) -> None:
     assert TOKEN.fullmatch(token.encode())
     assert users("ANY", token) == {True}
     assert len(secret_notes({}, ["--any", token], [], {})) == 1
@@ -74,16 +74,16 @@ def test_a_token_is_known_to_both(issuer: str, token: str, look_alike: str) -> N
     assert secret_notes({}, ["--any", look_alike], [], {}) == []
 
 
-def test_every_issuer_has_a_look_alike() -> None:
+def test_every_token_issuer_has_a_look_alike() -> None:
     issuers = re.findall(r"# (.+)", TOKEN.pattern.decode())
     assert {issuer for issuer, _, _ in TOKENS} == set(issuers)
 
 
 @pytest.mark.parametrize(("name", "value"), VARIABLES)
-def test_a_secret_variable_is_known_to_both(name: str, value: str) -> None:
+def test_secret_variable_is_masked_and_warned_about(name: str, value: str) -> None:
     assert users(name, value) == {True}
 
 
 @pytest.mark.parametrize(("name", "value"), HARMLESS)
-def test_a_harmless_variable_is_harmless_to_both(name: str, value: str) -> None:
+def test_harmless_variable_is_neither_masked_nor_warned_about(name: str, value: str) -> None:
     assert users(name, value) == {False}

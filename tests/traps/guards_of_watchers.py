@@ -139,14 +139,14 @@ GUARDS = [
         "hpcrun/runs/verdict.py",
         "    if last is None and quiet < SUBMISSION_GRACE_S:\n",
         "    if False:\n",
-        f"{VERDICT}::test_decide",
+        f"{VERDICT}::test_state_is_decided_from_all_evidence",
     ),
     guard(
         49,
         "hpcrun/runs/verdict.py",
         "    if not evidence.in_reach:\n",
         "    if False:\n",
-        f"{VERDICT}::test_decide",
+        f"{VERDICT}::test_state_is_decided_from_all_evidence",
         f"{VERDICT}::test_invariants_hold_for_all_evidence",
     ),
     guard(

@@ -1,4 +1,4 @@
-"""Trainings that several tests look at; each runs once."""
+"""Training runs shared by several tests; each runs once."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def alone() -> Outcome:
 
 @pytest.fixture(scope="session")
 def strategy_arguments(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[object]]:
-    """The arguments for two ranks with 2 samples, twice accumulated: ddp, zero2 or zero3."""
+    """Return arguments for two ranks with 2 samples, accumulated twice: ddp, zero2 or zero3."""
     folder: Path = tmp_path_factory.mktemp("deepspeed")
     stages = {
         "zero2": {"stage": 2},
-        # Threshold 0: also these small parameters are sharded.
+        # Threshold 0, so that even these small parameters are sharded.
         "zero3": {"stage": 3, "stage3_param_persistence_threshold": 0},
     }
 
@@ -42,7 +42,7 @@ def strategy_arguments(tmp_path_factory: pytest.TempPathFactory) -> Callable[[st
 
 @pytest.fixture(scope="session")
 def on_two_ranks(strategy_arguments: Callable[[str], list[object]]) -> Callable[[str], Outcome]:
-    """An uninterrupted training under a strategy."""
+    """Return an uninterrupted training run with a strategy."""
 
     @cache
     def outcome(strategy: str) -> Outcome:

@@ -1,4 +1,4 @@
-"""Runs trainings, each rank in a fork of one process that has imported torch, or a framework.
+"""Run trainings with each rank in a fork of one process that has imported torch or a framework.
 
 A program, whose arguments are the modules to import: each line of its standard input is JSON, a
 program, the environment of each rank, the arguments, and when to ask all ranks to stop (after how
@@ -22,7 +22,7 @@ from typing import IO, NoReturn
 
 
 def become(program: str, arguments: list[str]) -> NoReturn:
-    """Be the program, to the exit code."""
+    """Run the program in this process, up to its exit code."""
     code: object = 0
     sys.argv = [program, *arguments]
     sys.path[0] = str(Path(program).parent)
@@ -71,7 +71,7 @@ def start(
     """Fork a rank; return its pid."""
     child = os.fork()
     if child == 0:
-        # Ranks share the files' offsets: what one writes comes after what another has written.
+        # Ranks share file offsets, so that their output is appended instead of overwritten.
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(out.fileno(), 1)
         os.dup2(err.fileno(), 2)
@@ -81,7 +81,7 @@ def start(
 
 
 def ask_to_stop(children: list[int], out: IO[str], steps: int, pauses: list[float]) -> None:
-    """Send SIGTERM to each rank once so many steps are printed; to nobody if one ends before."""
+    """Send SIGTERM to each rank once it has printed this many steps, unless one ends before."""
     # By pread: the ranks share the file's offset.
     while os.pread(out.fileno(), 1 << 20, 0).count(b'{"step"') < steps:
         if os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):

@@ -1,4 +1,4 @@
-"""Failures that are asked for end as they say; mistakes are refused in one line."""
+"""Requested failures end as specified; invalid arguments are refused in one line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.workloads.trainer import (
         pytest.param("kill", -9, marks=pytest.mark.thorough),
     ],
 )
-def test_a_fault_on_one_rank(how: str, code: int) -> None:
+def test_fault_on_one_rank_ends_the_training(how: str, code: int) -> None:
     outcome = torchrun(2, "--precision", "fp32", "--fail-at", f"3:1:{how}")
     assert outcome.returncode == 1
     last = max(step for step, _ in outcome.curve())
@@ -53,7 +53,7 @@ MISTAKES: list[tuple[list[str], str]] = [
 ]
 
 
-def test_a_mistake_is_refused() -> None:
+def test_invalid_arguments_are_refused() -> None:
     for arguments, message in MISTAKES:
         outcome = train(*arguments)
         assert (outcome.returncode, outcome.stdout) == (2, ""), (arguments, outcome)
@@ -61,11 +61,11 @@ def test_a_mistake_is_refused() -> None:
         assert line.startswith(f"train_gpt.py: error: {message}"), line
 
 
-def test_half_a_launcher_is_refused() -> None:
+def test_incomplete_launcher_variables_are_refused() -> None:
     outcome = train(extra={"RANK": "0", "WORLD_SIZE": "2"})
     assert outcome.returncode == 2
     assert "has not set LOCAL_RANK, MASTER_ADDR, MASTER_PORT" in outcome.stderr
-    # srun started four of us and reported nothing: four trainings of one are not one of four.
+    # srun started four ranks without variables: four separate trainings are not one of four ranks.
     assert train(extra={"SLURM_STEP_NUM_TASKS": "4"}).returncode == 2
 
 
@@ -86,7 +86,7 @@ DISAGREEMENTS: list[tuple[dict[str, object], str]] = [
 ]
 
 
-def test_the_json_must_agree(tmp_path: Path) -> None:
+def test_contradicting_deepspeed_json_is_refused(tmp_path: Path) -> None:
     arguments = ["--precision", "fp32", "--micro-batch-per-gpu", "2"]
     arguments += ["--gradient-accumulation-steps", "2", "--deepspeed-config"]
     paths = [
@@ -99,8 +99,8 @@ def test_the_json_must_agree(tmp_path: Path) -> None:
         assert outcome.stderr == f"train_gpt.py: error: {path}: {message}\n"
 
 
-def test_doctests() -> None:
-    """In a process of its own: the trainer's modules are never imported by anything else."""
+def test_doctests_of_the_trainer_pass() -> None:
+    """In a separate process, because nothing else imports the trainer's modules."""
     command = [sys.executable, "-m", "doctest", "arguments.py"]
     done = subprocess.run(
         command, cwd=PROGRAM.parent, env=environment(), capture_output=True, text=True, check=False

@@ -37,7 +37,7 @@ class Part(NamedTuple):
 
 
 def train(framework: str, folder: Path, *, stop: bool = False) -> Part:
-    """Train on two ranks, from the newest checkpoint on; at a random moment ask both to stop."""
+    """Train on two ranks from the newest checkpoint; stop both at a random moment."""
     argv = [sys.executable, "-m", "hpcrun.jobside", "newest_checkpoint", str(folder), "2"]
     found = subprocess.run(argv, capture_output=True, text=True)
     assert found.stderr == ""
@@ -65,7 +65,7 @@ def train(framework: str, folder: Path, *, stop: bool = False) -> Part:
 
 
 def read(output: str) -> Part:
-    """Read what the ranks print to one stream: a line's end may stand behind the next one."""
+    """Read the ranks' shared output stream, in which line ends may be displaced."""
     lines = output.replace("}{", "}\n{").splitlines()
     records: list[dict[str, Any]] = [json.loads(line) for line in lines if line.startswith('{"')]
     curve = {each["step"]: each["loss"] for each in records if "step" in each}
@@ -73,7 +73,7 @@ def read(output: str) -> Part:
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_recipe_loses_no_step(framework: str, tmp_path: Path) -> None:
+def test_recipe_loses_no_step(framework: str, tmp_path: Path) -> None:
     whole = train(framework, tmp_path / "whole")
     assert whole.weights and list(whole.curve) == list(range(1, STEPS + 1))
     curve: dict[int, float] = {}
@@ -86,8 +86,8 @@ def test_a_recipe_loses_no_step(framework: str, tmp_path: Path) -> None:
     assert (curve | rest.curve, rest.weights) == whole
 
 
-def test_the_page_shows_what_was_run() -> None:
-    """Each block of Python in docs/survive.md is what the script between its marks has."""
+def test_page_shows_the_tested_recipes() -> None:
+    """Each Python block in docs/survive.md equals the marked part of the script."""
     page = PAGE.read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     assert len(blocks) == len(FRAMEWORKS)

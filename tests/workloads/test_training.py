@@ -1,4 +1,4 @@
-"""The reference trainer learns, and the same whatever the ranks and the strategy."""
+"""The reference trainer learns, with the same curve for any ranks and strategy."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ TOLERANCE = 1e-4
 
 
 def assert_same_curve(one: Outcome, other: Outcome) -> None:
-    """Insist on the same values at the same steps."""
+    """Assert equal values at equal steps."""
     assert (one.returncode, other.returncode) == (0, 0), one.stderr + other.stderr
     assert other.curve() == pytest.approx(one.curve(), rel=TOLERANCE)
 
 
-def test_what_a_run_prints(alone: Outcome) -> None:
+def test_training_prints_json_records(alone: Outcome) -> None:
     assert alone.returncode == 0, alone.stderr
     config, *records = alone.records()
     assert config["config"]["world_size"] == 1
@@ -39,7 +39,7 @@ def test_what_a_run_prints(alone: Outcome) -> None:
     }
 
 
-def test_the_loss_falls() -> None:
+def test_loss_falls() -> None:
     # With a quarter of the text: CPUs are slow with bf16.
     steps = ("--steps", 60, "--eval-every", 60, "--seq-len", 32)
     outcome = train_on(2, *steps, "--precision", "bf16")
@@ -50,12 +50,12 @@ def test_the_loss_falls() -> None:
     assert loss[60, "eval_loss"] < 1.5  # and what was learned holds for text not seen
 
 
-def test_accumulation_is_a_larger_micro_batch(alone: Outcome) -> None:
+def test_accumulation_equals_a_larger_micro_batch(alone: Outcome) -> None:
     accumulated = ("--micro-batch-per-gpu", 2, "--gradient-accumulation-steps", 4)
     assert_same_curve(alone, train(*COMMON, *accumulated))
 
 
-def test_four_ranks_are_one_process(alone: Outcome) -> None:
+def test_four_ranks_match_one_process(alone: Outcome) -> None:
     four = train_on(4, *COMMON, "--micro-batch-per-gpu", 2, "--activation-checkpointing")
     assert_same_curve(alone, four)
 
@@ -65,7 +65,7 @@ def test_four_ranks_are_one_process(alone: Outcome) -> None:
     "strategy",
     [*(pytest.param(one, marks=pytest.mark.thorough) for one in ("ddp", "zero3")), "zero2"],
 )
-def test_two_ranks_are_one_process(
+def test_two_ranks_match_one_process(
     strategy: str, alone: Outcome, on_two_ranks: Callable[[str], Outcome]
 ) -> None:
     outcome = on_two_ranks(strategy)
@@ -76,6 +76,6 @@ def test_two_ranks_are_one_process(
     assert first == second
 
 
-def test_the_seed_decides(alone: Outcome) -> None:
+def test_seed_changes_the_losses(alone: Outcome) -> None:
     other = train("--steps", 1, "--precision", "fp32", "--micro-batch-per-gpu", 8, "--seed", 1)
     assert other.curve("loss")[1, "loss"] != pytest.approx(alone.curve()[1, "loss"], rel=TOLERANCE)

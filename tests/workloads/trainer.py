@@ -30,16 +30,16 @@ class Outcome(NamedTuple):
     stderr: str
 
     def records(self) -> list[dict[str, Any]]:
-        """Every line of stdout: each must be JSON."""
+        """Parse every line of stdout as JSON."""
         return [json.loads(line) for line in self.stdout.splitlines()]
 
     def config(self) -> dict[str, Any]:
-        """The first record."""
+        """Return the first record."""
         config: dict[str, Any] = self.records()[0]["config"]
         return config
 
     def curve(self, *names: str) -> dict[tuple[int, str], float]:
-        """Values by step and name; all the names that a curve can have by default."""
+        """Return values by step and name, with all default curve names."""
         wanted = names or ("loss", "eval_loss", "grad_norm", "lr")
         return {
             (record["step"], name): record[name]
@@ -49,7 +49,7 @@ class Outcome(NamedTuple):
         }
 
     def hashes(self) -> list[str]:
-        """What --parameter-hash printed, one for each rank."""
+        """Return the output of --parameter-hash, one per rank."""
         return [r["parameter_hash"] for r in self.records() if "parameter_hash" in r]
 
 
@@ -76,7 +76,7 @@ def free_port() -> int:
 
 @cache
 def _forks(module: str) -> subprocess.Popen[str]:
-    """Start the process that has imported torch and a module, for as long as this one lives."""
+    """Start the process that imports torch and a module, for the lifetime of this one."""
     argv = [sys.executable, str(Path(__file__).with_name("forked.py")), *TORCH, module]
     pipe = subprocess.PIPE
     forks = subprocess.Popen(
@@ -112,18 +112,18 @@ def train(*arguments: object, extra: Mapping[str, str] | None = None) -> Outcome
 
 
 def as_by_srun(ranks: int) -> list[dict[str, str]]:
-    """What srun leads this many ranks to have in their environment."""
+    """Return the variables set by srun for this many ranks."""
     shared = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     return [{**shared, "RANK": str(n), "LOCAL_RANK": str(n)} for n in range(ranks)]
 
 
 def train_on(ranks: int, *arguments: object) -> Outcome:
-    """Train on this many ranks, which are started as srun starts them."""
+    """Train on this many ranks, started like srun starts them."""
     return run_forked(as_by_srun(ranks), arguments)
 
 
 def stop_after(steps: int, *arguments: object, survive: str = "preempted") -> Outcome:
-    """Train on two ranks, SIGTERM to both after some steps, in a job with this `survive`."""
+    """Train on two ranks, and SIGTERM both after some steps, in a job with this `survive`."""
     ranks = [{**rank, "HPCRUN_SURVIVE": survive} for rank in as_by_srun(2)]
     return run_forked(ranks, arguments, stop=(steps, (0, 0.01)))
 
@@ -143,7 +143,7 @@ def torchrun(ranks: int, *arguments: object) -> Outcome:
 
 
 def write_deepspeed_config(path: Path, zero: dict[str, Any], **other: object) -> Path:
-    """Write the JSON for SHARED_BATCH on two ranks in fp32, as hpcrun would."""
+    """Write hpcrun's JSON for SHARED_BATCH on two ranks in fp32."""
     config = {
         "train_micro_batch_size_per_gpu": 2,
         "gradient_accumulation_steps": 2,
