@@ -1,4 +1,4 @@
-"""What programs call: submit jobs, find runs, wait for them, read their metrics."""
+"""The Python API: submit jobs, find runs, wait for them, read their metrics."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ from hpcrun.runs import (
 )
 from hpcrun.slurm import array_job_id
 
-# What else is needed is imported where it is: a program that reads a log submits nothing.
+# Other modules are imported in the functions that use them, so that a program that reads a log does
+# not load the submission code.
 if TYPE_CHECKING:
     from hpcrun.actions import Lines, Prepared
     from hpcrun.curves import ParsedRun
@@ -43,19 +44,21 @@ if TYPE_CHECKING:
     from hpcrun.secrets import Masker
     from hpcrun.spec import JobSpec
 
-# What it is called by programs.
+# The public name of the type.
 Status = JobStatus
-# What messages call a job that is a dict, and changes to a job.
+# The sources of problems, for messages: a job given as a dict, and the argument ``set``.
 _DICT, _SET = "job", "set"
 
 
 @dataclass(frozen=True)
 class DryRun:
-    """What a submission would do, decided and written, but nowhere yet.
+    """The result of dry_run(): the plan and files of a submission that did not happen.
 
-    ``files``: text by name, as they would lie in the run's folder (job.sbatch, deepspeed.json,
-    plan.json, ...). Of a sweep ``plan`` and ``files`` are the array's, ``runs`` are its runs, and
-    each of these has ``values``, its own by the sweep's names.
+    Attributes:
+        plan: The plan of the run, or of the array of a sweep.
+        files: The texts of the run directory's files by name, such as job.sbatch and plan.json.
+        values: The values of this run in a sweep, by name.
+        runs: The runs of a sweep.
     """
 
     plan: Plan
@@ -69,10 +72,10 @@ class DryRun:
 
 
 class Run:
-    """A run that was submitted: its folder, and what can be asked and done.
+    """A submitted run, as returned by submit(), find() and newest().
 
-    Made by submit(), find(), newest(). It holds nothing open and may be used from any thread, be
-    copied and pickled. Two are equal that mean the same folder.
+    A Run keeps no file or connection open. It is thread-safe and can be copied and pickled. Two
+    Runs are equal if they have the same folder.
     """
 
     def __init__(self, folder: RunFolder, context: Context) -> None:
@@ -81,33 +84,34 @@ class Run:
 
     @property
     def id(self) -> str:
-        """The run's id, which every verb of the command line takes too."""
+        """The run's id, which all commands of the command line accept."""
         return self._folder.run_id
 
     @property
     def folder(self) -> Path:
-        """Where everything of the run lies."""
+        """The run directory, which contains all files of the run."""
         return self._folder.path
 
     @property
     def job_id(self) -> str | None:
-        """Slurm's id, as "123" or "123_4"; None for a run of ``hpcrun run``, and while unknown.
+        """The Slurm job id, such as "123" or "123_4"; None if unknown or started by ``hpcrun run``.
 
-        Of a run that goes on as another job it is the last one's.
+        A run that was restarted as another job has the id of the latest job.
         """
         history = read_history(self._folder)
         return history.job_id if history.submitted else None
 
     @property
     def attempts(self) -> Sequence[Attempt]:
-        """Its attempts so far, by their own records: begin, end, why it ended (``end.why``)."""
+        """The attempts so far: begin, end, and the cause of the end (``end.why``)."""
         return read_history(self._folder).attempts
 
     @cached_property
     def plan(self) -> Plan:
-        """What was decided at submission: effective_batch, world_size, nodes, checkpoint_dir ...
+        """The decisions at submission: effective_batch, world_size, nodes, checkpoint_dir, etc.
 
-        Raises HpcrunError where its record is missing or damaged.
+        Raises:
+            HpcrunError: If the record is missing or corrupt.
         """
         plan = read_plan(self._folder)
         if plan is None:
@@ -116,35 +120,47 @@ class Run:
 
     @cached_property
     def values(self) -> dict[str, str]:
-        """Of a run of a sweep its own values, by the sweep's names; else empty."""
+        """The values of a run of a sweep by name; empty for other runs."""
         task = read_task(self._folder)
         return dict(task.values) if task else {}
 
     def status(self) -> Status:
-        """Ask for the state, by one squeue and at most one sacct; Slurm's silence is UNKNOWN."""
+        """Query the state with one squeue and at most one sacct; UNKNOWN if Slurm is silent."""
         return status_of([self])[0]
 
     def wait(self, timeout: float | None = None) -> Status:
-        """Wait until the run is over, well or not, and return its state then.
+        """Wait until the run has ended, successfully or not, and return its final state.
 
-        A requeue is not an end; Slurm's silence is none either: the waiting goes on. Ctrl-C ends
-        the waiting (KeyboardInterrupt), never the run. Raises WaitTimeout after
-        ``timeout`` seconds.
+        The wait continues through requeues and while Slurm does not respond. Ctrl-C stops the wait
+        (KeyboardInterrupt), not the run.
+
+        Args:
+            timeout: Seconds to wait; None waits without limit.
+
+        Raises:
+            WaitTimeout: If the run has not ended after ``timeout`` seconds.
         """
         return wait([self], timeout=timeout)[0]
 
     def logs(
         self, rank: int | None = None, *, follow: bool = False, raw: bool = False
     ) -> Iterator[str]:
-        """Give the lines of the logs, without line ends: of all ranks and nodes, or of one rank.
+        """Iterate over the lines of the logs, without line ends.
 
-        Of all, lines of other ranks than rank 0 begin with "[rank3]: ", those of other nodes'
-        launchers with "node1: ". ``follow`` goes on as they grow, until the run is over. What
-        looks like a secret is ``***``, unless ``raw``. Raises InputError for a rank without a log.
+        Without ``rank``, lines of all ranks and nodes are returned: lines of ranks other than 0
+        begin with "[rank3]: ", and lines of launchers on other nodes with "node1: ".
+
+        Args:
+            rank: Return only the lines of this rank.
+            follow: Wait for new lines until the run has ended.
+            raw: Do not replace strings that look like secrets with ``***``.
+
+        Raises:
+            InputError: If the rank has no log.
         """
         from hpcrun.actions import JobLogs, LogQuery, masker_of
 
-        if not follow:  # the follower brings it himself
+        if not follow:  # following the logs fetches the records itself
             fetch_records(self._context, [self._folder], whole=True)
         query = LogQuery(ranks=frozenset() if rank is None else frozenset({rank}))
         logs = JobLogs(self._context, [self._folder], query)
@@ -152,10 +168,10 @@ class Run:
             logs.check()
         events: Iterator[Status | Lines | str] = logs.follow() if follow else logs.read()
         masker = None if raw else masker_of(self._context, [self._folder])
-        return _lines(events, masker, with_prefix=rank is None)
+        return _iterate_lines(events, masker, with_prefix=rank is None)
 
     def metrics(self, *, patterns: str | Sequence[str] = ()) -> ParsedRun:
-        """Read the logs' metrics so far, all attempts as one curve: see parse()."""
+        """Read the metrics logged so far, of all attempts as one curve; see parse()."""
         from hpcrun.actions import CurveLog, build_own_formats
         from hpcrun.monitor import Source
 
@@ -166,9 +182,11 @@ class Run:
         return log.run(full=True)
 
     def cancel(self) -> bool:
-        """Ask for the run's end; False where it was over already.
+        """Cancel the run; return False if it had already ended.
 
-        Raises SchedulerRefused (somebody else's job), OutOfReach.
+        Raises:
+            SchedulerRefused: If Slurm refuses, as for another user's job.
+            OutOfReach: If the cluster cannot be reached.
         """
         return _cancel(self._context, runs=[self._folder])
 
@@ -182,11 +200,11 @@ class Run:
         return f"<Run {self.id}, job {self.job_id}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _pickled(self)
+        return _reduce(self)
 
 
 class Sweep(Sequence[Run]):
-    """The runs of a sweep, in the order of its tasks: one array of Slurm's."""
+    """A sweep, submitted as one Slurm array: a sequence of its runs in task order."""
 
     def __init__(self, folder: SweepFolder, context: Context) -> None:
         self._folder = folder
@@ -195,30 +213,30 @@ class Sweep(Sequence[Run]):
 
     @property
     def id(self) -> str:
-        """The sweep's id, which the verbs of the command line take too."""
+        """The sweep's id, which the commands of the command line accept."""
         return self._folder.sweep_id
 
     @property
     def folder(self) -> Path:
-        """Where the array's script and the code of all runs lie."""
+        """The directory with the array's script and the code of all runs."""
         return self._folder.path
 
     @property
     def job_id(self) -> str | None:
-        """The array's id in Slurm; None while unknown."""
+        """The Slurm id of the array; None if unknown."""
         first = self._runs[0].job_id if self._runs else None
         return array_job_id(first) if first else None
 
     def status(self) -> list[Status]:
-        """Ask for the state of all runs at once: see Run.status()."""
+        """Query the states of all runs at once; see Run.status()."""
         return status_of(self._runs)
 
     def wait(self, timeout: float | None = None) -> list[Status]:
-        """Wait until all runs are over: see wait()."""
+        """Wait until all runs have ended; see wait()."""
         return wait(self._runs, timeout=timeout)
 
     def cancel(self) -> bool:
-        """Ask for the end of all runs; False where all were over already."""
+        """Cancel all runs; return False if all had already ended."""
         return _cancel(self._context, sweeps=[self._folder])
 
     @overload
@@ -235,10 +253,10 @@ class Sweep(Sequence[Run]):
         return f"<Sweep {self.id}, job {self.job_id}, {len(self)} runs>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _pickled(self)
+        return _reduce(self)
 
 
-# ---- submitting ----------------------------------------------------------------------------------
+# ---- Submission ----------------------------------------------------------------------------------
 
 
 def submit(
@@ -253,19 +271,27 @@ def submit(
 ) -> Run:
     """Submit a job to Slurm, as ``hpcrun submit`` does, and return its run.
 
-    ``job`` is a name that ``hpcrun jobs`` lists, the path of a job file, or a dict with the keys
-    of one. ``set`` changes keys of it, as in {"resources.nodes": 2}. ``args`` go to the script
-    behind the job's own. ``after`` starts it only when that run or job, or each one of a list, has
-    ended well. ``check`` False is ``--no-check``: what you know better becomes a note of the plan.
-    ``cluster`` names a profile; ``cwd`` is where project, profile and paths are looked for (here).
+    Args:
+        job: A name that ``hpcrun jobs`` lists, the path of a job file, or a dict with its keys.
+        set: Changes to keys of the job, such as {"resources.nodes": 2}.
+        args: Arguments for the script, appended to the job's own.
+        after: A run or job, or a list of them, that must succeed before this run starts.
+        check: False turns problems that a user may know better into notes (``--no-check``).
+        cluster: The name of a cluster profile.
+        cwd: The folder in which project, profile and relative paths are searched; by default the
+            current one.
 
-    Raises SpecError with all that is wrong with the job, InputError, SchedulerRefused, OutOfReach;
-    nothing is left behind but where OutOfReach says that Slurm may have taken it (maybe_done).
+    Raises:
+        SpecError: With all problems of the job.
+        InputError: If another argument, a file or a profile is invalid.
+        SchedulerRefused: If Slurm rejects the job.
+        OutOfReach: If the cluster cannot be reached. If its ``maybe_done`` is true, Slurm may have
+            accepted the job; in all other cases nothing is left behind.
     """
     from hpcrun.actions import submit_job
 
-    context = _context(cluster, cwd)
-    made = _prepared(context, job, set, args, after, check)
+    context = _load_context(cluster, cwd)
+    made = _prepare(context, job, set, args, after, check)
     if made.is_sweep:
         raise InputError(f"{made.plan.name}: a sweep", fix="hpcrun.submit_sweep(...)")
     submit_job(context, made)
@@ -282,14 +308,15 @@ def submit_sweep(
     cluster: str | None = None,
     cwd: str | os.PathLike[str] | None = None,
 ) -> Sweep:
-    """Submit a job that has a ``sweep`` as one array of Slurm's: arguments and errors of submit().
+    """Submit a job that has a ``sweep`` as one Slurm array.
 
-    A job becomes a sweep here too, as in set={"sweep": {"args.lr": [1e-3, 1e-4]}}.
+    The arguments and exceptions are those of submit(). ``set`` can add the sweep, as in
+    set={"sweep": {"lr": [1e-3, 1e-4]}}.
     """
     from hpcrun.actions import submit_job
 
-    context = _context(cluster, cwd)
-    made = _prepared(context, job, set, args, after, check)
+    context = _load_context(cluster, cwd)
+    made = _prepare(context, job, set, args, after, check)
     if not made.is_sweep:
         raise InputError(f"{made.plan.name}: no sweep", fix="hpcrun.submit(...)")
     submit_job(context, made)
@@ -306,30 +333,35 @@ def dry_run(
     cluster: str | None = None,
     cwd: str | os.PathLike[str] | None = None,
 ) -> DryRun:
-    """Do all of submit(), or of submit_sweep(), but its effects: nothing is written or submitted.
+    """Plan and check a submission without writing or submitting anything.
 
-    Arguments and errors are submit()'s. Slurm is asked only about ``after``.
+    The arguments and exceptions are those of submit(). Slurm is queried only about ``after``.
     """
-    return _dry(_prepared(_context(cluster, cwd), job, set, args, after, check))
+    return _build_dry_run(_prepare(_load_context(cluster, cwd), job, set, args, after, check))
 
 
 def find(
     word: str | int, *, cluster: str | None = None, cwd: str | os.PathLike[str] | None = None
 ) -> Run:
-    """Find a run by its id, the unique start or end of that, or its Slurm id ("123", "123_4").
+    """Find a run by its id, a unique beginning or end of it, or its Slurm id ("123", "123_4").
 
-    Raises InputError for what is not there, fits several runs, or is a sweep.
+    Raises:
+        InputError: If no run or several runs match, or the match is a sweep.
     """
-    context = _context(cluster, cwd)
-    return Run(require_single_run(_resolved(context, str(word)), str(word)), context)
+    context = _load_context(cluster, cwd)
+    return Run(require_single_run(_resolve(context, str(word)), str(word)), context)
 
 
 def find_sweep(
     word: str | int, *, cluster: str | None = None, cwd: str | os.PathLike[str] | None = None
 ) -> Sweep:
-    """Find a sweep by its id, a part of that, or its array's Slurm id. Raises InputError."""
-    context = _context(cluster, cwd)
-    found = _resolved(context, str(word))
+    """Find a sweep by its id, a unique beginning or end of it, or the Slurm id of its array.
+
+    Raises:
+        InputError: If no sweep or several match, or the match is a run.
+    """
+    context = _load_context(cluster, cwd)
+    found = _resolve(context, str(word))
     if not isinstance(found, SweepFolder):
         raise InputError(f"{word}: a run, and no sweep", fix=f"hpcrun.find({word!r})")
     return Sweep(found, context)
@@ -338,13 +370,14 @@ def find_sweep(
 def newest(
     count: int = 20, *, cluster: str | None = None, cwd: str | os.PathLike[str] | None = None
 ) -> list[Run]:
-    """List the newest runs, newest first, runs of sweeps among them; Slurm is not asked.
+    """List the newest runs, newest first, including runs of sweeps, without querying Slurm.
 
-    Raises InputError for a ``count`` that is no number, or less than 0.
+    Raises:
+        InputError: If ``count`` is not a number or is negative.
     """
     if not hasattr(count, "__index__") or count < 0:
         raise InputError(f"count: {count!r}: expected how many runs", fix="as in newest(20)")
-    context = _context(cluster, cwd)
+    context = _load_context(cluster, cwd)
     return [Run(folder, context) for folder in islice(list_runs(context.runs_dir), count)]
 
 
@@ -355,60 +388,71 @@ def parse(
     cluster: str | None = None,
     cwd: str | os.PathLike[str] | None = None,
 ) -> ParsedRun:
-    """Read a training log, a run or a Slurm job: what ``hpcrun parse`` takes, as one curve.
+    """Parse a training log, a run or a Slurm job to one curve, as ``hpcrun parse`` does.
 
-    As in::
+    Example::
 
         run = hpcrun.parse("train.log")
         pandas.DataFrame(run.columns()).plot(x="step", y="loss")
 
-    The result has ``curve`` (metrics, restarts), ``columns()`` (a row per step), ``samples`` (every
-    number as the log has it) and ``warnings``. ``patterns`` are forms of lines of your own. All
-    points are kept: memory grows with the log. Raises InputError for what is not there, cannot be
-    read, or names several runs.
+    All points are kept, so memory grows with the log.
+
+    Args:
+        log: A log file, a run id or a Slurm job id.
+        patterns: Regular expressions for your own metric lines.
+
+    Returns:
+        The parsed run with ``curve`` (metrics, restarts), ``columns()`` (one row per step),
+        ``samples`` (all numbers as logged) and ``warnings``.
+
+    Raises:
+        InputError: If the log does not exist, is unreadable, or contains several runs.
     """
     from hpcrun.actions import parse_runs as parse_words
 
     word = os.fspath(log)
     patterns = [patterns] if isinstance(patterns, str) else patterns
-    runs = parse_words(_context(cluster, cwd), [word], patterns=patterns, full=True)
+    runs = parse_words(_load_context(cluster, cwd), [word], patterns=patterns, full=True)
     if len(runs) != 1:
         names = ", ".join(run.source for run in runs[:3])
         raise InputError(f"{word}: {len(runs)} runs", fix=f"name one of them: {names}")
     return runs[0]
 
 
-# ---- many runs -----------------------------------------------------------------------------------
+# ---- Many runs -----------------------------------------------------------------------------------
 
 
 def status_of(runs: Iterable[Run]) -> list[Status]:
-    """Ask for the state of many runs at once, in their order: one squeue for each cluster."""
+    """Query the states of many runs with one squeue per cluster, in the order of ``runs``."""
     from hpcrun.monitor import status_of as read_statuses
 
-    runs = _listed(runs, "status_of")
+    runs = _list_runs(runs, "status_of")
     found: dict[Path, Status] = {}
-    for context, folders in _by_cluster(runs):
+    for context, folders in _group_by_cluster(runs):
         known = read_statuses(context, folders, level="row")
         found |= {each.folder.path: each for each in known}
     return [found[run.folder] for run in runs]
 
 
 def wait(runs: Iterable[Run], *, timeout: float | None = None) -> list[Status]:
-    """Wait until all runs are over, well or not; return their states in the order of ``runs``.
+    """Wait until all runs have ended, successfully or not; return their states in order.
 
-    All together cost Slurm what one of them does: two squeue a minute, and some around each end.
-    Raises WaitTimeout after ``timeout`` seconds; the runs go on, also after Ctrl-C.
+    The number of queries does not depend on the number of runs: two squeue per minute, and a few at
+    each end. The runs continue after a timeout and after Ctrl-C.
+
+    Raises:
+        WaitTimeout: If a run has not ended after ``timeout`` seconds.
     """
     from hpcrun.monitor import Monitor, WatchedRuns, add_details, poll_all
 
-    runs = _listed(runs, "wait")
-    # nan is no number of seconds
+    runs = _list_runs(runs, "wait")
+    # Reject NaN too, which differs from itself.
     if timeout is not None and not (isinstance(timeout, Real) and timeout == timeout):
         raise InputError(f"timeout: {timeout!r}: expected seconds", fix="as in timeout=600")
     end = None if timeout is None else monotonic() + timeout
     monitors = [
         Monitor(context, [WatchedRuns(folders)], deadline=end)
-        for context, folders in _by_cluster(runs)
+        for context, folders in _group_by_cluster(runs)
     ]
     found = {status.folder.path: status for status in poll_all(monitors, deadline=end)}
     live = [run for run in runs if not found[run.folder].final]
@@ -419,10 +463,10 @@ def wait(runs: Iterable[Run], *, timeout: float | None = None) -> list[Status]:
     return [add_details(found[run.folder], "row") for run in runs]
 
 
-# ---- how -----------------------------------------------------------------------------------------
+# ---- Implementation ------------------------------------------------------------------------------
 
 
-def _context(cluster: str | None, cwd: str | os.PathLike[str] | None) -> Context:
+def _load_context(cluster: str | None, cwd: str | os.PathLike[str] | None) -> Context:
     try:
         folder = Path(cwd or "").absolute()
     except FileNotFoundError as error:
@@ -432,23 +476,23 @@ def _context(cluster: str | None, cwd: str | os.PathLike[str] | None) -> Context
     return load_context(os.environ, folder, cluster)
 
 
-def _resolved(context: Context, word: str) -> RunFolder | SweepFolder:
+def _resolve(context: Context, word: str) -> RunFolder | SweepFolder:
     found = resolve_run_or_sweep(context, word)
-    # A method may be called much later: it has to fetch the run's records again.
+    # A method may be called much later and must fetch the run's records again.
     context.session.synced.clear()
     return found
 
 
-def _each(
+def _list_dependencies(
     after: Run | Sweep | str | Sequence[Run | Sweep | str] | None,
 ) -> Sequence[Run | Sweep | str]:
-    """Return what comes first as a list; a sweep is one thing, and a sequence of runs too."""
+    """Return ``after`` as a list; a Sweep is one item although it is a sequence."""
     if after is None:
         return []
     return [after] if isinstance(after, (Run, Sweep, str)) else after
 
 
-def _prepared(
+def _prepare(
     context: Context,
     job: object,
     changes: Mapping[str, object] | None,
@@ -456,28 +500,33 @@ def _prepared(
     after: Run | Sweep | str | Sequence[Run | Sweep | str] | None,
     check: bool,
 ) -> Prepared:
-    """Plan and render a run or a sweep. Raises InputError, or SpecError with all that is wrong."""
+    """Plan and render a run or a sweep.
+
+    Raises:
+        SpecError: With all problems of the job.
+        InputError: If another argument is invalid.
+    """
     from hpcrun.actions import Checks, build_dependency, prepare_job
     from hpcrun.spec import SOURCE, Origin, dump_value
 
-    words = [one.id if isinstance(one, (Run, Sweep)) else one for one in _each(after)]
+    words = [one.id if isinstance(one, (Run, Sweep)) else one for one in _list_dependencies(after)]
     try:
         for path in changes or {}:
             if not isinstance(path, str) or ("=" in path and '"' not in path):
                 raise InputError(f"{_SET}: {path!r}: expected a key, as in resources.nodes")
         asked = (changes or {}).items()
         overrides = [f"{path}={dump_value(value, _SET, path)}" for path, value in asked]
-        spec, name = _spec(context, job, overrides)
+        spec, name = _load_spec(context, job, overrides)
         return prepare_job(
             context,
             spec,
-            extra_args=_arguments(args),
+            extra_args=_format_arguments(args),
             after=build_dependency(context, words),
             origin=Origin(name, tuple(overrides)),
             checks=Checks(strict=check),
         )
     except SpecError as error:
-        # Problems are named as the caller does: a dict has no lines, and --set is ``set``.
+        # Problems refer to the API's arguments: a dict has no lines, and --set is ``set``.
         for problem in error.problems:
             if problem.source == _DICT:
                 problem.line = None
@@ -487,7 +536,7 @@ def _prepared(
         raise SpecError(error.problems, fix=error.fix, notes=error.notes) from error
 
 
-def _spec(context: Context, job: object, overrides: Sequence[str]) -> tuple[JobSpec, str]:
+def _load_spec(context: Context, job: object, overrides: Sequence[str]) -> tuple[JobSpec, str]:
     from hpcrun.actions import load_spec, read_spec
     from hpcrun.spec import dump_value
 
@@ -505,7 +554,7 @@ def _spec(context: Context, job: object, overrides: Sequence[str]) -> tuple[JobS
     )
 
 
-def _arguments(args: Sequence[object]) -> list[str]:
+def _format_arguments(args: Sequence[object]) -> list[str]:
     if isinstance(args, (str, bytes)) or not isinstance(args, Sequence):
         raise InputError(
             f"args: {args!r}: expected a list of arguments", fix=f"as in {str(args).split()!r}"
@@ -518,9 +567,9 @@ def _arguments(args: Sequence[object]) -> list[str]:
     return texts
 
 
-def _dry(made: Prepared) -> DryRun:
+def _build_dry_run(made: Prepared) -> DryRun:
     files = {file.name: file.text for file in made.files if not file.is_binary}
-    return DryRun(made.plan, files, made.values, tuple(map(_dry, made.runs)))
+    return DryRun(made.plan, files, made.values, tuple(map(_build_dry_run, made.runs)))
 
 
 def _cancel(
@@ -535,10 +584,10 @@ def _cancel(
     return any(each.done for each in outcomes)
 
 
-def _lines(
+def _iterate_lines(
     events: Iterable[Status | Lines | str], masker: Masker | None, *, with_prefix: bool
 ) -> Iterator[str]:
-    """Give what comes of logs line by line; a long line may come in pieces."""
+    """Yield the lines of log events, and join lines that arrive in pieces."""
     from hpcrun.actions import Lines
     from hpcrun.secrets import FileMasker
 
@@ -564,14 +613,18 @@ def _lines(
         yield text(event, data)
 
 
-def _listed(runs: Iterable[Run], function: str) -> list[Run]:
-    """List what a function of many runs was given. Raises InputError for a single one."""
+def _list_runs(runs: Iterable[Run], function: str) -> list[Run]:
+    """Return the runs as a list.
+
+    Raises:
+        InputError: If the caller passed a single run.
+    """
     if not isinstance(runs, Iterable):
         raise InputError(f"{runs!r}: expected a list of runs", fix=f"hpcrun.{function}([run])")
     return list(runs)
 
 
-def _by_cluster(runs: Sequence[Run]) -> list[tuple[Context, list[RunFolder]]]:
+def _group_by_cluster(runs: Sequence[Run]) -> list[tuple[Context, list[RunFolder]]]:
     groups: list[tuple[Context, list[RunFolder]]] = []
     for run in runs:
         if not isinstance(run, Run):
@@ -587,12 +640,12 @@ def _by_cluster(runs: Sequence[Run]) -> list[tuple[Context, list[RunFolder]]]:
     return groups
 
 
-def _pickled(one: Run | Sweep) -> tuple[Any, ...]:
-    """Leave the environment and the state of the session out of a pickle: both may hold secrets."""
+def _reduce(one: Run | Sweep) -> tuple[Any, ...]:
+    """Pickle without the environment and the session state, which may contain secrets."""
     context = structs.replace(one._context, environ={}, session=CommandState())
     return _reopen, (type(one), one._folder, context)
 
 
 def _reopen(kind: type[Run] | type[Sweep], folder: Any, context: Context) -> Run | Sweep:
-    """Bring a run back from a pickle, with the environment of the process that it comes to."""
+    """Unpickle a run or sweep with the environment of the current process."""
     return kind(folder, structs.replace(context, environ=dict(os.environ)))

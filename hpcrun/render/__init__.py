@@ -1,7 +1,7 @@
-"""From a Plan to the text of every file that a job receives.
+"""Render a Plan to the text of every file that a job receives.
 
-Pure: no files, processes, sockets, environment, clock or randomness; text and values in,
-values out.
+Pure: except for loading templates, this package uses no files, processes, sockets, environment
+variables, clocks or random numbers.
 """
 
 from __future__ import annotations

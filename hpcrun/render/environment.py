@@ -1,6 +1,6 @@
-"""The Jinja environment: a project's templates over those that hpcrun ships.
+"""Build the Jinja environment from a project's templates and those that hpcrun ships.
 
-The only module of this package that reads files.
+This is the only module of the package that reads files.
 """
 
 from __future__ import annotations
@@ -23,17 +23,21 @@ from hpcrun.ownership import is_own, refuse_foreign_file
 def open_templates(
     project: Path | None, environ: Mapping[str, str] | None = None, *, is_sent: bool = False
 ) -> jinja2.Environment:
-    """Open a project's templates: its own, where it has any, over those that hpcrun ships.
+    """Open a project's own templates, with the shipped ones as fallback.
 
-    ``hpcrun/NAME`` is always the shipped one. A value that is missing is an error. With ``environ``
-    what Jinja compiles of the shipped ones is kept in the user's cache folder. Templates of a
-    project are not kept: each copy of them has another path. They run in Jinja's sandbox: they lay
-    out text, and reach no Python. ``is_sent``: what they make goes to another machine, so that no
-    link out of the project is followed.
+    ``hpcrun/NAME`` always names a shipped template. Undefined values are errors. A project's
+    templates run in Jinja's sandbox, where they cannot reach Python.
+
+    Args:
+        project: The project, whose templates are in ``templates/``.
+        environ: Enables the cache of compiled shipped templates in the user's cache folder. A
+            project's templates are not cached, because each copy has another path.
+        is_sent: True if the result is sent to another machine; links out of the project are errors
+            then.
     """
 
     class ProjectLoader(jinja2.FileSystemLoader):
-        """Loads a project's templates, and ends a block on one line with a line end."""
+        """Loads a project's templates, and adds the line end that a one-line block lacks."""
 
         def get_source(
             self, environment: jinja2.Environment, template: str
@@ -72,15 +76,15 @@ def open_templates(
 
 
 def _load_archive(name: str) -> str | None:
-    """Return an archive as a text that has its bytes (surrogateescape)."""
+    """Return an archive as text that encodes its bytes (surrogateescape)."""
     build = {"jobside.pyz": build_archive, "hook.pyz": build_hook}.get(name)
     return build().decode("utf-8", "surrogateescape") if build is not None else None
 
 
 def _bytecode_cache(environ: Mapping[str, str]) -> jinja2.BytecodeCache | None:
-    """Open the folder with what Jinja compiled; None without one that is the user's alone.
+    """Open the cache of compiled templates; None without a folder that only the user can write.
 
-    It is code, so a folder that others can write does not count.
+    The cache contains code, so a folder that others can write is not used.
     """
     folder = cache_dir(environ) / "templates"
     try:
@@ -92,7 +96,7 @@ def _bytecode_cache(environ: Mapping[str, str]) -> jinja2.BytecodeCache | None:
         return None
 
     class Cache(jinja2.FileSystemBytecodeCache):
-        """Keeps what it can: a full or read-only disk stops no submission."""
+        """Ignores errors, so that a full or read-only disk does not prevent submission."""
 
         def load_bytecode(self, bucket: jinja2.bccache.Bucket) -> None:
             with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""A plan as the text of every file of its run folder, by Jinja."""
+"""Render all files of a run directory from a plan with Jinja."""
 
 from __future__ import annotations
 
@@ -14,33 +14,38 @@ from hpcrun.errors import InputError
 from hpcrun.plan import HOOK, LAUNCHERS, RUNTIMES, Plan, check_carried, launch_argv, uses_modules
 from hpcrun.render.quoting import FILTERS, quote_bash, quote_expanded, quote_word
 
-# Files that are the same in every run.
+# Files that are identical in all runs.
 FIXED = (
     *("harness.sh", "hardware.sh", "setup.sh", "local.sh", "hosts.sh", "clean.sh"),
     *("preflight.sh", "stacks.sh", "survive.sh", "claim.sh", "jobside.sh"),
 )
-# The modules of hpcrun.jobside, as one archive.
+# The modules of hpcrun.jobside in one archive.
 ARCHIVE = "jobside.pyz"
 
 
 class RenderedFile(msgspec.Struct, frozen=True):
-    """A file of the run folder: its name there, and its text, or bytes by surrogateescape."""
+    """A file of the run directory; a binary file's ``text`` has its bytes (surrogateescape)."""
 
     name: str
     text: str
 
     @property
     def is_binary(self) -> bool:
-        """Whether it is nothing that people read."""
+        """True for archives, which people do not read."""
         return self.name in (ARCHIVE, HOOK)
 
 
 def render_files(plan: Plan, templates: jinja2.Environment) -> list[RenderedFile]:
-    """Render all files of a run but spec.yaml; see hpcrun.render.open_templates.
+    """Render all files of a run except spec.yaml.
 
     A project's own ``templates/job.sbatch.j2`` that begins with
-    ``{% extends "hpcrun/job.sbatch.j2" %}`` overrides single blocks. Raises InputError for a
-    template that is wrong, and for a value that Slurm cannot carry.
+    ``{% extends "hpcrun/job.sbatch.j2" %}`` overrides single blocks.
+
+    Args:
+        templates: See open_templates().
+
+    Raises:
+        InputError: If a template is invalid, or Slurm cannot transport a value.
     """
     check_carried(plan)
     values = _template_values(plan)
@@ -59,25 +64,27 @@ def render_files(plan: Plan, templates: jinja2.Environment) -> list[RenderedFile
         text = json.dumps(plan.deepspeed_config, indent=2) + "\n"
         files.append(RenderedFile("deepspeed.json", text))
     if plan.accelerate_config is not None:
-        import yaml  # here: few jobs have one
+        import yaml  # imported here because few jobs need it
 
         text = yaml.safe_dump(plan.accelerate_config, sort_keys=False, allow_unicode=True)
         files.append(RenderedFile("accelerate.yaml", text))
-    # With line ends by msgspec: json.dumps(indent=1) is slow Python, which a sweep would feel.
+    # msgspec adds the line ends: json.dumps(indent=1) is too slow for large sweeps.
     plain = json.dumps(msgspec.to_builtins(plan))
     try:
         text = msgspec.json.format(plain, indent=1)
-    except msgspec.DecodeError:  # half of a surrogate pair: a byte that is not UTF-8
+    except msgspec.DecodeError:  # a lone surrogate stands for a byte that is not UTF-8
         text = json.dumps(json.loads(plain), indent=1)
     files.append(RenderedFile("plan.json", text + "\n"))
     return files
 
 
 def render_array(plan: Plan, templates: jinja2.Environment, runs: int) -> list[RenderedFile]:
-    """Render the job.sbatch of a sweep's array: its runs' directives, and the way to a task's run.
+    """Render the job.sbatch of a sweep's array, in which each task finds its run.
 
-    It extends the template of the runs, so a project's own template counts here too. Raises
-    InputError as render_files() does.
+    The template extends that of a run, so a project's own template applies here too.
+
+    Raises:
+        InputError: As render_files() does.
     """
     check_carried(plan)
     runs_dir, _, _ = plan.run_dir.rpartition("/")
@@ -90,7 +97,7 @@ def render_array(plan: Plan, templates: jinja2.Environment, runs: int) -> list[R
     return files
 
 
-# ---- What templates may name --------------------------------------------------------------------
+# ---- Values for templates -----------------------------------------------------------------------
 
 
 def _template_values(plan: Plan) -> dict[str, object]:
@@ -99,14 +106,15 @@ def _template_values(plan: Plan) -> dict[str, object]:
         "launcher": LAUNCHERS[plan.launcher],
         "srun": launch_argv(plan),
         "runtime": RUNTIMES[plan.setup.container.runtime] if plan.setup.container else None,
-        "container": container_options(plan),
-        "kept": _kept_variables(plan),
-        "program_lines": program_lines(plan.program) + resume_lines(plan.survive.resume),
+        "container": build_container_options(plan),
+        "kept": _list_kept_variables(plan),
+        "program_lines": format_program_lines(plan.program)
+        + format_resume_lines(plan.survive.resume),
     }
 
 
-def container_options(plan: Plan) -> list[str]:
-    """Build a runtime's options, a line for each: srun's, or those of the program and the image."""
+def build_container_options(plan: Plan) -> list[str]:
+    """Build the options of a container runtime, one line each, in the runtime's syntax."""
     container = plan.setup.container
     if container is None:
         return []
@@ -124,8 +132,8 @@ def container_options(plan: Plan) -> list[str]:
     ]
 
 
-def _kept_variables(plan: Plan) -> list[str]:
-    """Name the variables of the job whose values must win over the image's own."""
+def _list_kept_variables(plan: Plan) -> list[str]:
+    """List the job's variables whose values override those of the image."""
     if plan.setup.container is None:
         return []
     names = {
@@ -138,10 +146,10 @@ def _kept_variables(plan: Plan) -> list[str]:
     return sorted({*names, *plan.secrets})
 
 
-def program_lines(program: list[str]) -> list[str]:
-    """Lay a command out for reading: an option and its value on one line.
+def format_program_lines(program: list[str]) -> list[str]:
+    """Split a command into readable lines, with an option and its value on one line.
 
-    >>> program_lines(["python", "train.py", "--lr", "1e-4", "--fast"])
+    >>> format_program_lines(["python", "train.py", "--lr", "1e-4", "--fast"])
     ['python train.py', '--lr 1e-4', '--fast']
     """
     lines: list[str] = []
@@ -154,10 +162,10 @@ def program_lines(program: list[str]) -> list[str]:
     return lines
 
 
-def resume_lines(words: list[str]) -> list[str]:
-    """Write the words that are there only where there is a checkpoint to go on from.
+def format_resume_lines(words: list[str]) -> list[str]:
+    """Write the arguments that bash adds only if there is a checkpoint to resume from.
 
-    >>> print(*resume_lines(["--resume", "${HPCRUN_RESUME}"]))
+    >>> print(*format_resume_lines(["--resume", "${HPCRUN_RESUME}"]))
     ${HPCRUN_RESUME:+--resume "$HPCRUN_RESUME"}
     """
     return [f"${{HPCRUN_RESUME:+{' '.join(map(quote_word, words))}}}"] if words else []
@@ -165,8 +173,8 @@ def resume_lines(words: list[str]) -> list[str]:
 
 # ---- Jinja --------------------------------------------------------------------------------------
 
-# What an expression in a template may end in, as in Python.
-_OF_EXPRESSIONS = (
+# Exceptions that an expression in a template may raise.
+_EXPRESSION_ERRORS = (
     ArithmeticError,
     AttributeError,
     LookupError,
@@ -177,17 +185,21 @@ _OF_EXPRESSIONS = (
 
 
 def _render(templates: jinja2.Environment, name: str, values: Mapping[str, Any]) -> str:
-    """Render ``NAME.j2``. Raises InputError for a template of the project's that is wrong."""
+    """Render ``NAME.j2``.
+
+    Raises:
+        InputError: If a project's template is invalid.
+    """
     templates.filters.update(FILTERS, uses_modules=uses_modules)
     try:
         _check_template(templates, f"{name}.j2")
         text = templates.get_template(f"{name}.j2").render(values)
         text.encode("utf-8", "surrogateescape")
         return text
-    except InputError:  # another user's template, or a filter's refusal: that is the whole answer
+    except InputError:  # another user's template, or a value that a filter refuses
         raise
-    except (jinja2.TemplateError, *_OF_EXPRESSIONS) as error:
-        where, line = _place(error, f"{name}.j2")
+    except (jinja2.TemplateError, *_EXPRESSION_ERRORS) as error:
+        where, line = _locate_error(error, f"{name}.j2")
         raise InputError(
             f"templates/{where}{f':{line}' if line else ''}: {error}",
             fix="fix the template in templates/",
@@ -195,7 +207,11 @@ def _render(templates: jinja2.Environment, name: str, values: Mapping[str, Any])
 
 
 def _check_template(environment: jinja2.Environment, name: str) -> None:
-    """Raise InputError where a project's own template overrides no block of the shipped one."""
+    """Refuse a project's template that overrides no block of the shipped one.
+
+    Raises:
+        InputError: If it replaces the shipped template, or overrides an unknown block.
+    """
     assert environment.loader is not None
     source, _, _ = environment.loader.get_source(environment, name)
     if source == _shipped_text(environment, name):
@@ -220,8 +236,8 @@ def _shipped_text(environment: jinja2.Environment, name: str) -> str:
     return environment.loader.get_source(environment, f"hpcrun/{name}")[0]
 
 
-def _place(error: Exception, name: str) -> tuple[str, int | None]:
-    """Find where in a template an error is: as Jinja reports it, else by the traceback."""
+def _locate_error(error: Exception, name: str) -> tuple[str, int | None]:
+    """Return the template and line of an error, from Jinja's report or the traceback."""
     line = None
     trace = error.__traceback__
     while trace is not None:

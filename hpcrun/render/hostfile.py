@@ -1,10 +1,10 @@
-"""The grammar of hostfiles: parses and writes them.
+"""Parse and write hostfiles.
 
-A hostfile has one of these forms, or is a node list:
+A hostfile is a Slurm node list, or has one of these forms:
 
-deepspeed   host slots=4              each host once
-openmpi     host slots=4 max_slots=8  or a host once for each slot
-mpich       host:4                    MPICH's and Intel MPI's
+deepspeed   host slots=4              one line per host
+openmpi     host slots=4 max_slots=8  or one line per slot
+mpich       host:4                    also of Intel MPI
 plain       host
 """
 
@@ -22,16 +22,16 @@ from hpcrun.slurm import check_host, compress_hosts, expand_hosts
 
 Form = Literal["deepspeed", "openmpi", "mpich", "plain", "slurm"]
 
-# Open MPI's names of both numbers: src/util/hostfile/hostfile_lex.l of its runtime, PRRTE.
+# Open MPI's keywords: src/util/hostfile/hostfile_lex.l of its runtime, PRRTE.
 _SLOTS = re.compile(r"(slots|cpu|count)=([0-9]+)")
 _MAX_SLOTS = re.compile(r"(?:max[-_](?:slots|cpu|count)|(?:slots|cpu|count)[-_]max)=([0-9]+)")
-# A file has the form of the line that shows the most.
-_STRONGEST: tuple[Form, ...] = ("openmpi", "deepspeed", "mpich", "slurm", "plain")
-_MOST_SLOTS = 65536  # processes on one host, far above any
+# A file has the first of these forms that any of its lines has.
+_FORM_ORDER: tuple[Form, ...] = ("openmpi", "deepspeed", "mpich", "slurm", "plain")
+_MAX_SLOTS_PER_HOST = 65536  # far above any real number of processes on a host
 
 
 class Host(Struct, frozen=True):
-    """A host of a pool; ``slots`` is how many processes it takes, None where nobody says."""
+    """A host of a pool; ``slots`` is the number of processes that it runs, None if unknown."""
 
     name: str
     slots: int | None = None
@@ -39,7 +39,7 @@ class Host(Struct, frozen=True):
 
 
 class _Line(Struct, frozen=True):
-    """One line; ``form`` is the one that the line shows, or plain."""
+    """One line of a hostfile and the form that it has."""
 
     number: int
     host: Host
@@ -47,11 +47,18 @@ class _Line(Struct, frozen=True):
 
 
 def parse_hostfile(text: str, source: str, form: Form | None = None) -> list[Host]:
-    r"""Read a hostfile in any of the forms; ``form`` says which, None finds out.
+    r"""Parse a hostfile.
 
-    A host that stands on several lines has the sum of their slots, as Open MPI and MPICH add them
-    up, a line without a number being one slot. Not so in DeepSpeed's form, which has each host
-    once; lines ``host slots=N`` alone are taken for that. Raises SpecError with all problems.
+    The slots of repeated lines of a host are added up, as in Open MPI and MPICH; a line without a
+    number is one slot. In DeepSpeed's form a host may appear only once; a file in which all lines
+    are ``host slots=N`` has this form.
+
+    Args:
+        source: The name of the file for messages.
+        form: The form of the file; None detects it.
+
+    Raises:
+        SpecError: With all problems.
 
     >>> parse_hostfile("# two\nn1 slots=4\nn2 slots=2\n", "pool")
     [Host(name='n1', slots=4, max_slots=None), Host(name='n2', slots=2, max_slots=None)]
@@ -70,11 +77,11 @@ def parse_hostfile(text: str, source: str, form: Form | None = None) -> list[Hos
     if not lines and not problems:
         problems.append(Problem("", "no host in it", source))
     shown = {"plain", *(line.form for line in lines)}
-    found = form if form is not None else next(one for one in _STRONGEST if one in shown)
-    problems += _misfits(lines, found, source)
+    found = form if form is not None else next(one for one in _FORM_ORDER if one in shown)
+    problems += _find_misfits(lines, found, source)
     if problems:
         raise SpecError(sorted(problems, key=lambda problem: problem.line or 0))
-    return _merge(lines, found)
+    return _merge_lines(lines, found)
 
 
 def _parse_line(line: str, number: int) -> list[_Line]:
@@ -90,13 +97,13 @@ def _parse_line(line: str, number: int) -> list[_Line]:
     form: Form = "plain"
     slots = most = None
     if colon:
-        form, slots = "mpich", _count(count, first)
+        form, slots = "mpich", _parse_count(count, first)
     for word in words:
         if (match := _SLOTS.fullmatch(word)) and slots is None:
             form = "openmpi" if match[1] != "slots" or form == "openmpi" else "deepspeed"
-            slots = _count(match[2], word)
+            slots = _parse_count(match[2], word)
         elif (match := _MAX_SLOTS.fullmatch(word)) and most is None and not colon:
-            form, most = "openmpi", _count(match[1], word)
+            form, most = "openmpi", _parse_count(match[1], word)
         else:
             raise InputError(f"{name}: {word!r} is not known here; a line is `{name} slots=4`")
     if most is not None and most < (slots or 1):
@@ -104,14 +111,14 @@ def _parse_line(line: str, number: int) -> list[_Line]:
     return [_Line(number, Host(name, slots, most), form)]
 
 
-def _count(text: str, where: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,6}", text) or not 1 <= int(text) <= _MOST_SLOTS:
-        raise InputError(f"{where}: slots are a number from 1 to {_MOST_SLOTS}")
+def _parse_count(text: str, where: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,6}", text) or not 1 <= int(text) <= _MAX_SLOTS_PER_HOST:
+        raise InputError(f"{where}: slots are a number from 1 to {_MAX_SLOTS_PER_HOST}")
     return int(text)
 
 
-# What the lines of a form may look like.
-_FITTING: dict[Form, set[Form]] = {
+# The forms of lines that a file of each form may contain.
+_ALLOWED_LINES: dict[Form, set[Form]] = {
     "deepspeed": {"deepspeed"},
     "openmpi": {"openmpi", "deepspeed", "plain"},
     "mpich": {"mpich", "plain"},
@@ -120,13 +127,13 @@ _FITTING: dict[Form, set[Form]] = {
 }
 
 
-def _misfits(lines: Sequence[_Line], form: Form, source: str) -> list[Problem]:
-    """Find lines of another form, and hosts that stand twice where that has no meaning."""
+def _find_misfits(lines: Sequence[_Line], form: Form, source: str) -> list[Problem]:
+    """Find lines of another form, and hosts that appear twice in a form without repetition."""
     problems = []
     seen: dict[str, int] = {}
     for line in lines:
         name = line.host.name
-        if line.form not in _FITTING[form]:
+        if line.form not in _ALLOWED_LINES[form]:
             why = f"a line of {line.form}'s form among those of {form}'s"
             why = "no slots, where other lines have them" if line.form == "plain" else why
             problems.append(Problem("", f"{name}: {why}", source, line.number))
@@ -139,8 +146,8 @@ def _misfits(lines: Sequence[_Line], form: Form, source: str) -> list[Problem]:
     return problems
 
 
-def _merge(lines: Sequence[_Line], form: Form) -> list[Host]:
-    """Make one host of all lines that name it; names that each stand once say nothing of slots."""
+def _merge_lines(lines: Sequence[_Line], form: Form) -> list[Host]:
+    """Merge the lines of each host; a plain list in which each host appears once has no slots."""
     times = Counter(line.host.name for line in lines)
     if form == "slurm" or (form == "plain" and len(times) == len(lines)):
         return [line.host for line in lines]
@@ -155,7 +162,10 @@ def _merge(lines: Sequence[_Line], form: Form) -> list[Host]:
 
 
 def format_hostfile(hosts: Sequence[Host], form: Form) -> str:
-    r"""Write a hostfile, in the order given. Raises InputError for what the form cannot say.
+    r"""Write a hostfile in the given order of hosts.
+
+    Raises:
+        InputError: If the form cannot express the hosts.
 
     >>> format_hostfile([Host("n1", 4), Host("n2", 2)], "deepspeed")
     'n1 slots=4\nn2 slots=2\n'

@@ -1,4 +1,4 @@
-"""One filter per target grammar: each word arrives as it was given."""
+"""Jinja filters that quote a value for each target grammar."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
 def quote_bash(value: str) -> str:
     r"""Quote a word for bash.
 
-    Control characters are spelled out: sbatch refuses scripts with DOS line ends, and a script
-    should show what it holds. Bytes that are not UTF-8 (surrogates, as os.fsdecode gives them)
-    are spelled out too.
+    Control characters are written as escapes: sbatch refuses scripts with DOS line ends, and
+    readers see escapes. Bytes that are not UTF-8 (surrogates from os.fsdecode) are escaped too.
 
     >>> print(quote_bash("a-b"), quote_bash("it's $x"), quote_bash(""), quote_bash("a\nb'"))
     a-b 'it'\''s $x' '' $'a\nb\''
     """
     if _PLAIN.fullmatch(value):
         return value
-    # A backslash before a single quote reads like an escape, to people and to shellcheck.
+    # A backslash before a single quote looks like an escape to people and to shellcheck.
     if not re.search(r"[\x00-\x1f\x7f\ud800-\udfff]|\\('|\Z)", value):
         return "'" + value.replace("'", "'\\''") + "'"
     return "$'" + "".join(_escape(char) for char in value) + "'"
@@ -41,7 +40,7 @@ def _escape(char: str) -> str:
 
 
 def unquote_bash(word: str) -> str:
-    r"""Return the value that quote_bash() wrote as this word.
+    r"""Return the value of a word that quote_bash() wrote.
 
     >>> [unquote_bash(quote_bash(value)) for value in ("a-b", "it's $x", "", "a\n\\b'", "\udcff")]
     ['a-b', "it's $x", '', "a\n\\b'", '\udcff']
@@ -60,7 +59,7 @@ def unquote_bash(word: str) -> str:
 
 
 def quote_comment(value: str) -> str:
-    r"""Make text fit for one comment line.
+    r"""Convert text to one line for a comment.
 
     >>> quote_comment("two\nlines")
     'two lines'
@@ -69,7 +68,7 @@ def quote_comment(value: str) -> str:
 
 
 def quote_word(value: str) -> str:
-    """Quote a word of the job for bash on a node, which fills what the node alone knows.
+    """Quote a word of the job for bash on a node, which expands values that only a node knows.
 
     >>> print(quote_word("--data=${HPCRUN_LOCAL_DIR}/a b"), quote_word("$HOME"))
     --data="$HPCRUN_LOCAL_DIR"'/a b' '$HOME'
@@ -82,9 +81,9 @@ def quote_word(value: str) -> str:
 
 
 def quote_expanded(value: str) -> str:
-    """Quote a path for bash on a node, which fills ``$NAME`` and a ``~/`` at the beginning.
+    """Quote a path for bash on a node, which expands ``$NAME`` and a leading ``~/``.
 
-    A variable that is not set ends the script with its name; ``$$`` is a dollar.
+    An unset variable ends the script with a message; ``$$`` is a dollar sign.
 
     >>> print(quote_expanded("$TMPDIR/a b/$$x"), quote_expanded("~/data"))
     "${TMPDIR:?not set on this node}"'/a b/$x' "$HOME"/data
@@ -104,7 +103,7 @@ def quote_expanded(value: str) -> str:
 
 
 def quote_toml(value: str) -> str:
-    """Quote a path of the nodes as a string of TOML, where ``${NAME}`` is filled.
+    """Quote a path as a TOML string in which the container engine expands ``${NAME}``.
 
     >>> print(quote_toml("~/a b"), quote_toml("$SCRATCH/x/$$y"))
     "${HOME}/a b" "${SCRATCH}/x/$$y"

@@ -1,4 +1,4 @@
-"""What secrets look like: tokens, keys, and values after names that hint at them; marks and masks.
+"""Recognise and mask secrets: tokens, private keys, and values after names such as API_KEY.
 
 Pure: this package computes and does no more; tests/test_layers.py holds it to that.
 """

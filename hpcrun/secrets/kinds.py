@@ -1,10 +1,10 @@
-"""What secrets look like: known tokens, private keys, and values after names that hint at them.
+"""Patterns of secrets: known tokens, private keys, and values after names such as API_KEY.
 
-The forms of tokens are their issuers' (GitHub's "About authentication", Slack's "Token types",
-Google's API keys, AWS's "IAM identifiers", RFC 7519 for JWT) and as secret scanners know them.
-Private keys are blocks of many lines, of which a reader may see only a part: base64 between BEGIN
-and END (RFC 7468, PEM), in lines of 64 characters, OpenSSH's of 70; older tools wrap at 76
-(RFC 2045). In JSON, as in a service account's file, the whole block is one line.
+The formats of tokens are those that their issuers document (GitHub's "About authentication",
+Slack's "Token types", Google's API keys, AWS's "IAM identifiers", RFC 7519 for JWT) and those that
+secret scanners use. A private key is a block of lines, of which a reader may see only a part:
+base64 between BEGIN and END (RFC 7468, PEM), in lines of 64 characters, 70 for OpenSSH, or 76 for
+older tools (RFC 2045). In JSON, as in a service account's file, the whole block is one line.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ _STARTS = (
     rb"(?<![A-Za-z0-9_])(?:hf_|sk-|gh[opsur]_|github_pat_|glpat-|A(?:KIA|SIA)|AIza|xox|eyJ|wandb_v"
     rb"|nvapi-)"
 )
-# How they begin, digits left out.
+# The beginnings of tokens, without digits.
 START = pattern_of(_STARTS)
-# The shortest run of letters and digits in them, by which blocks are searched.
+# The length of the alphanumeric run that every token has; blocks are searched for such runs.
 TOKEN_RUN = 12
-# The beginnings of those that may have small letters and digits alone.
+# The beginnings of tokens that may consist of lower-case letters and digits.
 LOW_STARTS = (b"hf_", b"gh", b"glpat-", b"xox", b"wandb_v", b"nvapi-")
-_BEGUN = pattern_of(_STARTS + rb"[A-Za-z0-9]{12}")
+_TOKEN_BEGINNING = pattern_of(_STARTS + rb"[A-Za-z0-9]{12}")
 
-# A key of 16384 bits, the largest that tools make, has 12,700 bytes of base64.
-_LONGEST = 1 << 14
+# A key of 16384 bits, the largest that tools generate, has 12,700 bytes of base64.
+_MAX_KEY_BYTES = 1 << 14
 _BEGIN = pattern_of(rb"-----BEGIN (?:[A-Z0-9]+ ){0,3}PRIVATE KEY(?: BLOCK)?-----")
 _END = pattern_of(rb"-----END (?:[A-Z0-9]+ ){0,3}PRIVATE KEY(?: BLOCK)?-----")
-# What launchers put before a line: srun --label, torchrun --tee.
+# Prefixes that launchers add to lines: srun --label, torchrun --tee.
 _LABEL = rb"(?:\[?\w{1,16}\]?: ?)?"
 _LINE = pattern_of(rb"[ \t]*" + _LABEL + rb"(?P<body>[A-Za-z0-9+/]{1,76}={0,2})[ \t]*\r?")
 _WIDTHS = (64, 70, 76)
-# Before the lines of an encrypted block stand headers (RFC 1421), and a blank line; the last line
-# of a block may be short.
+# An encrypted block begins with headers (RFC 1421) and a blank line. The last line of a block may
+# be short.
 _START, _STOP = rb"[ \t]*" + _LABEL, rb"[ \t]*\r?(?:\n|\Z)"
 _FULL = rb"(?:[A-Za-z0-9+/=]{64}|[A-Za-z0-9+/=]{70}|[A-Za-z0-9+/=]{76})"
 _LINES = pattern_of(
@@ -62,12 +62,12 @@ _LINES = pattern_of(
     rb"(?:" + _START + rb"[A-Za-z0-9+/]{1,76}={0,2}" + _STOP + rb")?)?"
 )
 _BODY = pattern_of(rb"[A-Za-z0-9+/]{32}")
-# A random line of a key has at least this many different characters, and all kinds.
-_DIFFERENT = 20
-# A line of a key has far more letters, + and / than this, digits left out.
+# A line of a key has at least this many different characters, and all kinds.
+_MIN_DISTINCT = 20
+# A line of a key has far more letters, + and / than this, not counting digits.
 KEY_RUN = 40
 
-# The kinds of characters: digits, small letters, capital letters, and others.
+# The kinds of characters: digits, lower-case letters, upper-case letters, and others.
 _KINDS = bytes(
     0 if chr(c) in "0123456789" else 1 if 97 <= c <= 122 else 2 if 65 <= c <= 90 else 3
     for c in range(256)
@@ -76,18 +76,18 @@ _OTHER = 3
 
 
 def begins_token(text: str) -> bool:
-    """Return whether a token begins in a text, also one that is too short to be whole.
+    """Return True if a text contains the beginning of a token, even one that is cut off.
 
-    Stricter than TOKEN: for what is given to others, such as a report.
+    This matches more than TOKEN, for text that is passed on to other people, such as a report.
 
     >>> begins_token("hf_sesamesesame"), begins_token("hf_transfer")
     (True, False)
     """
-    return _BEGUN.search(text.encode("utf-8", "surrogateescape")) is not None
+    return _TOKEN_BEGINNING.search(text.encode("utf-8", "surrogateescape")) is not None
 
 
 def looks_random(value: bytes, *, shortest_hex: int = 32) -> bool:
-    """Return whether a word looks random: letters and digits alternate all the time.
+    """Return True if a word looks random because the kind of its characters changes often.
 
     >>> looks_random(b"0123456789abcdef0123456789abcdef"), looks_random(b"eval_step_10000_avg")
     (True, False)
@@ -104,7 +104,7 @@ def looks_random(value: bytes, *, shortest_hex: int = 32) -> bool:
 
 
 def find_private_keys(text: bytes) -> Iterator[tuple[int, int]]:
-    r"""Give begin and end of what stands between BEGIN and END; one of them may be missing.
+    r"""Yield the spans between BEGIN and END lines, one of which may be missing.
 
     >>> body = b"MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj"
     >>> list(find_private_keys(b"-----BEGIN PRIVATE KEY-----\n" + body + b"\nxyz=\nnext\n"))
@@ -113,49 +113,49 @@ def find_private_keys(text: bytes) -> Iterator[tuple[int, int]]:
     [(4, 73)]
     """
     for begin in _BEGIN.finditer(text):
-        end = _END.search(text, begin.end(), begin.end() + _LONGEST)
+        end = _END.search(text, begin.end(), begin.end() + _MAX_KEY_BYTES)
         if end is not None and _BODY.search(text, begin.end(), end.start()):
             between = text[begin.end() : end.start()]
             yield end.start() - len(between.lstrip(b"\r\n")), begin.end() + len(between.rstrip())
         elif end is None:
-            yield from _after_begin(text, begin.end())
+            yield from _find_after_begin(text, begin.end())
     last = 0
     for end in _END.finditer(text):
-        if not last or text.find(b"\n", last, end.start()) >= 0:  # the first one of its line
-            yield from _before_end(text, end.start())
+        if not last or text.find(b"\n", last, end.start()) >= 0:  # the first END of its line
+            yield from _find_before_end(text, end.start())
         last = end.end()
 
 
 def find_open_private_key(text: bytes) -> bytes:
-    r"""Return the text from the BEGIN of a key whose END is still to come; b"" for none.
+    r"""Return the text from the BEGIN of a key without END; b"" if there is none.
 
     >>> find_open_private_key(b"x\n-----BEGIN PRIVATE KEY-----\n")
     b'-----BEGIN PRIVATE KEY-----\n'
     >>> find_open_private_key(b"-----BEGIN PRIVATE KEY-----\nstep 1\n")
     b''
     """
-    low = text.rfind(b"-----BEGIN ", max(0, len(text) - _LONGEST))
+    low = text.rfind(b"-----BEGIN ", max(0, len(text) - _MAX_KEY_BYTES))
     begin = _BEGIN.match(text, low) if low >= 0 else None
     if begin is None or _END.search(text, begin.end()):
         return b""
-    inside = [stop for _, stop in _after_begin(text, begin.end())]
+    inside = [stop for _, stop in _find_after_begin(text, begin.end())]
     rest = text[max([begin.end(), *inside]) :]
     return text[low:] if not rest.strip() else b""
 
 
 def is_private_key_line(line: bytes) -> bool:
-    """Return whether a whole line looks like one inside a key: long and random."""
+    """Return True if a whole line looks like part of a key: long and random."""
     found = _LINE.fullmatch(line)
     if found is None or len(found["body"]) not in _WIDTHS:
         return False
     kinds = set(found["body"].translate(_KINDS)) - {_OTHER}
-    return len(set(found["body"])) >= _DIFFERENT and len(kinds) == 3
+    return len(set(found["body"])) >= _MIN_DISTINCT and len(kinds) == 3
 
 
-def _after_begin(text: bytes, at: int) -> Iterator[tuple[int, int]]:
-    """Give what follows a BEGIN without END: the key's lines, or the rest of one line in JSON."""
-    end = text.find(b"\n", at, at + _LONGEST)
-    end = min(len(text), at + _LONGEST) if end < 0 else end
+def _find_after_begin(text: bytes, at: int) -> Iterator[tuple[int, int]]:
+    """Yield the span after a BEGIN without END: the key's lines, or the rest of a JSON line."""
+    end = text.find(b"\n", at, at + _MAX_KEY_BYTES)
+    end = min(len(text), at + _MAX_KEY_BYTES) if end < 0 else end
     if text[at:end].strip():
         if text.startswith((b"\\n", b"\\r", b"\\\\n"), at):
             yield at, end
@@ -166,8 +166,8 @@ def _after_begin(text: bytes, at: int) -> Iterator[tuple[int, int]]:
         yield first, lines.end() - lines[0].endswith(b"\n")
 
 
-def _before_end(text: bytes, at: int) -> Iterator[tuple[int, int]]:
-    """Give the lines before an END whose BEGIN may be cut off; the last one may be short."""
+def _find_before_end(text: bytes, at: int) -> Iterator[tuple[int, int]]:
+    """Yield the span of the lines before an END whose BEGIN may be cut off."""
     first = text.rfind(b"\n", 0, at) + 1
     stop = last = first
     while first > 0:
@@ -180,13 +180,13 @@ def _before_end(text: bytes, at: int) -> Iterator[tuple[int, int]]:
         yield first, stop - 1
 
 
-# ---- values after names --------------------------------------------------------------------------
+# ---- Values after names --------------------------------------------------------------------------
 
 
-# What the name of a secret ends in.
+# Endings of the names of secrets.
 _WORD = rb"(?:key|token|secret|passw(?:or)?d|passphrase|auth|credentials?)"
-# By which values are found, in lower case; and what a block must contain as well, blanks and quotes
-# left out: "tokens=4096" stands in every line of many logs.
+# Words that precede secrets, in lower case, each with the strings of which a block must contain
+# one, after blanks and quotes are removed: many logs have "tokens=4096" in every line.
 ROOTS: dict[bytes, tuple[bytes, ...]] = {
     b"key": (b"key=", b"key:", b"keyis", b"keywas"),
     b"token": (b"token=", b"token:", b"tokenis", b"tokenwas"),
@@ -203,35 +203,35 @@ ROOTS: dict[bytes, tuple[bytes, ...]] = {
 }
 OPTION = b" --"
 
-# By this many bytes from a name on it is judged whether a secret follows, however long that is:
-# where names follow names without a blank, all of the line would be read for each of them.
-_JUDGED = 512
+# The number of bytes after a name in which a secret must begin. Without the limit, a line of many
+# names without blanks would be read once for each name.
+_SEARCH_LIMIT = 512
 
-# What stands between a name and its value, as in os.environ["NAME"] = "value" too; then what begins
-# no value: a placeholder, a variable, a mask.
+# The text between a name and its value, as in os.environ["NAME"] = "value". Placeholders, variables
+# and masks are not values.
 _SEPARATOR = (
     rb"""\\?["']?\]?(?:[ \t]{0,3}(?::|=>)[ \t]{0,3}|=|[ \t]{1,3}=[ \t]{1,3})"""
     rb"""(?:b?\\?["'])?(?![<\[({$*\\]|os\.(?:environ|getenv))"""
 )
 _VALUE = rb"""(?P<value>[^\s"',;)}\]&|\\\x00-\x20]+)"""
-_ASSIGNED = pattern_of(rb"(?P<word>" + _WORD + rb")" + _SEPARATOR + _VALUE, re.IGNORECASE)
+_ASSIGNMENT = pattern_of(rb"(?P<word>" + _WORD + rb")" + _SEPARATOR + _VALUE, re.IGNORECASE)
 _OPTION = pattern_of(
     rb"(?P<word>" + _WORD + rb")[ \t]+[\"']?(?!--?[a-z])(?P<value>[^\s\"',;)}\]<\[({$*]{8,})", re.I
 )
-# "HF_TOKEN is ...", as programs explain themselves; a word of prose has no digits.
-_STATED = pattern_of(
+# "HF_TOKEN is ...", as programs print it.
+_STATEMENT = pattern_of(
     rb"(?P<word>" + _WORD + rb")[\"'`]?[ \t]+(?:is|was)(?:[ \t]+set[ \t]+to)?:?[ \t]+[\"'`]?"
     rb"(?P<value>[^\s\"'`;,()}\]<\[{$*]{6,})",
     re.IGNORECASE,
 )
 
-# Addresses that let in who has them: AWS's Signature Version 2 and 4, CloudFront's, Google Cloud
-# Storage's V4, Azure's shared access signature; also as a header, and as Python or JSON shows it.
+# Presigned URLs, which grant access by themselves: AWS Signature Version 2 and 4, CloudFront,
+# Google Cloud Storage V4, Azure shared access signatures; also as headers and in Python or JSON.
 _IN_ADDRESS = rb"(?:(?<=[?&])|(?<=&amp;)|(?<=u0026))"
 _CLOUD = rb"(?:(?<=x-amz-)|(?<=x-goog-))"
 _PARAMETER = rb"""["']?[ \t]{0,2}[:=][ \t]{0,2}["']?(?P<value>[A-Za-z0-9%+/_=~@.-]{16,})"""
-# What stands behind other words than names, by the root that it begins with.
-_OTHERS = {
+# Patterns of secrets after words that are not names, by root.
+_OTHER_PATTERNS = {
     b"bearer": pattern_of(
         rb"""bearer(?:[ \t]+|["']?[ \t]?[:=][ \t]?["']?)(?P<value>[A-Za-z0-9._~+/=-]{12,})""", re.I
     ),
@@ -259,25 +259,25 @@ _OTHERS = {
     b"credential": pattern_of(_CLOUD + rb"credential" + _PARAMETER, re.I),
 }
 
-_IN_NAME = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
-# A name in capitals is a variable's, and these ends are enough.
+_NAME_CHARACTERS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
+# For an upper-case name, which is a variable's, one of these endings is sufficient.
 _VARIABLE = pattern_of(
     rb"(?:.*_)?AUTH|.*(?:KEY|TOKEN|SECRET|PASSW(?:OR)?D|PASSPHRASE|CREDENTIALS?)"
 )
-# Names in lower case are everywhere in logs of training: these mean nothing else.
-_UNMISTAKABLE = pattern_of(
+# Lower-case names are frequent in training logs; only these unambiguous ones count.
+_UNAMBIGUOUS_NAME = pattern_of(
     rb"(?:.*[a-z0-9_])??(?:secret|password|passwd|passphrase|credentials?|bearer|gh_token"
     rb"|(?:access|account|api|auth|bearer|github|hf|hub|private|refresh|secret|security|wandb)"
     rb"_?(?:key|token))"
 )
-# MONKEY ends in KEY by chance; in these KEY is a word of its own.
-_OWN_KEY = pattern_of(
+# MONKEY ends in KEY by chance; in these names KEY is a separate word.
+_SEPARATE_KEY = pattern_of(
     rb"(?:.*[^A-Za-z])?(?:API|ACCESS|ACCOUNT|APP|AUTH|CLIENT|DEPLOY|ENCRYPTION|LICENSE|MASTER"
     rb"|PRIVATE|SECRET|SERVICE|SHARED|SIGNING|SSH|STORAGE|SUBSCRIPTION|USER)?KEY",
     re.IGNORECASE,
 )
-# Keys of data, and tokens of language models.
-_HARMLESS = pattern_of(
+# Keys of data structures, and tokens of language models.
+_HARMLESS_NAME = pattern_of(
     rb"(?:.*_)?(?:(?:CACHE|CAPTION|DATA|FOREIGN|GROUP|IMAGE|INPUT|LABEL|METRIC|MONITOR|OUTPUT"
     rb"|PARTITION|PRIMARY|PUBLIC|SORT|TARGET|TEXT)_KEY"
     rb"|(?:BOS|CLS|EOS|EOT|IMAGE|MASK|PAD|SEP|STOP|UNK)_TOKEN)"
@@ -293,7 +293,7 @@ _PATH = pattern_of(rb"(?:~|\.{1,2})?(?:/[\w.@-]+){2,}/?|[A-Za-z]:\\.*")
 
 
 def is_secret_name(name: str) -> bool:
-    """Return whether a variable, option or key of this name holds a secret, whatever its value.
+    """Return True if the name of a variable, option or key is that of a secret.
 
     >>> [is_secret_name(name) for name in ("HF_TOKEN", "--wandb-key", "apiKey", "credentials")]
     [True, True, True, True]
@@ -308,41 +308,43 @@ def _is_secret_name(name: bytes) -> bool:
     if _is_key_by_chance(word):
         return False
     if word.isupper() and _VARIABLE.fullmatch(word):
-        return _HARMLESS.fullmatch(word) is None
-    return _UNMISTAKABLE.fullmatch(word.lower()) is not None
+        return _HARMLESS_NAME.fullmatch(word) is None
+    return _UNAMBIGUOUS_NAME.fullmatch(word.lower()) is not None
 
 
 def find_secret_after(text: bytes, root: bytes, at: int, known: int = 0) -> tuple[int, int] | None:
-    """Return begin and end of the secret after the word of ROOTS that stands at ``at``, or None.
+    """Return the span of the secret after the word of ROOTS at ``at``, or None.
 
-    ``known``: where the last secret before ends; one inside it may be returned in part.
+    ``known`` is the end of the previous secret; a secret inside it may be returned in part.
 
     >>> find_secret_after(b"MY_API_KEY=abc123", b"key", 7)
     (11, 17)
     >>> [find_secret_after(b"eos_token=</s> HF_TOKEN=None", b"token", at) for at in (4, 18)]
     [None, None]
     """
-    limit = at + _JUDGED
-    other = _OTHERS[root].match(text, at, limit) if root in _OTHERS else None
+    limit = at + _SEARCH_LIMIT
+    other = _OTHER_PATTERNS[root].match(text, at, limit) if root in _OTHER_PATTERNS else None
     if other is not None:
-        return None if _is_plain(other[other.lastgroup or 0]) else _whole(other, limit, known)
+        return (
+            None if _is_plain(other[other.lastgroup or 0]) else _complete_span(other, limit, known)
+        )
     for pattern, is_secret in (
-        (_ASSIGNED, _is_secret),
-        (_STATED, _is_secret_statement),
+        (_ASSIGNMENT, _is_secret),
+        (_STATEMENT, _is_secret_statement),
         (_OPTION, _is_secret_option),
     ):
         found = pattern.match(text, at, limit)
         if found is not None:
             start = at
-            while start > 0 and at - start < 64 and text[start - 1] in _IN_NAME:
+            while start > 0 and at - start < 64 and text[start - 1] in _NAME_CHARACTERS:
                 start -= 1
             name = text[start : found.end("word")]
-            return _whole(found, limit, known) if is_secret(name, found["value"]) else None
+            return _complete_span(found, limit, known) if is_secret(name, found["value"]) else None
     return None
 
 
-def _whole(found: re.Match[bytes], limit: int, known: int) -> tuple[int, int]:
-    """Return where a value stands that was looked for up to a limit, and may go on behind it."""
+def _complete_span(found: re.Match[bytes], limit: int, known: int) -> tuple[int, int]:
+    """Return the span of a value, extended beyond the search limit if it continues there."""
     if found.end() == limit > known:
         found = found.re.match(found.string, found.start()) or found
     return found.span(found.lastgroup or 0)
@@ -357,13 +359,13 @@ def _is_secret(name: bytes, value: bytes) -> bool:
     if b"PASS" in name.upper():
         return True
     if re.search(rb"auth$|credentials?$", name, re.IGNORECASE) and _is_prose(value):
-        return False  # "credentials: default"
-    # The path of a key is no secret.
+        return False  # as in "credentials: default"
+    # The path of a key file is not secret.
     return len(value) >= 4 and (not is_path or looks_random(value))
 
 
 def _is_key_by_chance(word: bytes) -> bool:
-    return word.upper().endswith(b"KEY") and _OWN_KEY.fullmatch(word) is None
+    return word.upper().endswith(b"KEY") and _SEPARATE_KEY.fullmatch(word) is None
 
 
 def _is_secret_statement(name: bytes, value: bytes) -> bool:
@@ -372,7 +374,7 @@ def _is_secret_statement(name: bytes, value: bytes) -> bool:
 
 
 def _is_secret_option(name: bytes, value: bytes) -> bool:
-    """Judge what follows an option: --token and --hf-token, but --sort-key and --new_token less."""
+    """Return True if an option's value is secret; --token needs less evidence than --new_token."""
     if not name.startswith(b"--") or _is_plain(value):
         return False
     is_bare = re.fullmatch(_WORD, name.strip(b"-"), re.IGNORECASE) is not None
@@ -384,12 +386,12 @@ def _is_plain(value: bytes) -> bool:
 
 
 def _is_prose(value: bytes) -> bool:
-    """Return whether a value may be a word of a sentence: it has no digit and is not long."""
+    """Return True if a value may be a word of a sentence: short and without digits."""
     return len(value) < 24 and re.search(rb"[0-9]", value) is None
 
 
 def compile_names(names: Sequence[str]) -> re.Pattern[bytes] | None:
-    """Make the pattern of values after these very names; None for no names."""
+    """Compile the pattern of values after exactly these names; None without names."""
     words = [re.escape(name.encode("utf-8", "surrogateescape")) for name in names if name]
     if not words:
         return None

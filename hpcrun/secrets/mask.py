@@ -1,7 +1,7 @@
-"""Masks secrets in pieces of a log, and finds them in any text.
+"""Mask secrets in logs, and find them in any text.
 
-Blocks are searched for a few needles first; only around them are the rules applied. A value of the
-run's own secrets that is not known any more is found by its mark.
+Blocks are first searched for a few strings, and the rules are applied only around these. Secrets of
+the run whose values are no longer known are recognised by their marks.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from msgspec import Struct
 from hpcrun.secrets import kinds
 
 MASK = b"***"
-# A shorter value of a secret stands in a log by chance: it is masked after its name alone.
-SHORTEST_VALUE = 6
-# A shorter value gets no mark: of hexadecimal digits, the least random characters in use, 80 bits.
-_SHORTEST_MARKED = 20
-_DIFFERENT = 10
+# Shorter values may appear in a log by chance: they are masked only after their names.
+MIN_VALUE_LENGTH = 6
+# Shorter values get no mark. 20 hexadecimal digits, the least random alphabet in use, are 80 bits.
+_MIN_MARKED_LENGTH = 20
+_MIN_DISTINCT = 10
 _MARKED = re.compile(rb"[A-Za-z0-9._~+/=-]+")
-# How much of a line is searched around a needle, and before a piece of a long line.
+# Bytes that are searched around a candidate, and kept before a piece of a long line.
 CONTEXT = 4096
 _BLOCK = 1 << 18
 
@@ -29,25 +29,31 @@ _ESCAPE = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\
 _LETTERS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 
 
-def _table(letters: bytes) -> bytes:
-    """Make the table that turns these letters into x and all others into a blank."""
+def _build_table(letters: bytes) -> bytes:
+    """Build the translation table that maps these characters to x and all others to a blank."""
     return bytes(120 if char in letters else 32 for char in range(256))
 
 
-_ALPHANUMERIC = _table(_LETTERS)
-_WORDS = _table(_LETTERS + b"_-.")
-_BASE64 = _table(_LETTERS + b"+/")
+_ALPHANUMERIC = _build_table(_LETTERS)
+_WORDS = _build_table(_LETTERS + b"_-.")
+_BASE64 = _build_table(_LETTERS + b"+/")
 _RETURNS = bytes(10 if char == 13 else char for char in range(256))
 _DIGITS = b"0123456789"
 _BLANKS = b" \t\"'\\]"
 
 
 class SecretMark(Struct, frozen=True, kw_only=True):
-    """The mark of one secret, which recognises it in a log and does not contain it.
+    """A mark, by which a secret is recognised in a log without its value.
 
-    The values themselves are removed when a run ends, and its log may be read years later. A mark
-    is a keyed digest and the value's ``length`` in bytes; ``others`` are its characters that are
-    neither letters nor digits. Only long random values get one: nobody finds those by trying.
+    The values are deleted when a run ends, but its log may be read years later. Only long random
+    values get a mark, because a brute-force search could find others.
+
+    Attributes:
+        name: The name of the secret.
+        length: The length of the value in bytes.
+        others: The characters of the value other than letters and digits.
+        key: The key of the digest.
+        digest: The keyed digest of the value.
     """
 
     name: str
@@ -56,12 +62,13 @@ class SecretMark(Struct, frozen=True, kw_only=True):
     key: bytes
     digest: bytes
 
-    def fits(self, value: bytes) -> bool:
+    def matches(self, value: bytes) -> bool:
+        """Return True if a value is the marked secret."""
         return _digest(value, self.key) == self.digest
 
 
 def mark_secrets(values: Mapping[str, bytes], key: bytes) -> list[SecretMark]:
-    """Make the marks of all values that can have one; of several lines each has its own.
+    """Build the marks of all values that qualify; each line of a value has its own mark.
 
     >>> [mark.name for mark in mark_secrets({"A": b"0123456789abcdef0123", "B": b"pass"}, b"k")]
     ['A']
@@ -76,21 +83,21 @@ def mark_secrets(values: Mapping[str, bytes], key: bytes) -> list[SecretMark]:
         )
         for name, text in values.items()
         for value in map(bytes.strip, text.splitlines())
-        if len(value) >= _SHORTEST_MARKED
-        and len(set(value)) >= _DIFFERENT
+        if len(value) >= _MIN_MARKED_LENGTH
+        and len(set(value)) >= _MIN_DISTINCT
         and _MARKED.fullmatch(value)
-        and kinds.looks_random(value, shortest_hex=_SHORTEST_MARKED)
+        and kinds.looks_random(value, shortest_hex=_MIN_MARKED_LENGTH)
     ]
 
 
 def _digest(value: bytes, key: bytes) -> bytes:
-    import hashlib  # here: it takes long to load
+    import hashlib  # imported here because it is slow to load
 
     return hashlib.blake2b(value, key=key, digest_size=16).digest()
 
 
 class Masker:
-    """Knows one run's secrets, and what secrets look like."""
+    """Masks the secrets of one run, and strings that look like secrets."""
 
     def __init__(
         self,
@@ -99,23 +106,27 @@ class Masker:
         values: Sequence[bytes] = (),
         marks: Sequence[SecretMark] = (),
     ) -> None:
-        """Take the run's own: ``names`` of its secrets, the ``values`` that are known.
+        """Create a masker for the secrets of a run.
 
-        A value of several lines is hidden line by line, for so it may come.
+        Args:
+            names: The names of its secrets.
+            values: The known values. A value of several lines is masked line by line, because the
+                lines may be printed separately.
+            marks: The marks of values that are no longer known.
         """
         self._names = kinds.compile_names(names)
         self._needles = tuple(name.encode("utf-8", "surrogateescape") for name in names if name)
         lines = {line.strip() for value in values for line in value.splitlines()}
-        self._values = sorted({v for v in lines if len(v) >= SHORTEST_VALUE}, key=len)[::-1]
-        self._marks = [(mark, _table(_LETTERS + mark.others)) for mark in marks]
+        self._values = sorted({v for v in lines if len(v) >= MIN_VALUE_LENGTH}, key=len)[::-1]
+        self._marks = [(mark, _build_table(_LETTERS + mark.others)) for mark in marks]
 
     def mask(self, data: bytes, before: bytes = b"") -> bytes:
-        """Return whole lines, or a piece of a long one, with *** for each secret.
+        """Mask whole lines, or a piece of a long line.
 
-        ``before`` is what stands before a piece in the same line: it is searched, not returned.
+        ``before`` is the text before a piece in the same line; it is searched but not returned.
         """
         text = before + data
-        spans = _merged(self._spans(text))
+        spans = _merge_spans(self._find_spans(text))
         if not spans:
             return data
         made, at = [], len(before)
@@ -130,57 +141,57 @@ class Masker:
         masked = self.mask(text.encode("utf-8", "surrogateescape"))
         return masked.decode("utf-8", "surrogateescape")
 
-    def _spans(self, text: bytes) -> Iterator[tuple[int, int]]:
+    def _find_spans(self, text: bytes) -> Iterator[tuple[int, int]]:
         if b"\x1b" not in text:
-            yield from self._plain_spans(text)
+            yield from self._find_plain_spans(text)
             return
-        # Colours may stand between a name and its value, and within a value.
-        plain, starts, shifts = _without_escapes(text)
-        for start, end in self._plain_spans(plain):
+        # Escape sequences may separate a name from its value, or occur within a value.
+        plain, starts, shifts = _remove_escapes(text)
+        for start, end in self._find_plain_spans(plain):
             first = start + shifts[bisect_right(starts, start) - 1]
             yield first, end - 1 + shifts[bisect_right(starts, end - 1) - 1] + 1
 
-    def _plain_spans(self, text: bytes) -> Iterator[tuple[int, int]]:
+    def _find_plain_spans(self, text: bytes) -> Iterator[tuple[int, int]]:
         for value in self._values:
             at = text.find(value)
             while at >= 0:
                 yield at, at + len(value)
                 at = text.find(value, at + len(value))
         for mark, table in self._marks:
-            yield from _marked_in(text, mark, table)
+            yield from _find_marked(text, mark, table)
         if b"PRIVATE KEY" in text:
             yield from kinds.find_private_keys(text)
-        # A block ends where a line does, or with context on both sides.
+        # A block consists of whole lines, or is searched with context on both sides.
         at = 0
         while at < len(text):
             end = text.find(b"\n", at + _BLOCK, at + 2 * _BLOCK) + 1 or at + _BLOCK
             first = max(0, at - CONTEXT) if text[at - 1 : at] != b"\n" else at
             last = end if text[end - 1 : end] == b"\n" else end + CONTEXT
-            for start, stop in self._in_block(text[first:last]):
+            for start, stop in self._find_in_block(text[first:last]):
                 yield first + start, first + stop
             at = end
 
-    def _in_block(self, block: bytes) -> Iterator[tuple[int, int]]:
+    def _find_in_block(self, block: bytes) -> Iterator[tuple[int, int]]:
         if self._names is not None and any(needle in block for needle in self._needles):
             for found in self._names.finditer(block):
                 yield found.span("value")
         if not _is_clean(block):
-            yield from _tokens_in_block(block)
-            yield from _key_lines(block)
-            yield from _values_after_names(block)
+            yield from _find_tokens(block)
+            yield from _find_key_lines(block)
+            yield from _find_values_after_names(block)
 
 
 class FileMasker:
-    """Masks secrets in what is read of one file, piece by piece."""
+    """Masks secrets in a file that is read piece by piece."""
 
     def __init__(self, masker: Masker) -> None:
         self._masker = masker
         self._before = b""
 
     def mask(self, data: bytes) -> bytes:
-        """Return the next piece with *** for each secret; bytes of zero are left out.
+        """Mask the next piece, and remove NUL bytes.
 
-        What stands before it in a long line, or in a private key, shows what it is.
+        The text before the piece is kept as context if it ends within a line or a private key.
         """
         data = data.replace(b"\0", b"") if b"\0" in data else data
         before, self._before = self._before, b""
@@ -192,7 +203,7 @@ class FileMasker:
 
 
 def contains_secret(text: str) -> bool:
-    """Return whether something in a text looks like a secret: what a mask would hide in a log.
+    """Return True if a text contains a string that would be masked in a log.
 
     >>> contains_secret("export WANDB_API_KEY=abcd1234"), contains_secret(
     ...     "export HF_TOKEN=$HF_TOKEN")
@@ -202,21 +213,21 @@ def contains_secret(text: str) -> bool:
 
 
 def _is_clean(block: bytes) -> bool:
-    """Return whether a block surely has no secret of a known form: quick where lines are alike.
+    """Return True if a block surely has no secret of a known form; fast if lines are similar.
 
-    Lines of a log differ mostly in their digits: without these few are left to be searched.
+    Most lines of a log differ only in digits: without digits, few distinct lines are searched.
     """
     shapes = b"\n".join(set(block.translate(_RETURNS, _DIGITS).split(b"\n")))
     if len(shapes) * 4 > len(block) or kinds.START.search(shapes):
         return False
     if b"x" * kinds.KEY_RUN in shapes.translate(_BASE64):
         return False
-    return not _roots_in(shapes.lower())
+    return not _find_roots(shapes.lower())
 
 
-def _roots_in(low: bytes) -> list[bytes]:
-    """List the words behind which a secret may stand in a block, which is in lower case."""
-    # A word of an address is in many lines, and what stands before its @ in few.
+def _find_roots(low: bytes) -> list[bytes]:
+    """List the words in a lower-case block after which a secret may follow."""
+    # URLs are frequent, but few contain the @ after a password.
     found = [root for root in kinds.ROOTS if (b"@" if root == b"://" else root) in low]
     if not found or kinds.OPTION in low:
         return found
@@ -224,12 +235,12 @@ def _roots_in(low: bytes) -> list[bytes]:
     return [root for root in found if any(needle in bare for needle in kinds.ROOTS[root])]
 
 
-def _tokens_in_block(block: bytes) -> Iterator[tuple[int, int]]:
+def _find_tokens(block: bytes) -> Iterator[tuple[int, int]]:
     """Find tokens in the words that have a long run of letters and digits."""
     words, end = b"", 0
-    for at, _ in _runs_in(block, _ALPHANUMERIC, kinds.TOKEN_RUN):
+    for at, _ in _find_runs(block, _ALPHANUMERIC, kinds.TOKEN_RUN):
         if at < end:
-            continue  # in the word before
+            continue  # part of the previous word
         words = words or block.translate(_WORDS) + b" "
         first, end = words.rfind(b" ", 0, at) + 1, words.find(b" ", at)
         word = block[first:end]
@@ -238,9 +249,9 @@ def _tokens_in_block(block: bytes) -> Iterator[tuple[int, int]]:
                 yield first + found.start(), first + found.end()
 
 
-def _key_lines(block: bytes) -> Iterator[tuple[int, int]]:
-    """Find the lines of private keys whose BEGIN and END are not there."""
-    for at, stop in _runs_in(block, _BASE64, kinds.KEY_RUN):
+def _find_key_lines(block: bytes) -> Iterator[tuple[int, int]]:
+    """Find the lines of private keys without BEGIN and END."""
+    for at, stop in _find_runs(block, _BASE64, kinds.KEY_RUN):
         first = max(block.rfind(b"\n", max(0, at - 200), at) + 1, at - 200, 0)
         end = block.find(b"\n", stop, stop + 200)
         end = min(len(block), stop + 200) if end < 0 else end
@@ -248,9 +259,10 @@ def _key_lines(block: bytes) -> Iterator[tuple[int, int]]:
             yield first, end
 
 
-def _values_after_names(block: bytes) -> Iterator[tuple[int, int]]:
+def _find_values_after_names(block: bytes) -> Iterator[tuple[int, int]]:
+    """Find secrets after the words of ROOTS."""
     low = block.lower()
-    for root in _roots_in(low):
+    for root in _find_roots(low):
         at, known = low.find(root), 0
         while at >= 0:
             span = kinds.find_secret_after(block, root, at, known)
@@ -260,19 +272,19 @@ def _values_after_names(block: bytes) -> Iterator[tuple[int, int]]:
             at = low.find(root, at + len(root))
 
 
-def _marked_in(text: bytes, mark: SecretMark, table: bytes) -> Iterator[tuple[int, int]]:
-    """Find a secret by its digest: all words of its characters that are long enough are tried."""
-    for at, end in _runs_in(text, table, mark.length):
-        # A ruler of dashes is no secret; nor is a block of kilobytes, in which none stands alone.
+def _find_marked(text: bytes, mark: SecretMark, table: bytes) -> Iterator[tuple[int, int]]:
+    """Find a marked secret by the digest of every word with its length and characters."""
+    for at, end in _find_runs(text, table, mark.length):
+        # Skip long blocks, in which no secret is a word of its own, and words such as "-----".
         if end - at <= mark.length + CONTEXT:
             for start in range(at, end - mark.length + 1):
                 word = text[start : start + mark.length]
-                if len(set(word)) > 4 and mark.fits(word):
+                if len(set(word)) > 4 and mark.matches(word):
                     yield start, start + mark.length
 
 
-def _runs_in(text: bytes, table: bytes, shortest: int) -> Iterator[tuple[int, int]]:
-    """Find runs of a table's characters that are long enough: begin and end of each."""
+def _find_runs(text: bytes, table: bytes, shortest: int) -> Iterator[tuple[int, int]]:
+    """Find the spans of runs of a table's characters with a minimum length."""
     runs, needle = text.translate(table), b"x" * shortest
     at = runs.find(needle)
     while at >= 0:
@@ -282,7 +294,8 @@ def _runs_in(text: bytes, table: bytes, shortest: int) -> Iterator[tuple[int, in
         at = runs.find(needle, end)
 
 
-def _merged(spans: Iterator[tuple[int, int]]) -> list[tuple[int, int]]:
+def _merge_spans(spans: Iterator[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Sort spans and merge those that overlap."""
     made: list[tuple[int, int]] = []
     for start, end in sorted(set(spans)):
         if made and start < made[-1][1]:
@@ -292,8 +305,8 @@ def _merged(spans: Iterator[tuple[int, int]]) -> list[tuple[int, int]]:
     return made
 
 
-def _without_escapes(text: bytes) -> tuple[bytes, list[int], list[int]]:
-    """Take the escape sequences out; return where pieces begin then, and by how much they moved."""
+def _remove_escapes(text: bytes) -> tuple[bytes, list[int], list[int]]:
+    """Remove escape sequences; return the text, the start of each piece in it, and its shift."""
     pieces, starts, shifts = [], [0], [0]
     at = length = 0
     for found in _ESCAPE.finditer(text):

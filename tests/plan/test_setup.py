@@ -12,7 +12,7 @@ from hpcrun.plan.job import LOCAL_DIR
 from hpcrun.plan.setup import choose_setup
 from hpcrun.plan.types import Plan, Section
 from hpcrun.render.environment import open_templates
-from hpcrun.render.files import container_options, render_files
+from hpcrun.render.files import build_container_options, render_files
 from hpcrun.spec.job import Cluster, Container, JobSpec, Setup
 from tests.plan.making import PLACE, cluster, job, plan, variables
 
@@ -173,7 +173,7 @@ def test_pyxis_options_are_passed_only_to_srun() -> None:
         "script: a.py\nsetup: {container: {image: a.sqsh, options: [--container-remap-root]}}"
     )
     assert not [option for option, _ in made.directives if option.startswith("container")]
-    words = container_options(made)
+    words = build_container_options(made)
     assert [word.partition("=")[0] for word in words] == [
         *("--container-workdir", "--container-mounts", "--container-remap-root"),
         "--container-image",
@@ -215,7 +215,7 @@ def test_container_options_match_the_runtime(
     container: str, profile: str, wanted: list[str], absent: str
 ) -> None:
     made = plan(f"script: a.py\nsetup: {{container: {container}}}", profile)
-    words = container_options(made)
+    words = build_container_options(made)
     assert [word for word in words if word in wanted] == wanted
     assert absent not in " ".join(words)
 
