@@ -1,7 +1,8 @@
-"""Completion: the words that could stand on a line that is being typed in bash, zsh or fish.
+"""Shell completion for bash, zsh and fish.
 
-click finds what the place on the line takes; here are the values that are hpcrun's own, and the
-scripts of the shells, and where these are put. Completion never asks Slurm and prints no error.
+click determines which kind of value the position on the line takes. This module provides hpcrun's
+own values and the shell scripts, and installs these. Completion never queries Slurm and prints no
+error.
 """
 
 from __future__ import annotations
@@ -24,21 +25,21 @@ from hpcrun.runs import ARRAY, RUN_ID, sweep_folder_name
 
 
 def main() -> None:
-    """Answer a shell; whatever happens, nothing else reaches the user's prompt."""
+    """Answer a shell's request, without any other output at the user's prompt."""
     try:
         shell, *words = sys.argv[1:]
         answer = SHELLS[shell](words).complete()
         os.write(1, f"{answer}\n".lstrip("\n").encode("utf-8", "surrogateescape"))
-    except BaseException:  # Ctrl-C too; a broken profile is reported by the verb itself
+    except BaseException:  # Ctrl-C too; the verb itself reports a broken profile
         os._exit(1)
     os._exit(0)
 
 
-# ---- the shells --------------------------------------------------------------------------------
+# ---- shells ------------------------------------------------------------------------------------
 
 
 class _Complete(ShellComplete, ABC):
-    """What is the same in each shell; ``words`` are what its script passes on."""
+    """The common part of all shells; ``words`` are the arguments that the shell's script passes."""
 
     def __init__(self, words: Sequence[str] = (), prog_name: str = "hpcrun") -> None:
         from hpcrun.cli.main import hpcrun
@@ -47,10 +48,10 @@ class _Complete(ShellComplete, ABC):
         self.words = words
 
     def source(self) -> str:
-        """Make the shell's script, which asks this very hpcrun.
+        """Return the shell's script, which calls this installation of hpcrun.
 
-        Whatever else has the name hpcrun on the PATH is not called: HPCToolkit has a program of
-        that name. ``python -c`` would look in the current folder first, for an hpcrun too.
+        It does not call another program named hpcrun on the PATH, such as that of HPCToolkit.
+        ``python -c`` would search the current folder first, which may contain an hpcrun, too.
         """
         root = str(Path(__file__).parents[2])
         code = f"import sys; sys.path[0] = {root!r}; from hpcrun.cli.completion import main; main()"
@@ -61,12 +62,12 @@ class _Complete(ShellComplete, ABC):
         return template % {**self.source_vars(), "argv": argv}
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """Read the words of a line, "--" and the word that is being typed."""
+        """Return the words of a line before the one that is being typed, and that one."""
         *words, _, current = self.words
         return words, current
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
-        """Find what could stand there: for ``--option=value`` with the option in front."""
+        """Return the completions; those of ``--option=value`` include the option."""
         if "--" in args:
             return [_FILES]
         option, is_joined, _ = incomplete.partition("=")
@@ -78,32 +79,32 @@ class _Complete(ShellComplete, ABC):
         ]
 
     def format_completion(self, item: CompletionItem) -> str:
-        """Write an item as the scripts read it: its type, a comma, its value."""
-        # No space comes after "key=".
+        """Format an item for the shell's script: its type, a comma, its value."""
+        # No space follows "key=".
         kind = "open" if item.value.endswith("=") and item.type == "plain" else item.type
         return f"{kind},{self.write(item)}"
 
     @abstractmethod
     def write(self, item: CompletionItem) -> str:
-        """Write a value and its meaning."""
+        """Format a value and its description."""
 
 
 def _one_line(text: str | None) -> str:
-    """Return a text that commands no terminal, else none."""
+    """Return the first line of a text if it is printable, else ""."""
     first = (text or "").partition("\n")[0]
     return first if first.isprintable() else ""
 
 
 class BashComplete(_Complete):
-    """bash replaces only what follows the last of COMP_WORDBREAKS, as "=", and quotes nothing.
+    """bash replaces only the text after the last COMP_WORDBREAKS, such as "=", without quotes.
 
-    bash before 4.4 knows no nosort, before 4.0 (macOS) no compopt: files are not completed there.
+    bash before 4.4 lacks nosort, and before 4.0 (macOS) compopt: it does not complete files there.
     """
 
     name = "bash"
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """Read the text that bash will replace, and the line up to the cursor."""
+        """Return the words of the line up to the cursor; note the text that bash will replace."""
         replaced, line = self.words
         self.quote = _open_quote(line)
         *words, current = _split(line)
@@ -115,7 +116,7 @@ class BashComplete(_Complete):
 
 
 def _split(line: str) -> list[str]:
-    r"""Split a line of bash into its words; the last one is being typed, and may be empty.
+    r"""Split a bash command line into words; the last one is being typed, and may be empty.
 
     >>> _split("hpcrun submit 'my jo"), _split("hpcrun ")
     (['hpcrun', 'submit', 'my jo'], ['hpcrun', ''])
@@ -135,7 +136,7 @@ def _open_quote(line: str) -> str:
 
 
 def quote_bash(text: str, quote: str) -> str:
-    r"""Write a text so that bash reads it behind an open quote, or behind none.
+    r"""Quote a text for bash after an open quote, or without one.
 
     >>> print(quote_bash("it's $1", ""), quote_bash("it's $1", '"'), quote_bash("it's", "'"))
     it\'s\ \$1 it's \$1 it'\''s
@@ -146,7 +147,7 @@ def quote_bash(text: str, quote: str) -> str:
 
 
 class ZshComplete(_Complete):
-    """zsh shows what a value means behind a colon."""
+    """zsh shows a value's description after a colon."""
 
     name = "zsh"
 
@@ -156,7 +157,7 @@ class ZshComplete(_Complete):
 
 
 class FishComplete(_Complete):
-    """fish shows what a value means behind a tab, and adds no space to "key="."""
+    """fish shows a value's description after a tab, and adds no space to "key="."""
 
     name = "fish"
 
@@ -167,13 +168,13 @@ class FishComplete(_Complete):
 SHELLS = {shell.name: shell for shell in (BashComplete, ZshComplete, FishComplete)}
 
 
-# ---- a shell's start files -----------------------------------------------------------------------
+# ---- shell start files ---------------------------------------------------------------------------
 
 
 def install_script(shell: str, name: str, script: str) -> list[tuple[Path, bool]]:
-    """Put the script where the shell finds it; return each file, and whether it was changed.
+    """Install the script where the shell finds it; return each file, and whether it changed.
 
-    fish reads a folder of its own; bash and zsh get a line in the user's own start file.
+    fish reads scripts from a folder; for bash and zsh a line is added to the user's start file.
     """
     home = Path(home_dir(os.environ))
     if shell == "fish":
@@ -221,17 +222,17 @@ def _add_line(path: Path, line: str) -> bool:
 
 # ---- the values --------------------------------------------------------------------------------
 
-# Files and folders are left to the shell.
+# Completion of files and folders is delegated to the shell.
 _FILES = CompletionItem("", "file")
-# For this many of the newest runs a record is opened, for its Slurm id and state.
+# Number of newest runs whose records are read, for the Slurm id and state.
 _OPENED = 30
 _MOST = 200
-# The characters of a run id's time: YYYYMMDD-HHMMSS-.
+# Length of the time stamp at the start of a run id: YYYYMMDD-HHMMSS-.
 _STAMP = 16
 
 
 def complete_values(kinds: Sequence[str], current: str) -> list[CompletionItem]:
-    """Collect what could stand in a place that takes these kinds of values."""
+    """Return the completions for a position that takes these kinds of values."""
     named = {
         "jobs": complete_jobs,
         "runs": complete_runs,
@@ -245,13 +246,13 @@ def complete_values(kinds: Sequence[str], current: str) -> list[CompletionItem]:
         for value, meaning in named[kind](current)
         if value.startswith(current)
     ]
-    # A job may be a file of the user's own.
+    # A job may be a file.
     takes_files = "files" in kinds or ("jobs" in kinds and not items)
     return [*items, _FILES] if takes_files else items
 
 
 def complete_runs(current: str) -> list[tuple[str, str]]:
-    """Runs, newest first: by Slurm id, and by the end of the run's id, which is easy to type."""
+    """Return runs, newest first, by Slurm id and by the part of the run id after its time stamp."""
     from hpcrun.context import load_context
     from hpcrun.monitor import list_names
 
@@ -264,7 +265,7 @@ def complete_runs(current: str) -> list[tuple[str, str]]:
             found = re.search(rb'"job_id": ?"([0-9_]+)"', record)
             if found and found[1].startswith(current.encode()):
                 items.append((found[1].decode(), _describe_run(runs_dir / name)))
-    # The whole id once its date is being typed; else what follows the date.
+    # Offer the whole id after a part of its date has been typed, else only the part after the date.
     by_date = bool(re.match(r"\d{5}", current))
     if not items or by_date:
         for name in islice(_newest(names, current), _MOST):
@@ -275,7 +276,7 @@ def complete_runs(current: str) -> list[tuple[str, str]]:
 
 
 def _newest(names: Sequence[str], current: str) -> Iterator[str]:
-    """The folders of runs whose id, or the end of it, begins so; a sweep stands for its tasks."""
+    """Yield folders of runs whose id, or its end, starts with ``current``, without tasks."""
     there = frozenset(names)
     for name in names:
         is_meant = name.startswith(current) or name.startswith(current, _STAMP)
@@ -320,7 +321,7 @@ def _read(path: Path) -> bytes:
 
 
 def complete_jobs(_: str) -> Iterable[tuple[str, str]]:
-    """Jobs that can be submitted by their names."""
+    """Return the names of jobs that can be submitted."""
     from hpcrun.context import find_project
 
     for name, (whose, path) in sorted(list_jobs(find_project(Path.cwd()), os.environ).items()):
@@ -328,7 +329,7 @@ def complete_jobs(_: str) -> Iterable[tuple[str, str]]:
 
 
 def complete_clusters(_: str) -> Iterable[tuple[str, str]]:
-    """The user's profiles by name, the project's own, and the sandbox."""
+    """Return the names of the user's profiles, the project's own, and the sandbox."""
     from hpcrun.context import PROFILE, find_project
 
     profiles = sorted((config_dir(os.environ) / "clusters").glob("*.yaml"))
@@ -341,13 +342,13 @@ def complete_clusters(_: str) -> Iterable[tuple[str, str]]:
 
 
 def _read_key(path: Path, key: str) -> str:
-    """The value of a top key, where it stands in one plain line, as it nearly always does."""
+    """Return the value of a top-level key if it is a plain scalar on one line, else ""."""
     found = re.search(rf"^{key}: *([^\n#|>&*!]+)".encode(), _read(path), re.MULTILINE)
     return found[1].decode("utf-8", "replace").strip().strip("\"'") if found else ""
 
 
 def complete_keys(current: str) -> list[tuple[str, str]]:
-    """Keys of a job for --set, each with its =, or the values that one can have."""
+    """Return the keys of a job for --set, each with its =, or the values of one."""
     import json
 
     schema = json.loads((shipped_folder("jobs") / "job.schema.json").read_text(encoding="utf-8"))
@@ -360,7 +361,7 @@ def complete_keys(current: str) -> list[tuple[str, str]]:
 
 
 def _keys(node: object, path: str = "") -> Iterator[tuple[str, tuple[str, list[str]]]]:
-    """Walk a schema: dotted key -> (what it means, the values that it can have)."""
+    """Walk a schema: dotted key -> (its description, its values)."""
     if not isinstance(node, dict):
         return
     properties = node.get("properties")

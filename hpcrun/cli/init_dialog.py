@@ -1,4 +1,4 @@
-"""What hpcrun init asks, shows and writes."""
+"""The dialog of hpcrun init: its questions, output and files."""
 
 from __future__ import annotations
 
@@ -56,9 +56,10 @@ def run_init(
     yes: bool,
     as_json: bool,
 ) -> int:
-    """Ask Slurm, then the user, and write; return the exit code. Raises InputError, OutOfReach."""
+    """Query Slurm and the user, and write; return the exit code. Raises InputError, OutOfReach."""
     if script is not None:
-        read_named_script(find_project(Path.cwd()), script)  # before Slurm is asked, and the user
+        # before the queries to Slurm and the user
+        read_named_script(find_project(Path.cwd()), script)
     with SlownessNote().waiting():
         found = survey_cluster(
             os.environ,
@@ -79,9 +80,9 @@ def run_init(
 
 
 class _Dialog:
-    """Asks and writes; ``answer`` is the JSON of what came of it.
+    """Asks questions and writes files; ``answer`` is the JSON of the result.
 
-    ``is_quiet``: take all defaults; ``taken`` keeps those that nobody was asked about.
+    ``is_quiet``: use all defaults; ``taken`` collects those that were used without a question.
     """
 
     def __init__(self, found: InitState, *, is_quiet: bool, as_json: bool) -> None:
@@ -138,7 +139,7 @@ class _Dialog:
             files[job.path] = job.text
         if profile is not None:
             check_unchanged(found)
-            files[found.profile] = profile  # the last one: where it stands, all the rest does
+            files[found.profile] = profile  # last: if it exists, all other files do
         write_files(files, found)
         answer["written"] = [str(path) for path in files]
         if self.as_json:
@@ -148,13 +149,13 @@ class _Dialog:
         return 0 if found.site is not None or answer["written"] or answer["job"] else 4
 
     def _profile(self) -> str | None:
-        """Return the profile's new text; None leaves it as it is."""
+        """Return the profile's new text; None keeps the existing one."""
         found = self.found
         if found.site is None:
             print_note("no Slurm here: scontrol is not on the PATH")
             print_note("  to try hpcrun without a cluster: hpcrun run JOB, or hpcrun sandbox up")
             text = "Write a profile for this machine alone, for hpcrun run?"
-            if found.text and not found.before:  # begun like another
+            if found.text and not found.before:  # started from another profile
                 self.answer["action"] = "created"
                 return found.text
             if found.old is not None or not self.confirm("profile", text, default=False):
@@ -172,7 +173,7 @@ class _Dialog:
         if not self.as_json:
             print_line()
             _show_changes(found)
-        assert found.facts is not None  # Slurm was asked
+        assert found.facts is not None  # Slurm was queried
         updated = update(found.text, str(found.profile), found.old, found.facts)
         if updated == found.before:
             return None
@@ -183,7 +184,7 @@ class _Dialog:
         return updated
 
     def _job(self, cluster: Cluster, script: str | None) -> JobFile | None:
-        """Draft a job file for the script, unless the user keeps the one that exists."""
+        """Draft a job file for the script, unless the user keeps an existing one."""
         found = self.found
         if script is None and found.old is None and not found.for_user:
             script = find_script(found.project)
@@ -215,10 +216,10 @@ class _Dialog:
         }
         return job if written else None
 
-    # ---- asking
+    # ---- questions
 
     def choose(self, one: Question) -> str:
-        """Ask for one of several answers, by its name or number; Enter takes the default."""
+        """Let the user choose an answer by name or number; Enter selects the default."""
         if not one.answers:
             is_yes = self.confirm(one.key, f"{one.text}?", default=one.default == "yes")
             return "yes" if is_yes else "no"
@@ -246,9 +247,10 @@ class _Dialog:
         return confirm(text, default=default)
 
 
-# ---- showing -----------------------------------------------------------------------------------
+# ---- output ------------------------------------------------------------------------------------
 
-# Characters of the GPUs' column; what is longer is counted, and stands in the profile.
+# Width of the GPUs' column in characters; a longer list is replaced by its length, and is in the
+# profile.
 _GPUS_WIDTH = 24
 
 
@@ -317,7 +319,7 @@ def _show_changes(found: InitState) -> None:
 
 
 def _relative_name(path: Path) -> str:
-    """Return a file's name as seen from here, where that is shorter."""
+    """Return a file's path relative to the current folder, if that is shorter."""
     relative = os.path.relpath(path)
     return relative if not relative.startswith("../..") else str(path)
 
@@ -328,7 +330,7 @@ def _show_result(answer: dict[str, Any], found: InitState) -> None:
         print_note(f"taken without asking: {defaults}")
     for text in answer["notes"]:
         print_note(f"note: {text}")
-    ours = (".schema.json", ".gitignore")  # for editors, and to keep those out of git
+    ours = (".schema.json", ".gitignore")  # files for editors and git
     written = [_relative_name(Path(path)) for path in answer["written"] if not path.endswith(ours)]
     if written:
         print_line(f"\nwrote {' and '.join(written)}")

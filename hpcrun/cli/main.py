@@ -1,4 +1,4 @@
-"""The command line: finds the verb and imports only that one."""
+"""The command line: finds the verb and imports only its module."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from hpcrun.remote import Connect
 
-# section of --help -> verb -> its help. The commands of a section are in hpcrun.cli.verbs_SECTION.
+# Section of --help -> verb -> its help. hpcrun.cli.verbs_SECTION has the commands of a section.
 SECTIONS = {
     "Train": {
         "submit": "Submit a job to Slurm.",
@@ -61,7 +61,7 @@ VERBS = {verb: text for verbs in SECTIONS.values() for verb, text in verbs.items
 
 
 class LazyGroup(click.Group):
-    """A group whose verbs are imported when they are called."""
+    """A group whose verbs are imported only when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
@@ -79,7 +79,7 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         is_unknown = bool(args) and args[0] not in VERBS and not args[0].startswith("-")
-        if is_unknown and not ctx.resilient_parsing:  # not where a shell completes
+        if is_unknown and not ctx.resilient_parsing:  # not during shell completion
             import difflib
 
             from hpcrun.cli.misplaced import COMMANDS_ELSEWHERE
@@ -95,7 +95,7 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete a verb, without importing all."""
+        """Complete the name of a verb without importing all verbs."""
         from click.shell_completion import CompletionItem
 
         begun = [verb for verb in VERBS if verb.startswith(incomplete)]
@@ -105,7 +105,7 @@ class LazyGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except BrokenPipeError:  # before click makes exit code 1 of it
+        except BrokenPipeError:  # otherwise click exits with code 1
             discard_output()
             return 141
 
@@ -127,9 +127,9 @@ def hpcrun() -> None:
 
 
 def main(connect: Connect | None = None) -> None:
-    """Run the command line and end the process with the documented exit code.
+    """Run the command line and exit with the documented exit code.
 
-    ``connect`` makes the transport to the cluster, if not the usual one.
+    ``connect`` replaces the usual factory of transports to the cluster.
     """
     try:
         code = hpcrun.main(prog_name="hpcrun", standalone_mode=False, obj=connect)
@@ -137,7 +137,7 @@ def main(connect: Connect | None = None) -> None:
     except (click.Abort, KeyboardInterrupt) as error:
         pressed = error.__cause__ if isinstance(error, click.Abort) else error
         if isinstance(pressed, KeyboardInterrupt) and pressed.args:
-            print_note(str(pressed))  # what goes on all the same
+            print_note(str(pressed))  # tells what continues
         code = 130
     except (click.ClickException, HpcrunError) as error:
         code = _fail(error)
@@ -149,7 +149,7 @@ def main(connect: Connect | None = None) -> None:
         try:
             sys.stdout.flush()
         except OSError:
-            discard_output()  # what cannot be written now could not at exit either
+            discard_output()  # output that cannot be written now would also fail at exit
     print_notices()
     sys.exit(code if isinstance(code, int) else 0)
 
@@ -160,16 +160,16 @@ def _fail(error: click.ClickException | HpcrunError) -> int:
 
 
 def _describe_os_error(error: OSError) -> HpcrunError:
-    """Describe an error of the system that nobody expected: the disk is full, the folder gone."""
+    """Describe an unexpected OSError, such as a full disk or a removed folder."""
     from hpcrun.files import full_disk_hint
 
     try:
-        os.getcwd()  # noqa: PTH109 - of a Path nothing else is wanted
+        os.getcwd()  # noqa: PTH109 - the path itself is not needed
     except FileNotFoundError:
         return HpcrunError(
             "the current directory no longer exists", fix="cd to an existing directory"
         )
-    # Of a copy both are named: the second may be the one whose disk is full.
+    # Errors of copies name two files: the disk of the second may be full.
     where = " to ".join(str(name) for name in (error.filename, error.filename2) if name)
     problem = str(error.strerror or error)
     return HpcrunError(f"{where}: {problem}" if where else problem, fix=full_disk_hint(error))

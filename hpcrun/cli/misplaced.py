@@ -1,4 +1,4 @@
-"""Arguments in another place than hpcrun's: of the script before --, of sbatch, of other tools."""
+"""Errors for misplaced arguments: of the script before --, of sbatch, and of other tools."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import click
 
 from hpcrun.errors import InputError
 
-# sbatch's options and how hpcrun spells them; {} is the value. Other long options of sbatch are
-# keys of the job's slurm section.
+# sbatch's options and hpcrun's equivalents; {} is the value. Other long options of sbatch are keys
+# of the job's slurm section.
 _SBATCH = {
     "-n": "--nodes N --gpus-per-node M: hpcrun starts one rank per GPU",
     "--ntasks": "--nodes N --gpus-per-node M: hpcrun starts one rank per GPU",
@@ -37,13 +37,13 @@ _SBATCH = {
     "--error": "hpcrun logs --err shows errors; log files are in the run directory",
     "--wrap": "hpcrun submit -- COMMAND",
 }
-# Options of sbatch that a job file writes in its slurm section.
+# Options of sbatch that belong into the slurm section of a job file.
 _IN_SLURM_SECTION = {
     *("begin", "comment", "constraint", "deadline", "exclude", "licenses", "mail-type"),
     *("mail-user", "mcs-label", "nice", "nodelist", "prefer", "priority", "profile", "qos"),
     *("reservation", "switches", "tmp", "wckey"),
 }
-# Words that other tools have for a command of hpcrun.
+# Other tools' names for commands of hpcrun.
 COMMANDS_ELSEWHERE = {
     "doctor": "hpcrun init --check",
     "history": "hpcrun status --all",
@@ -63,12 +63,12 @@ COMMANDS_ELSEWHERE = {
 
 
 def explain_unknown_option(error: click.NoSuchOption, name: str, args: Sequence[str]) -> InputError:
-    """Say where an option that hpcrun's command does not have belongs.
+    """Return the error for an unknown option, with the place where it belongs.
 
     Args:
         error: click's error.
         name: The command, submit or another that starts a job.
-        args: The command line behind the command, up to ``--``.
+        args: The arguments of the command, up to ``--``.
     """
     option = error.option_name
     value = _value_of(option, args)
@@ -90,7 +90,7 @@ def explain_unknown_option(error: click.NoSuchOption, name: str, args: Sequence[
 def explain_extra_arguments(
     context: click.Context, name: str, args: Sequence[str], extra: Sequence[str]
 ) -> InputError:
-    """Say that arguments of the script follow ``--``; ``extra`` are those that stand before."""
+    """Return the error for script arguments before ``--``; ``extra`` are these arguments."""
     start = args.index(extra[0]) if extra[0] in args else len(args)
     line = shlex.join(["hpcrun", name, *args[:start], "--", *args[start:]])
     return InputError(
@@ -109,7 +109,7 @@ def script_argument_line(name: str, job: str | None, key: str, value: str) -> st
 
 
 def _value_of(option: str, args: Sequence[str]) -> str:
-    """Return the value that follows an option, as `--mem 4G`, `--mem=4G` or `-n4`; "" for none."""
+    """Return the value of an option, as in `--mem 4G`, `--mem=4G` or `-n4`; "" if there is none."""
     for at, word in enumerate(args):
         if word.startswith(f"{option}="):
             return word.partition("=")[2]
@@ -121,7 +121,7 @@ def _value_of(option: str, args: Sequence[str]) -> str:
 
 
 def _split(context: click.Context, args: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Divide a command line into hpcrun's words, with the job, and those that are the script's."""
+    """Split a command line into hpcrun's arguments, including the job, and the script's."""
     known: dict[str, bool] = {}  # option -> whether it has a value
     for parameter in context.command.get_params(context):
         if isinstance(parameter, click.Option):

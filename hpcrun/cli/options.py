@@ -23,7 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
-# The keys of a job that options of job_options() change.
+# The keys of a job that the options of job_options() set.
 _KEYS = {
     "nodes": "resources.nodes",
     "gpus_per_node": "resources.gpus_per_node",
@@ -35,7 +35,7 @@ _KEYS = {
 
 
 class Value(click.types.StringParamType):
-    """A text that a shell completes: by these functions of hpcrun.cli.completion."""
+    """A string parameter that is completed by functions of hpcrun.cli.completion."""
 
     def __init__(self, name: str, *kinds: str) -> None:
         self.name = name
@@ -62,9 +62,9 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 
 def make_context(cluster: str | None, *, debug: bool = False, job: str | None = None) -> Context:
-    """Find project and cluster from where hpcrun is called; what main() was given connects.
+    """Find the project and cluster for the current folder; main() may supply the connection.
 
-    ``job`` may be a job file of another project, which then is the project.
+    ``job`` may be a job file of another project, which is then the project.
     """
     from msgspec import structs
 
@@ -80,9 +80,9 @@ def make_context(cluster: str | None, *, debug: bool = False, job: str | None = 
 
 
 def make_all_contexts(cluster: str | None) -> tuple[list[Context], list[InputError]]:
-    """Find the clusters of all profiles, where none is named; nobody is asked for a password.
+    """Find the clusters of all profiles unless one is named; without prompting for passwords.
 
-    What is wrong with a profile is returned, unless there is no other.
+    Errors of single profiles are returned, and raised only if no profile is usable.
     """
     from msgspec import structs
 
@@ -111,12 +111,12 @@ class ArgsAfterDashes(click.Command):
         return rest
 
     def parse_own(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse what stands before ``--``."""
+        """Parse the arguments before ``--``."""
         return super().parse_args(ctx, args)
 
 
 class JobCommand(ArgsAfterDashes):
-    """A command with job_options(); errors of the job name those that were typed, not --set."""
+    """A command with job_options(); errors name the option that the user typed, not --set."""
 
     def parse_own(self, ctx: click.Context, args: list[str]) -> list[str]:
         words = [*args]
@@ -155,7 +155,7 @@ class JobCommand(ArgsAfterDashes):
             raise SpecError(error.problems, fix=fix, notes=error.notes) from error
 
     def _script_fix(self, options: dict[str, Any], error: SpecError) -> str:
-        """Return how to pass a value to the script that --set has no key for; "" where it has."""
+        """Return how to pass a value to the script instead of --set; "" if the key exists."""
         from hpcrun.cli.misplaced import script_argument_line
 
         for override in options["overrides"]:
@@ -217,7 +217,8 @@ def load_requested_job(
 ) -> tuple[JobSpec, list[str], Origin]:
     """Load the named job, or the bare command after ``--``.
 
-    Return the job, the arguments after ``--`` and where the job is written.
+    Returns:
+        The job, the arguments after ``--``, and where the job was defined.
     """
     from hpcrun.actions import command_spec, load_spec
     from hpcrun.assets import find_job
@@ -236,7 +237,7 @@ def load_requested_job(
 
 
 def collect_overrides(options: dict[str, Any]) -> list[str]:
-    """Return what job_options() change in a job, as --set has it."""
+    """Return the changes of job_options() in the notation of --set."""
     from hpcrun.spec import dump_value
 
     overrides = list(options["overrides"])
@@ -247,7 +248,7 @@ def collect_overrides(options: dict[str, Any]) -> list[str]:
 
 
 def parse_duration(text: str) -> float:
-    """Read a time as timeout(1) has it: 90, 90s, 15m, 2.5h, 1d, 1h30m. Raises InputError.
+    """Parse a duration like those of timeout(1): 90, 90s, 15m, 2.5h, 1d, 1h30m. Raises InputError.
 
     >>> parse_duration("90"), parse_duration("1h30m"), parse_duration("0.5m")
     (90.0, 5400.0, 30.0)
@@ -261,7 +262,7 @@ def parse_duration(text: str) -> float:
 
 
 def parse_when(text: str, now: float) -> float:
-    """Read 10m, 1h30m, 2026-11-20, 2026-11-20T08:00 or 08:00 (today): seconds since the epoch.
+    """Parse 10m, 1h30m, 2026-11-20, 2026-11-20T08:00 or 08:00 (today) to seconds since the epoch.
 
     A time without a zone is local. Raises InputError.
 
@@ -276,7 +277,7 @@ def parse_when(text: str, now: float) -> float:
     if re.fullmatch(r"[0-9]{1,2}:[0-9]{2}(:[0-9]{2})?", word):
         word = f"{datetime.fromtimestamp(now):%Y-%m-%d}T{word:0>5}"
     try:
-        # Python 3.10 reads no Z.
+        # Python 3.10 does not parse a Z.
         return datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", word)).timestamp()
     except (ValueError, OverflowError, OSError) as error:
         raise InputError(

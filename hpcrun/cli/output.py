@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from hpcrun.text import Display
 
 
-# What of the control sequences reaches a terminal: colours.
+# Control sequences that reach a terminal: colours.
 _PASSES = re.compile(r"\x1b\[(?:[0-79]|2[0-9]|[349][0-7]|10[0-7]|[34]8;5;[0-9]{1,3}|;)*m")
-# All that command one: C0 but lines and tabs, DEL, C1, and what turns the direction of writing.
+# All control characters: C0 except newlines and tabs, DEL, C1, and bidirectional controls.
 _CONTROLS = re.compile(
     rf"({_PASSES.pattern})|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 )
 
 
 def escape_controls(text: str) -> str:
-    r"""Write out what would command the terminal: all text that is printed goes through here.
+    r"""Escape control sequences; all printed text passes through here.
 
-    Names of jobs, paths, comments and records are other people's words.
+    Names of jobs, paths, comments and records may have been written by other users.
 
     >>> escape_controls("\x1b[1mbold\x1b[0m \x1b]0;title\x07\r\x1b[2J")
     '\x1b[1mbold\x1b[0m \\x1b]0;title\\x07\\r\\x1b[2J'
@@ -41,12 +41,12 @@ def escape_controls(text: str) -> str:
         return found[1] or found[0].encode("unicode_escape").decode()
 
     shown = _CONTROLS.sub(one, text)
-    # A colour that a name begins ends with it.
+    # Reset a colour that is still active at the end of a text.
     return shown if shown.rfind("\x1b[") == shown.rfind("\x1b[0m") else f"{shown}\x1b[0m"
 
 
 def print_notices() -> None:
-    """Print the new notes on files to standard error, unless a progress bar is shown."""
+    """Print pending notices about files to standard error, above any progress bar."""
     _erase_bars()
     files = sys.modules.get("hpcrun.files")
     for text in files.take_new_notices() if files is not None else ():
@@ -54,19 +54,19 @@ def print_notices() -> None:
 
 
 def print_line(text: str = "") -> None:
-    """Print a line of the answer."""
+    """Print a line of the result."""
     print_notices()
     click.echo(encodable(text), color=None if wants_colour() else False)
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Print lines of the answer. A line end within one, of a job's name, is written out."""
+    """Print lines of the result; newlines within one, for example in a job's name, are escaped."""
     for line in lines:
         print_line(line.replace("\n", r"\n"))
 
 
 def print_note(text: str) -> None:
-    """Print a line that is not part of the answer, to standard error, if anybody can get it."""
+    """Print a line that is not part of the result to standard error, if that is still open."""
     print_notices()
     _to_stderr(text)
 
@@ -79,24 +79,24 @@ def _to_stderr(text: str) -> None:
 
 
 def confirm(text: str, *, default: bool = False) -> bool:
-    """Ask a yes or a no on standard error."""
+    """Ask a yes-or-no question on standard error."""
     return click.confirm(encodable(text), default=default, err=True)
 
 
 def prompt(text: str, default: str) -> str:
-    """Ask for a word on standard error; Enter takes the default."""
+    """Prompt for a word on standard error; Enter accepts the default."""
     text = encodable(f"{text} [{default}]")
     return str(click.prompt(text, default=default, show_default=False, err=True)).strip()
 
 
 class TerminalPrompts:
-    """Asks for what a login needs, on the terminal itself: streams may lead elsewhere."""
+    """Prompts for a login, on the terminal itself since the streams may be redirected."""
 
     def __init__(self, *, is_verbose: bool = False) -> None:
         self.is_verbose = is_verbose
 
     def secret(self, question: str, *, echo: bool = False) -> str:
-        """Ask for a password, a passphrase or a code. Raises OutOfReach without a terminal."""
+        """Prompt for a password, a passphrase or a code. Raises OutOfReach without a terminal."""
         import getpass
 
         print_notices()
@@ -120,7 +120,7 @@ class TerminalPrompts:
 
 
 def emit_json(value: Any) -> None:
-    """Print a value as JSON, indented."""
+    """Print a value as indented JSON."""
     print_notices()
     import json
 
@@ -128,7 +128,7 @@ def emit_json(value: Any) -> None:
 
 
 def emit_bytes(data: bytes) -> None:
-    """Pass bytes of a log on as they are."""
+    """Print the bytes of a log unchanged."""
     print_notices()
     sys.stdout.flush()
     sys.stdout.buffer.write(data)
@@ -136,12 +136,12 @@ def emit_bytes(data: bytes) -> None:
 
 
 def discard_output(number: int = 1) -> None:
-    """Lead output that nobody takes (`hpcrun logs | head`) to nowhere; else Python complains."""
+    """Redirect a stream whose reader closed it to /dev/null, so that Python reports no error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), number)
 
 
 def print_failure(error: click.ClickException | HpcrunError, argv: Sequence[str]) -> None:
-    """Print an error for a person, or as one JSON object: the last line of standard error."""
+    """Print an error as text, or as one JSON object: the last line of standard error."""
     context = error.ctx if isinstance(error, click.UsageError) else None
     ours, code = error, error.exit_code
     if not isinstance(ours, HpcrunError):
@@ -151,7 +151,7 @@ def print_failure(error: click.ClickException | HpcrunError, argv: Sequence[str]
         import json
 
         print_note(json.dumps({"error": _error_json(ours, code)}))
-    # A group without a verb: from 8.2 on click raises its help, before it printed it.
+    # A group without a verb: click 8.2 and later raise its help instead of printing it.
     elif type(error).__name__ == "NoArgsIsHelpError":
         print_note(ours.message)
     else:
@@ -171,7 +171,7 @@ def print_error(error: HpcrunError) -> None:
 
 
 def _wants_json(argv: Sequence[str]) -> bool:
-    """Return whether --json stands on the command line; words after -- are the job's.
+    """Return True if --json is on the command line; arguments after -- belong to the job.
 
     >>> [_wants_json(line.split()) for line in ("jobs --json", "submit -- x --json", "status")]
     [True, False, False]
@@ -192,7 +192,7 @@ def _error_json(error: HpcrunError, exit_code: int) -> dict[str, Any]:
 
 
 def print_message(kind: str, text: str, **style: Any) -> None:
-    """Print a message of some kind to standard error; on a terminal its lines fit."""
+    """Print a message of some kind to standard error, wrapped to a terminal's width."""
     lines, room = [f"{kind}: {text}"], terminal_width() - 8
     if len(lines[0]) > room and sys.stderr.isatty():
         from hpcrun.text import wrap
@@ -206,21 +206,21 @@ def print_message(kind: str, text: str, **style: Any) -> None:
 
 
 def print_pairs(rows: Iterable[tuple[str, str]]) -> None:
-    """Print names and values in two columns; on a terminal long values take several lines."""
+    """Print names and values in two columns; long values are wrapped on a terminal."""
     from hpcrun.text import format_pairs
 
     print_lines(format_pairs(rows, output_display()))
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table as wide as its texts; on a terminal its last column, of remarks, fits."""
+    """Print a table as wide as its content; the last column is wrapped on a terminal."""
     from hpcrun.text import format_table
 
     print_lines(format_table(header, rows, output_display()))
 
 
 def output_display() -> Display:
-    """Return what the output can show, and how wide it is; a pipe has no end."""
+    """Return the capabilities and width of the output; a pipe has unlimited width."""
     from hpcrun.text import UNLIMITED, Display
 
     width = terminal_width() if is_terminal() else UNLIMITED
@@ -228,7 +228,7 @@ def output_display() -> Display:
 
 
 def drawing_display() -> Display:
-    """Return what the output can show, with a width for drawings where it is a pipe, too."""
+    """Return the capabilities of the output, with a drawing width also for a pipe."""
     from hpcrun.text import UNLIMITED, Display
 
     width, height = width_and_height()
@@ -237,9 +237,9 @@ def drawing_display() -> Display:
 
 
 def terminal_width(default: int = 80) -> int:
-    """Return the terminal's width: $COLUMNS, or that of the terminal of any stream, as of a pager.
+    """Return the terminal's width: $COLUMNS, or that of any stream's terminal.
 
-    shutil.get_terminal_size() would import three libraries of compression first.
+    shutil.get_terminal_size() would first import three compression libraries.
     """
     with contextlib.suppress(ValueError):
         if (given := int(os.environ.get("COLUMNS", ""))) > 0:
@@ -252,37 +252,37 @@ def terminal_width(default: int = 80) -> int:
 
 
 def width_and_height() -> tuple[int, int]:
-    """Return the size to draw in, in characters."""
+    """Return the size for drawings, in characters."""
     import shutil
 
     return terminal_width(100), shutil.get_terminal_size((100, 30)).lines
 
 
 def is_terminal() -> bool:
-    """Return whether the output is a terminal."""
+    """Return True if the output is a terminal."""
     return sys.stdout.isatty()
 
 
 def can_draw() -> bool:
-    """Return whether the output is a terminal on which a picture can be drawn again in place."""
+    """Return True if the output is a terminal that can redraw a picture in place."""
     return is_terminal() and os.environ.get("TERM") != "dumb"
 
 
 def has_colour() -> bool:
-    """Return whether the output is a terminal that wants colours."""
+    """Return True if the output is a terminal on which colours are enabled."""
     return is_terminal() and wants_colour()
 
 
 def wants_colour() -> bool:
-    """Return whether a terminal would want colours (no-color.org)."""
+    """Return True unless colours are disabled (no-color.org)."""
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def has_unicode() -> bool:
-    """Return whether the output can show more than ASCII.
+    """Return True if the output can show more than ASCII.
 
-    Python writes UTF-8 in the C locale too, for the sake of machines where nobody set one (PEP
-    538, 540); who says LC_ALL=C means ASCII.
+    Python writes UTF-8 also in the C locale, because many machines set none (PEP 538, 540); an
+    explicit LC_ALL=C selects ASCII.
     """
     if os.environ.get("LC_ALL") in ("C", "POSIX") and not os.environ.get("PYTHONIOENCODING"):
         return False
@@ -290,7 +290,7 @@ def has_unicode() -> bool:
 
 
 def encodable(text: str) -> str:
-    """Escape what the terminal's encoding lacks, and what would command it."""
+    """Escape control sequences and characters that the terminal's encoding lacks."""
     encoding, text = _encoding(), escape_controls(text)
     if not has_unicode():
         text = text.replace("…", "...").replace("×", "x")
@@ -298,21 +298,21 @@ def encodable(text: str) -> str:
 
 
 def replace_unencodable(text: str) -> str:
-    """Replace what the output's encoding lacks by a question mark: for rows of a fixed width."""
+    """Replace characters that the output's encoding lacks by "?", to keep the width of rows."""
     encoding = _encoding()
     return escape_controls(text).encode(encoding, "replace").decode(encoding)
 
 
 def _encoding() -> str:
-    return sys.stdout.encoding or "ascii"  # what stands in for the output may have none
+    return sys.stdout.encoding or "ascii"  # a replacement of sys.stdout may have none
 
 
-# A Slurm that takes longer than this to answer is mentioned, in seconds.
+# A note is printed after this many seconds without an answer from Slurm.
 SLOW_ANSWER_S = 3.0
 
 
 class SlownessNote:
-    """Reports that Slurm is slow to answer, or its host; once, however many answers are late."""
+    """Prints one note if Slurm, or its host, is slow to answer."""
 
     def __init__(self, who: str = "Slurm") -> None:
         self._who = who
@@ -326,7 +326,7 @@ class SlownessNote:
         timer.daemon = True
         try:
             timer.start()
-        except RuntimeError:  # no more threads allowed here: then it is silent
+        except RuntimeError:  # the limit of threads is reached: print no note
             yield
             return
         try:
@@ -340,15 +340,15 @@ class SlownessNote:
             print_note(f"{self._who} is slow to answer; still waiting ...")
 
 
-# Work that takes longer than this is shown, in seconds; and how often.
+# Work that takes longer than this gets a progress bar, redrawn at this interval, in seconds.
 LONG_WORK_S, REDRAW_INTERVAL_S = 1.0, 0.1
 
 
 @contextlib.contextmanager
 def progress_bar(label: str, unit: str) -> Iterator[Callable[[float, float], None]]:
-    """Show how far long work has come, where standard error is a terminal; leave no trace.
+    """Show a progress bar while standard error is a terminal; remove it at the end.
 
-    Yields what is called with how much is done, and of how much, in ``unit``.
+    Yields a function to be called with the completed and total amount, in ``unit``.
     """
     call = click.get_current_context(silent=True)
     is_quiet = call is not None and call.params.get("as_json")
@@ -371,7 +371,7 @@ def progress_bar(label: str, unit: str) -> Iterator[Callable[[float, float], Non
             left = f"{minutes // 60:02}:{minutes % 60:02}:{seconds:02}  "
         text = f"{int(100 * done / total):3}%  {left}{done:.0f} {unit}, "
         text += f"{rate:.{0 if rate >= 10 else 1}f} {unit}/s"
-        # A line that is too long for the window could not be taken away.
+        # A line that is longer than the window could not be erased.
         width = min(24, terminal_width() - len(f"{label}  []  {text}") - 1)
         if width >= 0:
             _bars.append(label)
@@ -379,7 +379,7 @@ def progress_bar(label: str, unit: str) -> Iterator[Callable[[float, float], Non
             try:
                 sys.stderr.write(f"\r\x1b[?25l{line:<{terminal_width() - 1}}")
                 sys.stderr.flush()
-            except OSError:  # the terminal is gone, the work goes on
+            except OSError:  # the terminal is closed, but the work continues
                 discard_output(2)
 
     try:
@@ -388,11 +388,11 @@ def progress_bar(label: str, unit: str) -> Iterator[Callable[[float, float], Non
         _erase_bars()
 
 
-_bars: list[str] = []  # that stand on the terminal
+_bars: list[str] = []  # labels of visible bars
 
 
 def _erase_bars() -> None:
-    """Make the line of a bar empty again, and the cursor seen, before other text."""
+    """Erase the line of a bar and show the cursor, before other output."""
     if _bars:
         _bars.clear()
         sys.stderr.write("\r\x1b[K\x1b[?25h")

@@ -1,4 +1,4 @@
-"""What parsed runs look like: on the terminal, as JSON, in files."""
+"""Output of parsed runs: on the terminal, as JSON, and in files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def draw_report(
 ) -> str:
     """Draw the report for this terminal, or for a pipe.
 
-    ``size``: columns and rows that it must keep to; without, what is too long scrolls.
+    ``size`` limits columns and rows; without it a long report scrolls.
     """
     from hpcrun.curves import format_report
 
@@ -42,7 +42,7 @@ def draw_report(
 
 
 def label_sweep_runs(context: Context, runs: Sequence[ParsedRun]) -> list[ParsedRun]:
-    """Name the runs of a sweep by their values."""
+    """Label the runs of a sweep with their values."""
     tasks = [read_task(RunFolder(context.runs_dir / run.source)) for run in runs]
     return [
         structs.replace(run, source=f"{task.index}: {label(task.values)}") if task else run
@@ -51,7 +51,7 @@ def label_sweep_runs(context: Context, runs: Sequence[ParsedRun]) -> list[Parsed
 
 
 def match_metric(runs: Sequence[ParsedRun], name: str | None) -> str | None:
-    """Find a metric by the name that the user typed, in whatever case. Raises InputError."""
+    """Find a metric by the name that the user typed, ignoring case. Raises InputError."""
     known = list(dict.fromkeys(each for run in runs for each in run.curve.metrics))
     if name is None or name in known or not known:
         return name if name in known else None
@@ -73,9 +73,9 @@ def write_report_files(
     full: bool = False,
     by: str = "step",
 ) -> None:
-    """Write the files that were asked for, by format, and name them; none without any metric.
+    """Write the requested report files and return their names; none if there is no metric.
 
-    ``by``: what a picture's curves are drawn over. Raises InputError.
+    ``by`` selects the x axis of pictures. Raises InputError.
     """
     from hpcrun.curves import write_files
 
@@ -88,7 +88,7 @@ def write_report_files(
 
 
 def _read_head(path: Path) -> bytes:
-    """Read the first bytes of a log in which nothing was found; "" of what is no plain file."""
+    """Return the first bytes of a log without results; b"" if it is not a regular file."""
     from hpcrun.curves import HEAD
 
     with contextlib.suppress(OSError):

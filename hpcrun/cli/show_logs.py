@@ -1,4 +1,4 @@
-"""Lines of logs on the terminal, in a pipe, or as JSON; they are followed to their jobs' end."""
+"""Output of log lines on the terminal, in a pipe, or as JSON, also while their jobs run."""
 
 from __future__ import annotations
 
@@ -18,24 +18,26 @@ from hpcrun.runs import RunFolder, SweepFolder, runs_of
 from hpcrun.secrets import FileMasker, Masker
 from hpcrun.text import Display, dim, format_size
 
-if TYPE_CHECKING:  # who reads once needs no state
+if TYPE_CHECKING:  # needed only to follow logs
     import subprocess
 
     from hpcrun.runs import JobStatus
 
-# On a terminal nobody reads more: what stands before is named, and how to see it.
+# Limit of output on a terminal; a note tells how to see the earlier part.
 MAX_TERMINAL_BYTES = 4 << 20
 MAX_TERMINAL_LINES = 2000
 
 _RESET = b"\x1b[0m"
-# Of a progress bar each state is a line, where lines are counted one by one.
+# Each state of a progress bar counts as a line.
 _STATES = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 
 
 class LogPrinter:
-    """Shows what comes of logs; knows where each line of each file stands.
+    """Prints log lines, and tracks the position of each file's current line.
 
-    ``masker`` None shows all as it is, control characters included. ``keeps`` picks lines.
+    Args:
+        masker: None prints everything unchanged, including control characters.
+        keeps: Selects lines.
     """
 
     def __init__(
@@ -74,7 +76,7 @@ class LogPrinter:
                 line if line.endswith((b"\n", b"\r")) else line + b"\n" for line in self._kept(data)
             )
         if self._last not in (None, path):
-            # Bars of several ranks take turns in one row.
+            # Progress bars of several ranks share one row.
             self._end_line(ends=b"\n\r")
         self._last = path
         if self._masker is not None and self._is_terminal:
@@ -84,7 +86,7 @@ class LogPrinter:
             self._end = data[-1:]
 
     def show_all(self, events: Iterable[Lines]) -> bool:
-        """Return whether anything came."""
+        """Print events; return True if there were any."""
         has_any = False
         try:
             for event in events:
@@ -95,7 +97,7 @@ class LogPrinter:
         return has_any
 
     def end_open_line(self) -> None:
-        """Other text follows: what a line left open, or a bar, ends here, and so do colours."""
+        """End an incomplete line, progress bar or colour before other text is printed."""
         self._end_line(ends=b"\n")
 
     def _end_line(self, *, ends: bytes) -> None:
@@ -113,7 +115,7 @@ class LogPrinter:
 
 
 def add_prefix(data: bytes, file: LogFile) -> bytes:
-    """Put a file's prefix before each line, and before each state of a progress bar."""
+    """Add a file's prefix to each line, and to each state of a progress bar."""
     if not file.prefix:
         return data
     return b"".join(file.prefixed(found.group()) for found in _STATES.finditer(data))
@@ -136,10 +138,10 @@ def _as_json(file: LogFile, line: bytes) -> str:
 def show_logs(
     logs: JobLogs, printer: LogPrinter, job: str | None, *, follow: bool, is_cut: bool
 ) -> int:
-    """Show what is there, and with ``follow`` what comes; return the exit code."""
+    """Print existing lines and, with ``follow``, new ones; return the exit code."""
     logs.check()
     query, files = logs.query, logs.chosen()
-    # An own file of errors is shown like any other.
+    # A separate error file is printed like any other.
     extracts = query.err and not any(file.is_err for file in files)
     if extracts and not logs.runs:
         files = logs.files()
@@ -180,7 +182,7 @@ def _note_full_disk(logs: JobLogs) -> None:
 
 
 def _limit_to_tail(logs: JobLogs) -> None:
-    """Begin near the end where there is more than anybody reads on a terminal."""
+    """Start near the end if there is more than fits a terminal's limits."""
     query = logs.query
     sizes = [file.path.stat().st_size for file in logs.chosen() if file.path.exists()]
     if sum(sizes) <= MAX_TERMINAL_BYTES or query.pattern is not None or query.since is not None:
@@ -220,7 +222,7 @@ def _explain_silence(context: Context, run: RunFolder) -> str:
 
 # ---- following
 
-_LOOK = Display(colour=True)  # where standard error has none, they are taken out again
+_LOOK = Display(colour=True)  # colours are removed again if standard error supports none
 
 
 def watch_run(
@@ -231,9 +233,9 @@ def watch_run(
     quiet: bool = False,
     process: subprocess.Popen[bytes] | None = None,
 ) -> int:
-    """Follow a run to its end; return 0 if completed successfully and 1 if not.
+    """Follow a run to its end; return 0 if it completed successfully and 1 if not.
 
-    Ctrl-C never ends the run; but a ``process`` of our own is the caller's to end.
+    Ctrl-C never terminates the run; the caller terminates its own ``process``.
     """
     alive = None if process is None else lambda: process.poll() is None
     found = JobLogs(context, [run], alive=alive)
@@ -245,9 +247,9 @@ def watch_run(
 def watch_logs(
     logs: JobLogs, printer: LogPrinter, *, with_lines: bool, quiet: bool = False, again: str = ""
 ) -> int:
-    """Show lines and states until all is over; return 0 if all ended well and 1 if not.
+    """Print lines and states until all jobs are over; return 0 if all succeeded and 1 if not.
 
-    ``again`` says, to whom Ctrl-C stops, that nothing else is stopped, and how to go on.
+    ``again`` is the message after Ctrl-C: nothing else was stopped, and how to resume following.
     """
     try:
         for event in logs.follow(with_lines=with_lines):
@@ -269,7 +271,7 @@ def watch_logs(
 
 
 def wait_for_sweep(context: Context, sweep: SweepFolder, *, quiet: bool) -> int:
-    """Wait for all runs of a sweep; 0 if all ended well and 1 if not. Ctrl-C ends only the wait."""
+    """Wait for a sweep's runs; return 0 if all succeeded, else 1. Ctrl-C only stops waiting."""
     from hpcrun.monitor import Monitor, WatchedRuns, poll_all
 
     monitor = Monitor(context, [WatchedRuns(runs_of(sweep))])

@@ -1,4 +1,4 @@
-"""hpcrun status: finds out what is asked for, and prints it."""
+"""The query and output of hpcrun status."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ from hpcrun.views import (
     run_json,
 )
 
-# How long clusters that are asked side by side may take, and how much longer than those that have
-# answered, in seconds: a login alone may take five.
+# Timeout for clusters that are queried in parallel, and how long to wait for the slow ones after
+# the others have answered, in seconds: a login alone may take five.
 _CLUSTER_TIMEOUT_S, _SLOW_CLUSTER_WAIT_S = 20.0, 5.0
-# Failed runs of a sweep, and of a listing, whose logs are examined at once.
+# Number of failed runs of a sweep, and of a listing, whose logs are examined at once.
 _MAX_CAUSES, _MAX_CAUSES_OF_LISTING = 64, 8
 
 
 class StatusQuery(Struct, frozen=True):
-    """What is asked for: a word, else the ``count`` newest runs (None: all)."""
+    """A status query: by a word, else for the ``count`` newest runs (None: all)."""
 
     word: str | None
     count: int | None = None
@@ -71,10 +71,13 @@ class QueryCache(Struct, kw_only=True):
 
 
 class StatusResult(Struct, frozen=True, kw_only=True):
-    """What was found: the rows of a listing, one run, the runs of a sweep, or other jobs.
+    """The result: the rows of a listing, one run, the runs of a sweep, or other jobs.
 
-    ``silence``: why Slurm did not answer where it was needed; ``is_partial``: so that rows may be
-    missing. ``older`` counts runs left out. ``host``: where the cluster is, if not here.
+    Attributes:
+        silence: Why Slurm did not answer although its answer was needed.
+        is_partial: Rows may be missing for that reason.
+        older: Number of runs that were omitted.
+        host: The host of a remote cluster.
     """
 
     kind: str
@@ -92,7 +95,7 @@ class StatusResult(Struct, frozen=True, kw_only=True):
 
     @property
     def exit_code(self) -> int:
-        """4 when Slurm's answer is missing: what is final stays known without it."""
+        """4 if a required answer of Slurm is missing; final states do not require one."""
         return 4 if self.silence and (self.is_partial or not self.is_over) else 0
 
     @property
@@ -130,7 +133,7 @@ class StatusResult(Struct, frozen=True, kw_only=True):
 def query_status(
     context: Context, query: StatusQuery, cache: QueryCache | None = None
 ) -> StatusResult:
-    """Find out about what a query asks for. Raises InputError, OutOfReach.
+    """Determine the state of everything that a query covers. Raises InputError, OutOfReach.
 
     Answers in ``cache`` are not queried again.
     """
@@ -227,9 +230,9 @@ def _add_new_causes(context: Context, rows: list[JobStatus]) -> list[JobStatus]:
 def query_all_clusters(
     contexts: Sequence[Context], query: StatusQuery, faults: Sequence[InputError] = ()
 ) -> StatusResult:
-    """Find the runs of several clusters, asked side by side; one that is slow is not waited for.
+    """Query several clusters in parallel, without waiting for slow ones.
 
-    ``faults``: what is wrong with the profiles of others.
+    ``faults``: errors in the profiles of other clusters.
     """
     from queue import Empty, SimpleQueue
 
@@ -259,7 +262,7 @@ def query_all_clusters(
         silence = one if isinstance(one, str) else one.silence
         silent += [f"{context.cluster.name}: {silence}"] if silence else []
         rows += [] if isinstance(one, str) else one.statuses
-    # Run ids begin with the time of submission.
+    # Run ids start with the time of submission.
     rows.sort(key=lambda row: row.run_id, reverse=True)
     return StatusResult(
         kind="listing",
@@ -277,7 +280,7 @@ def _local_time(seconds: float) -> str:
 def show_status(
     contexts: Sequence[Context], query: StatusQuery, faults: Sequence[InputError], *, as_json: bool
 ) -> int:
-    """Print what a query asks for; return the exit code. Raises InputError, OutOfReach."""
+    """Print the result of a query; return the exit code. Raises InputError, OutOfReach."""
     with contexts[0].waiting():
         if len(contexts) + len(faults) == 1:
             found = query_status(contexts[0], query)
@@ -287,7 +290,7 @@ def show_status(
 
 
 def print_status(found: StatusResult, *, as_json: bool = False) -> int:
-    """Print what was found; return the exit code."""
+    """Print a result; return the exit code."""
     if as_json:
         emit_json(found.json())
     else:

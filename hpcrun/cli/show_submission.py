@@ -1,4 +1,4 @@
-"""What a submission and a dry run look like, of a run and of a sweep."""
+"""Output of submissions and dry runs, of a run and of a sweep."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def describe_run(made: Prepared, *, by_slurm: bool = True) -> list[tuple[str, str]]:
-    """Describe a run, or what is true of all runs of a sweep, in a few lines."""
+    """Describe a run, or the common properties of a sweep's runs, in a few lines."""
     plan = made.plan
     rows = [("note", text) for text in plan.notes]
     rows.append(("sweep" if made.is_sweep else "run", plan.run_id))
@@ -58,7 +58,7 @@ def describe_run(made: Prepared, *, by_slurm: bool = True) -> list[tuple[str, st
 
 
 def _request(plan: Plan) -> str:
-    """Show what Slurm is asked for: limit, CPUs and memory of a node, partition, account."""
+    """Describe the request to Slurm: time limit, CPUs and memory of a node, partition, account."""
     asked = dict(plan.directives)
     limit, cpus = asked.get("time"), asked.get("cpus-per-task")
     parts = ["the default time limit"]
@@ -79,7 +79,7 @@ def _request(plan: Plan) -> str:
 
 
 def _memory(text: str) -> str:
-    """Write memory as Slurm has it in the largest unit that gives a whole number.
+    """Format memory in Slurm's notation with the largest unit that gives an integer.
 
     >>> _memory("2097152M"), _memory("200G"), _memory("1500")
     ('2T', '200G', '1500M')
@@ -94,7 +94,7 @@ def _memory(text: str) -> str:
 
 
 def _describe_survival(plan: Plan) -> str:
-    """Say what a run will survive."""
+    """Describe after which ends a run continues."""
     if plan.survive.when:
         from hpcrun.views import describe_survival  # deferred: --dry-run does not print it
 
@@ -110,7 +110,7 @@ def _has_several_batches(sweep: Prepared) -> bool:
 
 
 def _job_id(made: Prepared, job_id: str, index: int) -> str:
-    """Return the id of a run's job: of a sweep's the array's task, which several runs may share."""
+    """Return the job id of a run; in a sweep that of the array's task, which runs may share."""
     return f"{job_id}_{index // made.plan.runs_per_job}" if made.is_sweep else job_id
 
 
@@ -146,7 +146,7 @@ def submission_json(made: Prepared, job_id: str) -> dict[str, Any]:
 
 
 def show_submission(made: Prepared, job_id: str) -> None:
-    """Print what was submitted, and what to type next."""
+    """Print what was submitted, and useful next commands."""
     plan = made.plan
     head = f"Submitted {click.style(plan.name, bold=True)} to {plan.cluster} as job {job_id}"
     if made.is_sweep:
@@ -192,10 +192,10 @@ def submit_and_watch(
     wait: bool,
     as_json: bool,
 ) -> int:
-    """Submit, print what was submitted and watch it to its end if that is asked for.
+    """Submit, print the submission and watch it to its end if requested.
 
-    ``again``: it is made of earlier runs. Returns 0, and 1 for what was watched and did not end
-    well. Raises InputError.
+    ``again``: the submission repeats earlier runs. Returns 0, or 1 if a watched run did not
+    succeed. Raises InputError.
     """
     if follow and made.is_sweep:
         raise InputError(
@@ -220,7 +220,7 @@ def submit_and_watch(
             if again is not None:
                 show_origin(again)
             show_submission(made, job_id)
-    except OSError:  # the answer cannot be printed
+    except OSError:  # standard output is closed
         print_note(f"submitted: job {job_id}")
         raise
     if not (follow or wait):
@@ -236,7 +236,7 @@ def submit_and_watch(
 
 
 def show_origin(again: Again) -> None:
-    """Report, where messages go, what is taken from which run."""
+    """Print, as notes, which values come from which earlier run."""
     first = again.earlier[0]
     name = first.label
     if len(again.earlier) > 1:
@@ -252,7 +252,7 @@ def show_origin(again: Again) -> None:
 
 
 def again_json(again: Again, job_id: str) -> dict[str, Any]:
-    """Return the JSON of a submission of runs again."""
+    """Return the JSON of a resubmission."""
     made = again.prepared
     return {
         "job_id": job_id,
@@ -280,7 +280,7 @@ def again_json(again: Again, job_id: str) -> dict[str, Any]:
 
 
 def show_estimate(plan: Plan, estimate: Estimate, *, as_json: bool) -> None:
-    """Print when and where a job would start, as things are now."""
+    """Print when and where a job would currently start."""
     if as_json:
         answer = {"name": plan.name, "cluster": plan.cluster, **structs.asdict(estimate)}
         emit_json({**answer, "notes": plan.notes})
@@ -304,7 +304,7 @@ def _format_start(estimate: Estimate) -> str:
 
 
 def show_files(made: Prepared, *, as_json: bool) -> None:
-    """Print what a submission would write; of a sweep its script and the first run's files."""
+    """Print the files that a submission would write; for a sweep its script and the first run's."""
     if as_json:
         answer: dict[str, Any] = {**_files_by_name(made.files), "notes": made.plan.notes}
         if made.is_sweep:

@@ -118,7 +118,7 @@ def _summarize_sweep(runs: Sequence[Outcome]) -> str:
 
 
 def _report_outcomes(outcomes: Sequence[Outcome], *, done: str, as_json: bool) -> int:
-    """Print all as JSON, or the errors and what could not be recorded; return the exit code."""
+    """Print outcomes as JSON, or only errors and failed records; return the exit code."""
     errors = {str(one.error): one.error for one in outcomes if one.error is not None}
     if as_json:
         emit_json({"runs": [_outcome_json(one, done) for one in outcomes]})
@@ -128,7 +128,7 @@ def _report_outcomes(outcomes: Sequence[Outcome], *, done: str, as_json: bool) -
         for error in errors.values():
             print_error(error)
     codes = [error.exit_code for error in errors.values()]
-    # Silence says least, so it goes first.
+    # An unreachable Slurm has precedence over rejections.
     return OutOfReach.exit_code if OutOfReach.exit_code in codes else max(codes, default=0)
 
 
@@ -212,7 +212,8 @@ def resubmit(
     return submit_and_watch(again.context, made, again, follow=follow, wait=wait, as_json=as_json)
 
 
-# How many are listed before the question; how long sizes are measured, in seconds.
+# Number of runs that are listed before the question, and the time limit for measuring sizes in
+# seconds.
 _SHOWN = 20
 _PATIENCE = 3.0
 
@@ -349,7 +350,7 @@ def _format_states(unit: CleanupItem) -> str:
 
 
 def _format_age(age: float) -> str:
-    """Say how long ago something was.
+    """Format how long ago something happened.
 
     >>> _format_age(30), _format_age(7300), _format_age(86400 * 45)
     ('30 s ago', '2 h ago', '45 d ago')

@@ -132,7 +132,7 @@ def run(job: str | None, hostfile: str | None, cluster: str | None, **options: A
                 print_line(f"Running {prepared.plan.name} {place}")
                 print_pairs(describe_run(prepared, by_slurm=False))
                 return watch_run(where, run, logs=True, process=process)
-            except OSError as error:  # of what is shown: that ends no training
+            except OSError as error:  # an error of the output must not end the training
                 again = f"the run continues: hpcrun logs -f {run.run_id}"
                 print_note(f"{error.strerror}: no more is shown; {again}")
                 discard_output()
@@ -143,7 +143,7 @@ def run(job: str | None, hostfile: str | None, cluster: str | None, **options: A
 
 
 def describe_trial(trial: Trial) -> str:
-    """Say in a line what came of a run of a rehearsal.
+    """Describe the result of one trial of a rehearsal.
 
     >>> from hpcrun.actions.rehearse import Trial
     >>> describe_trial(Trial(fault="node", run_dir="", ok=True, resumed_at=9, replayed=2))
@@ -316,7 +316,7 @@ def show(what: str | None, name: str | None, cluster: str | None, as_json: bool)
             print_line(dump_job(spec).rstrip("\n"))
         return 0
     run = resolve_run_or_sweep(where, what)
-    # The values of secrets; of a submission that was killed; of an attempt on hosts of a hostfile.
+    # Values of secrets, leftovers of a killed submission, and environments for hosts of a hostfile.
     hidden = re.compile(rf"\.?{SECRETS}.*|environment")
     files = sorted(
         str(path.relative_to(run.path))
@@ -352,7 +352,7 @@ def show(what: str | None, name: str | None, cluster: str | None, as_json: bool)
 
 
 def _replace_nonfinite(value: Any) -> Any:
-    """JSON has no nan and no infinities: they become texts, as in the JSON of parse."""
+    """Replace nan and infinities, which JSON lacks, by strings, as in the JSON of parse."""
     from hpcrun.text import json_number
 
     if isinstance(value, dict):

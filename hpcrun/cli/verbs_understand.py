@@ -15,7 +15,7 @@ from hpcrun.cli.options import DIR, FILE, RUN_OR_FILE, cluster_option, json_opti
 from hpcrun.cli.output import drawing_display, emit_json, print_line
 from hpcrun.errors import InputError
 
-# malloc.h of glibc; what it does by itself grows with what is freed.
+# Constants of glibc's malloc.h; its default threshold grows with freed blocks.
 _M_MMAP_THRESHOLD, _LARGE = -3, 1 << 18
 
 if TYPE_CHECKING:
@@ -135,11 +135,11 @@ def parse(
 
 
 def _fetch_while_importing(where: Context, words: Sequence[str]) -> None:
-    """Have the cluster's host answer while what reads and draws curves is imported."""
+    """Fetch from the cluster's host while the modules for curves are imported."""
     from hpcrun.monitor import fetch_records, find_run_or_sweep
 
     def load() -> None:
-        with contextlib.suppress(Exception):  # whoever needs it says so
+        with contextlib.suppress(Exception):  # an import error is reported where the module is used
             for name in ("actions.parse", "curves.report.terminal"):
                 import_module(f"hpcrun.{name}")
 
@@ -153,10 +153,10 @@ def _fetch_while_importing(where: Context, words: Sequence[str]) -> None:
 
 
 def _return_freed_memory() -> None:
-    """Have large columns go back to the system as they are freed, not stay as holes in the heap."""
+    """Return large freed columns to the system, instead of leaving holes in the heap."""
     import ctypes
 
-    with contextlib.suppress(AttributeError, OSError):  # other C libraries than glibc lack it
+    with contextlib.suppress(AttributeError, OSError):  # C libraries other than glibc lack it
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE)
 
 

@@ -25,7 +25,7 @@ from hpcrun.cli.options import (
 from hpcrun.cli.output import can_draw, emit_json, is_terminal, print_line, print_note, print_table
 from hpcrun.errors import InputError
 
-# For this many last lines, or fewer, only the end of a log is fetched.
+# For at most this many last lines only the end of a log is fetched.
 _END = 2000
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def logs(
 
 
 def _parse_ranks(words: Sequence[str]) -> frozenset[int]:
-    """Read ranks as 0,3-5. Raises InputError.
+    """Parse ranks such as 0,3-5. Raises InputError.
 
     >>> sorted(_parse_ranks(["0,3-5", "7"]))
     [0, 3, 4, 5, 7]
@@ -185,7 +185,7 @@ def _parse_ranks(words: Sequence[str]) -> frozenset[int]:
 def _parse_number(
     text: str | None, word: str, meaning: int | None, problem: str, example: str
 ) -> int | None:
-    """Read a number, or the word that stands for ``meaning``. Raises InputError."""
+    """Parse a number, or the word that stands for ``meaning``. Raises InputError."""
     if text is None or text == word:
         return None if text is None else meaning
     if re.fullmatch(r"[0-9]{1,12}", text):
@@ -197,7 +197,7 @@ def _parse_pattern(text: str | None) -> re.Pattern[str] | None:
     if text is None:
         return None
     if any("\ud800" <= char <= "\udfff" for char in text):
-        # In a locale that is not UTF-8; logs are.
+        # The locale is not UTF-8, but logs are.
         text = os.fsencode(text).decode("utf-8", "surrogateescape")
     try:
         return re.compile(text)
@@ -239,7 +239,7 @@ def top(
     return watch_top(where, jobs, count=count, usage=not no_usage)
 
 
-# As timeout(1) has it.
+# The exit code of timeout(1).
 TIMED_OUT = 124
 
 
@@ -295,7 +295,7 @@ def wait(
     except KeyboardInterrupt:
         print_note("\nstopped waiting; the jobs continue")
         raise
-    # Tasks that waited shared a row, and have their own since they began.
+    # Pending tasks shared a row, and have rows of their own since they started.
     there = {watch_key(status) for status in monitor.statuses}
     last = {key: status for key, status in last.items() if key in there}
     left = [status for status in last.values() if not status.final]
@@ -312,7 +312,7 @@ def wait(
 
 
 def _show_progress(before: JobStatus | None, now: JobStatus) -> None:
-    """Show people what goes on; in a pipe only that Slurm is silent, and that it is back."""
+    """Print state changes on a terminal; in a pipe only when Slurm stops or resumes answering."""
     from hpcrun.text import Display
     from hpcrun.views import format_state
 

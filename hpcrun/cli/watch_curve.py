@@ -1,4 +1,4 @@
-"""Following runs as curves on the terminal."""
+"""Live curves on the terminal."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from hpcrun.curves import ParsedRun, Screen
 from hpcrun.text import Display, truncate_start
 from hpcrun.views import describe_reason, format_verdict
 
-# The least seconds between two drawings, and how often what one takes, with the deriving of the
-# curves: a share of one CPU.
+# Minimum seconds between two drawings, and minimum pause as a multiple of the time for deriving and
+# drawing the curves, which bounds the CPU load.
 _EVERY = 0.5
 _SHARE = 10
 
@@ -34,13 +34,14 @@ def watch_curve(
     every: int,
     is_quiet: bool,
 ) -> tuple[list[ParsedRun], bool]:
-    """Follow what the words name to its end; return the runs, and whether all ended well.
+    """Follow the named runs and logs to their end; return the runs, and whether all succeeded.
 
-    Of log files, which nobody knows the end of, Ctrl-C is the way to the last report.
+    A log file has no known end: Ctrl-C ends it, and prints the last report.
     """
     is_drawn = can_draw() and not is_quiet
     if is_drawn:
-        context = structs.replace(context, waiting=nullcontext)  # a word would stand in the picture
+        # a note would appear in the picture
+        context = structs.replace(context, waiting=nullcontext)
     follower = CurveFollower(context, words, patterns=patterns, every=every)
     try:
         if is_drawn:
@@ -62,7 +63,7 @@ def watch_curve(
     if not follower.has_all():
         follower.wait(0.0)
         return follower.snapshot().runs, last.ok
-    # Once more from the start: what came late from the nodes has its place now.
+    # Parse again from the start: late lines of the nodes are now in their place.
     return parse_runs(context, words, patterns=patterns, full=full, every=every), last.ok
 
 

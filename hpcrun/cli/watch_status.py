@@ -1,4 +1,4 @@
-"""hpcrun status --watch: redraws what is asked for as it changes."""
+"""hpcrun status --watch: redraws the result of a query as it changes."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from hpcrun.monitor import MAX_QUERY_PAUSE_S, QUERY_PAUSE_S, Monitor, QueryPace,
 from hpcrun.runs import JobStatus
 from hpcrun.text import truncate
 
-# How often the runs' own files are read again, in seconds; and how long a slice of waiting is.
+# Seconds between two reads of the runs' own files, and the length of one slice of waiting.
 _FILES_EVERY, _SLICE = 2.0, 0.1
 
 
 class _WatchedQuery(WatchedJobs):
-    """What a query asks for, looked up again each time: later other runs may be the newest."""
+    """A query that is repeated, since other runs may become the newest."""
 
     def __init__(self, query: StatusQuery) -> None:
         self.is_open = query.word is None
@@ -33,9 +33,9 @@ class _WatchedQuery(WatchedJobs):
         self._cache = QueryCache()
 
     def query(self, context: Context, pace: QueryPace) -> Sequence[JobStatus] | None:
-        """Find it with new answers. Raises InputError, and OutOfReach for the first."""
+        """Repeat it with new answers. Raises InputError, and OutOfReach for the first query."""
         self._cache.clear()
-        self.next_check = math.inf  # without an answer nothing is looked up
+        self.next_check = math.inf  # without an answer the files are not read
         try:
             return self._find(context, pace)
         except OutOfReach as silence:
@@ -63,9 +63,10 @@ class _WatchedQuery(WatchedJobs):
 
 
 def watch_status(context: Context, query: StatusQuery) -> int:
-    """Draw until Ctrl-C, or until the job that is named is over; then print it once more.
+    """Redraw until Ctrl-C, or until the named job is over; then print it once more.
 
-    Raises InputError where the output is no terminal.
+    Raises:
+        InputError: The output is not a terminal.
     """
     if not can_draw():
         raise InputError(
@@ -75,8 +76,8 @@ def watch_status(context: Context, query: StatusQuery) -> int:
     keyboard = sys.stdin.fileno() if sys.stdin.isatty() else None
     asked = _WatchedQuery(query)
     monitor = Monitor(context, [asked], calmest=MAX_QUERY_PAUSE_S)
-    snapshot = monitor.poll()  # errors before the picture
-    # A word on the waiting would stand in it.
+    snapshot = monitor.poll()  # errors are raised before the picture
+    # A note about waiting would appear in the picture.
     monitor.context = structs.replace(context, waiting=nullcontext)
     with Screen(sys.stdout, keyboard) as screen:
         while not snapshot.is_over:

@@ -1,4 +1,4 @@
-"""The loop of hpcrun top: looks, draws, and listens to the keyboard."""
+"""The loop of hpcrun top: polls, draws, and reads the keyboard."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from hpcrun.errors import InputError, OutOfReach
 from hpcrun.text import cut_text, format_count
 from hpcrun.views import format_top, top_json
 
-# Seconds: between two looks, between two drawings of what is not new (clocks), and how long a
-# snapshot waits for the nodes.
+# Seconds between two polls, between two redraws of unchanged data (clocks), and how long a snapshot
+# waits for the nodes.
 _LOOK, _DRAW = 0.1, 1.0
 _PATIENCE = 8.0
 _NO_JOBS = "you have no running or pending jobs; hpcrun status lists past runs"
@@ -39,7 +39,7 @@ _NO_JOBS = "you have no running or pending jobs; hpcrun status lists past runs"
 def print_snapshot(
     context: Context, words: Sequence[str], *, count: int, usage: bool, as_json: bool
 ) -> int:
-    """Print what is known once Slurm, the logs and the nodes have answered."""
+    """Print one snapshot once Slurm, the logs and the nodes have answered."""
     with _watching(context, words, count=count, usage=usage) as top:
         begun = time.monotonic()
         while not top.has_all():
@@ -67,9 +67,9 @@ def print_snapshot(
 
 
 def watch_top(context: Context, words: Sequence[str], *, count: int, usage: bool) -> int:
-    """Draw until q or Ctrl-C, or until the last of the jobs that were named is over."""
+    """Redraw until q or Ctrl-C, or until all named jobs are over."""
     keyboard = sys.stdin.fileno() if sys.stdin.isatty() else None
-    context = structs.replace(context, waiting=nullcontext)  # a word would stand in the picture
+    context = structs.replace(context, waiting=nullcontext)  # a note would appear in the picture
     with _watching(context, words, count=count, usage=usage) as top:
         with Screen(sys.stdout, keyboard) as screen:
             screen.draw([cut_text("asking Slurm ...", width_and_height()[0] - 1)])
@@ -95,7 +95,7 @@ def watch_top(context: Context, words: Sequence[str], *, count: int, usage: bool
 
 @contextmanager
 def _watching(context: Context, words: Sequence[str], *, count: int, usage: bool) -> Iterator[Top]:
-    """Watch, and end the usage steps however it ends: polite signals and Ctrl-C alike."""
+    """Watch jobs, and end the usage steps in any case, also on SIGTERM, SIGHUP and Ctrl-C."""
     polite = (signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, end_by_signal) for number in polite}
     top = Top(context, words, count=count, usage=usage)
@@ -123,7 +123,7 @@ def _draw_page(context: Context, top: Top) -> list[str]:
     shown = 0
     for number, block in enumerate(blocks):
         if len(rows) + len(block) > height - 2:
-            if number == 1:  # at least something of the first job
+            if number == 1:  # at least a part of the first job
                 rows += block[: max(0, height - 2 - len(rows))]
                 shown = 1
             break
@@ -149,13 +149,13 @@ def _format_footer(context: Context, top: Top, hidden: int) -> str:
 
 
 def _is_quit(keyboard: int | None) -> bool:
-    """Wait a moment; return whether q was typed."""
+    """Wait briefly; return True if q was typed."""
     if keyboard is None:
         time.sleep(_LOOK)
         return False
     if not select.select([keyboard], [], [], _LOOK)[0]:
         return False
     typed = os.read(keyboard, 64)
-    if not typed:  # the terminal is gone
+    if not typed:  # the terminal is closed
         raise SystemExit(128 + signal.SIGHUP)
     return b"q" in typed or b"Q" in typed
