@@ -216,7 +216,7 @@ GUARDS = [
     guard(
         58,
         "hpcrun/slurm/client.py",
-        "                    return job.array  # not one of its tasks\n",
+        "                    return job.array  # the array's id, not that of one task\n",
         "                    continue\n",
         f"{SCHEDULER}::test_lost_reply_is_resolved_by_the_run_folder",
     ),
