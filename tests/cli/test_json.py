@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 import click
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 
+from hpcrun.why.rule import FailureClass
 from tests.cli.calling import Caller, Done
 from tests.json_schemas import FOLDER, check_json, load_schema
 from tests.source import ROOT
@@ -221,3 +222,9 @@ def test_sandbox_status_json_without_a_sandbox(hpcrun: Caller) -> None:
     done = hpcrun("sandbox", "status", "--json")
     check_json("sandbox", done.json)
     assert done.code == 4 and done.json == {"sandbox": None}
+
+
+@pytest.mark.parametrize("name", ["why", "wait", "status"])
+def test_schemas_list_every_failure_class(name: str) -> None:
+    schema = json.loads((ROOT / "docs" / "json" / f"{name}.schema.json").read_text())
+    assert schema["$defs"]["cause"]["properties"]["class"]["enum"] == [*get_args(FailureClass)]

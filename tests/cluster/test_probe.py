@@ -9,16 +9,17 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
 
+from hpcrun.spec.job import LauncherName
 from tests.cluster import probe
 from tests.cluster.site import Site, Submitted
 from tests.needs import require
 
-LAUNCHERS = ("torchrun", "srun", "deepspeed", "accelerate")
+LAUNCHERS = get_args(LauncherName)
 RANKS_PER_NODE = 2
 ENV = {
     "NCCL_IB_HCA": "mlx5_0,mlx5_1",

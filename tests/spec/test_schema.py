@@ -112,7 +112,7 @@ INVALID = [
     "resources: {time: true}",
     "snapshot: no",
     "snapshot: 'true'",
-    "launcher: mpirun",
+    "launcher: no-such-launcher",
     "command: []",
     "args: x",
     "args: [~]",
