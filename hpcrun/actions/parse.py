@@ -91,10 +91,10 @@ def parse_runs(
 class CurveLog:
     """The logs of one curve, which may grow while they are read.
 
-    Nearly always the first rank of a run prints the loss, with Megatron and its relatives the last
-    one; otherwise the files of all ranks are read. A file that became shorter or was replaced is
-    read again from its start, and with it the whole curve. While logs grow, output of an attempt is
-    ignored once the next attempt has begun. ``is_over``: nothing can follow (the end of a pipe).
+    In most runs the first rank prints the loss, with Megatron and its relatives the last one;
+    otherwise the files of all ranks are read. If a file is truncated or replaced, the whole curve
+    is read again from the start. While logs grow, output of an attempt is ignored once the next
+    attempt has begun. ``is_over`` is True if nothing can follow (the end of a pipe).
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""From a job's name to the plan and files of a run or a sweep: all but the effects."""
+"""Turn a job's name into the plan and files of a run or a sweep, without side effects."""
 
 from __future__ import annotations
 
@@ -60,11 +60,16 @@ if TYPE_CHECKING:
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
-    """A run, or a sweep with its runs, that could be submitted. Nothing happened yet.
+    """A run, or a sweep with its runs, that is ready for submission; nothing has been written yet.
 
-    What was asked, decided and written. Of a sweep ``plan`` and ``files`` are the array's own;
-    each of its ``runs`` has ``values``, its own by the sweep's names. ``environ`` is that of a
-    login, which the job inherits. ``is_strict``: what checks find is refused.
+    Attributes:
+        spec: The requested job.
+        plan: The decisions; of a sweep, those of the array.
+        files: The files of the run directory; of a sweep, those of the array.
+        environ: The environment of a login, which the job inherits.
+        runs: The runs of a sweep.
+        values: The values of the sweep's parameters for a run of a sweep.
+        is_strict: Problems found by checks are errors.
     """
 
     spec: JobSpec
@@ -82,14 +87,14 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def path(self) -> Path:
-        """The folder to come."""
+        """The directory that will be created."""
         if self.is_sweep:
             return sweep_folder(self.runs_dir, self.plan.run_id).path
         return self.runs_dir / self.plan.run_id
 
     @property
     def folder(self) -> str:
-        """The folder to come as the job will know it."""
+        """The path of that directory on the cluster."""
         first = Path(self.each()[0].plan.run_dir)
         return str(first.parent / self.path.name)
 
@@ -112,7 +117,7 @@ def load_spec(context: Context, job: str, overrides: Sequence[str] = ()) -> JobS
 
 
 def read_spec(context: Context, text: str, source: str, overrides: Sequence[str] = ()) -> JobSpec:
-    """Read a job's text, with the jobs that it extends. Raises SpecError, InputError."""
+    """Parse a job's text and the jobs that it extends. Raises SpecError, InputError."""
     resolve = partial(
         _resolve, project=context.project, environ=context.environ, cwd=_elsewhere(context)
     )
@@ -120,9 +125,9 @@ def read_spec(context: Context, text: str, source: str, overrides: Sequence[str]
 
 
 def read_spec_of_cluster(context: Context, path: Path, overrides: Sequence[str] = ()) -> JobSpec:
-    """Read a job that came from a cluster, and that was not submitted from this machine.
+    """Read a job file from a cluster that was not submitted from this machine.
 
-    Nothing of this machine goes there that the user has not named: ``overrides`` are the user's.
+    Nothing of this machine is sent to the cluster unless the user's own ``overrides`` name it.
     Raises SpecError, InputError.
     """
 
@@ -159,7 +164,7 @@ def _resolve(
 
 
 def _elsewhere(context: Context) -> Path | None:
-    """Where relative paths start, if not where this process is: else they stay as typed."""
+    """Return the base of relative paths, or None if it is the current directory."""
     with contextlib.suppress(FileNotFoundError):  # the current directory no longer exists
         if context.cwd == Path.cwd():
             return None
@@ -167,7 +172,7 @@ def _elsewhere(context: Context) -> Path | None:
 
 
 def describe_job(project: Path, environ: Mapping[str, str], path: Path) -> dict[str, str | None]:
-    """A job file's description, or its first error."""
+    """Return a job file's description, or its first error."""
     resolve = partial(_resolve, project=project, environ=environ)
     try:
         spec = load_job(read_text(path), source=str(path), resolve=resolve)
@@ -177,7 +182,7 @@ def describe_job(project: Path, environ: Mapping[str, str], path: Path) -> dict[
 
 
 def command_spec(command: Sequence[str], overrides: Sequence[str] = ()) -> JobSpec:
-    """Make a job of a bare command; it gets GPUs only where they are asked for."""
+    """Create a job for a bare command; it gets GPUs only on request."""
     spec = command_job(overrides)
     return msgspec.structs.replace(
         spec, command=[], name=spec.name or quote_comment(Path(command[0]).name) or "command"
@@ -203,15 +208,23 @@ def prepare_spec(
     runs_per_job: int = 1,
     node_range: str = "",
 ) -> Prepared:
-    """Plan and render a run, with a new run id unless one is given; nothing is changed.
+    """Plan and render a run; nothing is changed.
 
-    ``origin`` is where the job stands, for messages. Runs of a sweep have the ``host`` in common, a
-    copy of the code, ``shared_code``, the ``templates`` and the ``checks``; these say too
-    whether problems that the user may know better about are errors. ``node_range`` is the job's,
-    where this is for one number of it. Raises InputError, or SpecError with all that is wrong.
+    The runs of a sweep share the ``host``, the ``shared_code``, the ``templates`` and the
+    ``checks``.
+
+    Args:
+        origin: The source of the job, for messages.
+        run_id: The id of the run; by default a new one.
+        checks: They also determine whether problems that the user may overrule are errors.
+        node_range: The job's range of nodes, if this is the preparation for one number of nodes.
+
+    Raises:
+        InputError: The run cannot be prepared.
+        SpecError: The job has problems; all of them are reported.
     """
     now = time.gmtime()
-    # The project's files are found as the run gets them.
+    # The project's files are read from the copy of the code that the run uses.
     in_code = msgspec.structs.replace(context, project=context.code or context.project)
     origin = origin or Origin(spec.name or "job")
     if spec.sweep:
@@ -242,7 +255,7 @@ def prepare_spec(
         found = find_interpreter(context, spec, host)
     login = host.login
     run_dir = login.runs_dir / run_id
-    # There is no project there but the run's copy of it.
+    # A remote host has no project, only the run's copy of it.
     project = context.project if context.cluster.host is None else shared_code or run_dir / "code"
     place = Place(
         run_id=run_id,
@@ -287,7 +300,8 @@ def prepare_spec(
     checks = checks or Checks()
     plan, findings = checks.check_job(in_code, host, job, found, plan, extra_args, given.elsewhere)
     if context.code is not None:
-        # What git ignores is in no copy of the code: arguments that name such files are right.
+        # Notes about missing files are wrong here: a copy of the code never contains files that git
+        # ignores.
         findings.notes.clear()
     if findings.problems:
         errors.append(SpecError(findings.problems, fix=findings.fix, notes=findings.notes))
@@ -319,9 +333,9 @@ def query_host(
     host: ClusterHost | None = None,
     also: Iterable[Query[Any]] = (),
 ) -> ClusterHost:
-    """Query all that a plan and its checks need to know of the host, and ``also`` other things.
+    """Query everything that a plan and its checks need from the host, and ``also`` further queries.
 
-    Two trips at most; none for what ``host`` has answered already.
+    At most two round trips are needed; results that ``host`` has cached are not queried again.
     """
     words = [*(spec.command or []), *spec.args, *extra_args]
     queries = [*first_queries(context, words), *setup_queries(context, spec), *also]
@@ -329,7 +343,7 @@ def query_host(
         host = open_host(context, queries)
     else:
         host.run_queries(queries)
-    # The login's variables are known now, of which paths are made, and the file systems.
+    # The login's environment is known now, so paths and file systems can be resolved.
     nodes = 1 if isinstance(spec.resources.nodes, str) else spec.resources.nodes
     again = [*interpreter_queries(context, spec, host), *file_system_queries(context, host, nodes)]
     host.run_queries(again)
@@ -339,10 +353,11 @@ def query_host(
 def _for_each_count(
     prepare_one: Callable[..., Prepared], spec: JobSpec, origin: Origin
 ) -> Prepared:
-    """Prepare a run for each number of nodes that Slurm may give it.
+    """Prepare a run for each number of nodes that Slurm may allocate.
 
-    The run is the one on the most nodes; what is different on fewer lies in folders of its own,
-    ``nodes-2`` say, of which the job takes one as it starts. Raises InputError, as prepare_spec().
+    The result is the run on the most nodes. Files that differ on fewer nodes are stored in
+    subdirectories such as ``nodes-2``, one of which the job uses when it starts. Raises InputError,
+    as prepare_spec().
     """
     asked, counts = str(spec.resources.nodes), spec.resources.counts
     made: list[Prepared] = []
@@ -409,7 +424,7 @@ def _for_each_count(
 
 
 def _has_jobs_batch(made: Prepared) -> bool:
-    """Return whether the program trains with the batch that the job sets, as far as can be seen."""
+    """Return True if the program uses the batch size of the job, as far as that is known."""
     batch, plan = made.spec.batch, made.plan
     if batch.effective is not None or plan.effective_batch is None:
         return plan.effective_batch is not None and plan.effective_batch == batch.effective
@@ -417,7 +432,7 @@ def _has_jobs_batch(made: Prepared) -> bool:
 
 
 def project_templates(context: Context) -> jinja2.Environment:
-    """Look for templates in the project, or in the copy of it that the run gets."""
+    """Return the templates of the project, or of the run's copy of it."""
     code = context.code
     has_own = code is not None and (code / "templates").is_dir()
     is_far = context.cluster.host is not None
@@ -427,8 +442,8 @@ def project_templates(context: Context) -> jinja2.Environment:
 def _only_run(
     spec: JobSpec, extra_args: Sequence[str], origin: Origin
 ) -> tuple[JobSpec, list[str]]:
-    """Return the one run of a sweep with one combination. Raises InputError for more of them."""
-    from hpcrun.plan import build_runs  # here: few jobs are sweeps
+    """Return the only run of a sweep with one combination. Raises InputError if there are more."""
+    from hpcrun.plan import build_runs  # deferred: few jobs are sweeps
 
     try:
         runs = build_runs(spec, extra_args)
@@ -444,7 +459,7 @@ def _only_run(
 
 
 def new_run_id(spec: JobSpec) -> str:
-    """Make an id of the job's name, the time and chance."""
+    """Create a run id from the job's name, the time and a random number."""
     now = time.time()
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
     chance = int.from_bytes(os.urandom(4), "big")
@@ -460,7 +475,7 @@ def _kept(errors: list[InputError]) -> Iterator[None]:
 
 
 def all_at_once(errors: Sequence[InputError], origin: Origin) -> InputError:
-    """Make one error of several, each problem once; one alone keeps its fix apart."""
+    """Combine errors into one without duplicate problems; a single error is returned as it is."""
     problems: list[Problem] = []
     reported: set[str] = set()
     fixes: list[str] = []
@@ -487,7 +502,7 @@ def all_at_once(errors: Sequence[InputError], origin: Origin) -> InputError:
 
 
 def _check_templates(context: Context, files: Sequence[RenderedFile]) -> None:
-    """Let bash read what a project's own templates made. Raises InputError."""
+    """Check the output of the project's own templates with bash. Raises InputError."""
     if not (context.project / "templates").is_dir():
         return
     for file in files:
@@ -500,7 +515,7 @@ def _check_templates(context: Context, files: Sequence[RenderedFile]) -> None:
 
 
 def _check_setup(host: ClusterHost, setup: SetupPlan) -> None:
-    """Refuse sources to copy that do not exist, and commands that bash cannot read."""
+    """Refuse sources to copy that do not exist, and commands that bash cannot parse."""
     sources = [source for source, _ in setup.stage]
     host.run_queries(existence_queries(host, sources, "stage"))
     problems = [
@@ -517,7 +532,7 @@ def _check_setup(host: ClusterHost, setup: SetupPlan) -> None:
 
 
 def _syntax_fault(script: str) -> str:
-    """Return bash's message about a script that it cannot read, even with extglob, else ""."""
+    """Return bash's syntax error for a script, even with extglob enabled, or ""."""
     read = subprocess.run(
         ["bash", "-O", "extglob", "-n"],
         input=script.encode("utf-8", "surrogateescape"),
@@ -529,9 +544,12 @@ def _syntax_fault(script: str) -> str:
 
 
 def with_args(spec: JobSpec, known: Collection[str], extra_args: Sequence[str]) -> JobSpec:
-    """Return the job with the command line's arguments in it, as its file would have them.
+    """Add the command line's arguments to the job, in the format of a job file.
 
-    ``known`` are the placeholders. Bytes that are not UTF-8 have no place in YAML.
+    Bytes that are not UTF-8 cannot be represented in YAML.
+
+    Args:
+        known: The names of placeholders.
     """
     text = [word.encode("utf-8", "replace").decode() for word in extra_args]
     typed = [escape_placeholders(word, known) for word in text]
@@ -556,8 +574,12 @@ def prepare_job(
 ) -> Prepared:
     """Plan and render a run as ``prepare_spec`` does, or all runs of a sweep and its array.
 
-    ``made`` are the runs, where they are not all combinations of the sweep's values. Raises
-    InputError, or SpecError with all that is wrong in any of the runs.
+    Args:
+        made: The runs, if they are not all combinations of the sweep's values.
+
+    Raises:
+        InputError: A run cannot be prepared.
+        SpecError: Some runs have problems; all of them are reported.
     """
     if not spec.sweep and made is None:
         return prepare_spec(
@@ -568,7 +590,7 @@ def prepare_job(
             origin=origin,
             checks=checks,
         )
-    from hpcrun.plan import build_array, build_runs, check_placeholders  # here, as above
+    from hpcrun.plan import build_array, build_runs, check_placeholders  # deferred, as above
 
     origin = origin or Origin(spec.name or "job")
     sweep_id = new_run_id(spec)
@@ -631,7 +653,7 @@ def prepare_job(
 
 
 def record_file(name: str, record: msgspec.Struct) -> RenderedFile:
-    """Write a record as a file of a run."""
+    """Render a record as a file of a run."""
     return RenderedFile(name, json.dumps(msgspec.to_builtins(record)) + "\n")
 
 

@@ -1,4 +1,4 @@
-"""The program of a job: the file that Python starts with, found, and read without running it."""
+"""Find the program of a job, the file that Python starts with, and read it without running it."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from hpcrun.context import Context
 from hpcrun.plan import Findings, Script, ScriptFacts, read_script
 from hpcrun.spec import JobSpec
 
-# bytes; a longer text was not written by a person, and is not read.
+# In bytes: a longer text was not written by a person and is not parsed.
 LONGEST = 1_000_000
-# bytes; a line like that is data, and one that nests as deep would break Python 3.10's parser.
+# In bytes: a longer line is data, and deep nesting in it would crash the parser of Python 3.10.
 LONGEST_LINE = 20_000
-# Modules of the project that are looked through.
+# The number of modules of the project that are searched.
 MODULES = 40
 _UNKNOWN_VERSION = (0, 0)
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """A script as read: its facts, or why Python cannot read it and in which line."""
+    """The result of parsing a script: its facts, or the error and line at which Python fails."""
 
     facts: ScriptFacts | None = None
     fault: str = ""
@@ -39,7 +39,7 @@ class Reading(msgspec.Struct, frozen=True):
 
 
 class Program(Findings):
-    """The file that Python starts with, as far as it is seen from here, and what was found."""
+    """The file that Python starts with, as far as it is visible here, and what was found."""
 
     path: Path | None = None
     name: str = ""
@@ -47,9 +47,10 @@ class Program(Findings):
 
 
 def find_program(context: Context, spec: JobSpec, *, inside: bool) -> Program:
-    """Find the file of a job's script or module; a command's is found by command_program.
+    """Find the file of a job's script or module; command_program() handles commands.
 
-    ``inside``: it runs in a container, of which only the project's own files can be seen.
+    Args:
+        inside: The program runs in a container, of which only the project's own files are visible.
     """
     program = Program()
     if spec.script is not None:
@@ -83,7 +84,7 @@ def _find_script(context: Context, script: str, program: Program, *, inside: boo
 
 
 def _file_fault(path: Path, *, to_run: bool = False) -> str:
-    """Explain why a file cannot be read, or run; "" where it can. A FIFO is never opened."""
+    """Explain why a file cannot be read or executed; "" if it can. FIFOs are never opened."""
     try:
         info = path.stat()
         if S_ISDIR(info.st_mode):
@@ -98,13 +99,13 @@ def _file_fault(path: Path, *, to_run: bool = False) -> str:
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
             return "no such file"
         return str(error.strerror) if to_run else f"cannot be read: {error.strerror}"
-    except ValueError:  # a NUL byte
+    except ValueError:  # a NUL byte in the path
         return "no such file"
     return ""
 
 
 def _find_module(context: Context, module: str, program: Program) -> None:
-    """Find a module of the project; an installed one is left to the interpreter."""
+    """Find a module of the project; an installed module is left to the interpreter."""
     project, parts = context.project, module.split(".")
     target = project.joinpath(*parts)
     program.name = module
@@ -126,7 +127,8 @@ def command_program(context: Context, words: Sequence[str], program: Program) ->
     first = words[0] if words else ""
     if "/" in first and "$" not in first:
         path = context.project / first
-        is_seen = Path(*path.parts[:2]).exists()  # else a file system of the nodes alone
+        # otherwise the file system may only be mounted on the nodes
+        is_seen = Path(*path.parts[:2]).exists()
         fault = _file_fault(path, to_run=True) if is_seen else ""
         if fault:
             program.refuse("command", f"{first}: {fault}")
@@ -145,7 +147,7 @@ def command_program(context: Context, words: Sequence[str], program: Program) ->
 
 
 def read_program(context: Context, spec: JobSpec, found: Interpreter, program: Program) -> None:
-    """Read the script as the Python that trains would, and report what that one would refuse."""
+    """Parse the script like the Python that runs it, and report errors of that version."""
     path = program.path
     if path is None:
         return
@@ -175,9 +177,9 @@ def read_program(context: Context, spec: JobSpec, found: Interpreter, program: P
 
 
 def content_of(path: Path) -> bytes | None:
-    """Return a file's bytes; None for one too long for a script, or unreadable."""
+    """Return a file's bytes; None if it is too long for a script, or unreadable."""
     try:
-        # Without waiting for the other end of a FIFO.
+        # O_NONBLOCK avoids waiting for the writer of a FIFO.
         with open(path, "rb", opener=lambda at, flags: os.open(at, flags | os.O_NONBLOCK)) as file:
             data = file.read(LONGEST + 1)
     except OSError:
@@ -186,7 +188,7 @@ def content_of(path: Path) -> bytes | None:
 
 
 def _shebang(data: bytes) -> str:
-    """Return the program that a first line #!... names, if it is not Python."""
+    """Return the program named by a first line #!... unless it is Python."""
     match = re.match(rb"#!\s*(\S+)(?:[ \t]+(?:-S[ \t]+)?(\S+))?", data)
     if match is None:
         return ""
@@ -196,13 +198,13 @@ def _shebang(data: bytes) -> str:
 
 
 def parse_script(data: bytes, version: tuple[int, ...]) -> Reading:
-    """Read a script as this version of Python would; nothing of one that no person wrote."""
+    """Parse a script as this version of Python; ignore text not written by a person."""
     if max(map(len, data.split(b"\n"))) > LONGEST_LINE:
         return Reading()
     if b"\0" in data:
         return Reading(fault="not Python: it has a NUL byte")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the script, not of ours
+        warnings.simplefilter("ignore")  # warnings about the script, not about hpcrun
         try:
             tree = ast.parse(data, feature_version=(version[0], version[1]))
             return Reading(facts=read_script(tree))
@@ -215,7 +217,7 @@ def parse_script(data: bytes, version: tuple[int, ...]) -> Reading:
 
 
 def _python_version(python: str) -> tuple[int, ...]:
-    """Read an interpreter's version off its files; (0, 0) where they do not show it."""
+    """Determine an interpreter's version from its files; (0, 0) if they do not show it."""
     if python == sys.executable:
         return tuple(sys.version_info[:2])
     if "/" not in python:
@@ -239,7 +241,7 @@ _SLURM_RANKS = re.compile(rb"\bSLURM_(?:PROCID|NTASKS|LOCALID)\b")
 
 
 def _with_modules(context: Context, path: Path, script: Script) -> Script:
-    """Add to a script what the modules of the project that it imports name."""
+    """Add the facts of the project's modules that a script imports."""
     facts = script.facts
     variables, loads, slurm = (
         set(facts.variables),
@@ -267,9 +269,10 @@ def _with_modules(context: Context, path: Path, script: Script) -> Script:
 def modules_of(
     project: Path, script: Path, imports: Sequence[str], imports_of: Callable[[Path], Iterable[str]]
 ) -> Iterator[Path]:
-    """Yield the project's own modules that a script imports, and theirs; 40 at most.
+    """Yield the project's own modules that a script imports, directly or not; 40 at most.
 
-    ``imports_of`` is asked about a module after it was yielded.
+    Args:
+        imports_of: Called with a module after it was yielded.
     """
     waiting = [(script.parent, name) for name in imports]
     seen = {script}
@@ -283,7 +286,7 @@ def modules_of(
 
 
 def _module_files(project: Path, folder: Path, name: str) -> Iterator[Path]:
-    """Find a module of the project by the name that a file in ``folder`` imports it by."""
+    """Find a module of the project by the name under which a file in ``folder`` imports it."""
     dots = len(name) - len(name.lstrip("."))
     parts = [part for part in name.split(".") if part]
     if not all(part.isidentifier() for part in parts):

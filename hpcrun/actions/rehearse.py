@@ -1,4 +1,4 @@
-"""Tries in a sandbox of its own whether a job comes back from faults, and with the same curve."""
+"""Test in a temporary sandbox whether a job recovers from faults and continues the same curve."""
 
 from __future__ import annotations
 
@@ -43,16 +43,14 @@ from hpcrun.spec import Cluster, EndCause, JobSpec, Origin
 
 Fault = Literal["preempt", "limit", "node"]
 FAULTS: tuple[Fault, ...] = get_args(Fault)
-# What a job's survive.when calls each.
+# The name in survive.when for each fault.
 CAUSES: dict[Fault, EndCause] = {"preempt": "preempted", "limit": "time_limit", "node": "node_fail"}
-PREEMPTION_GRACE_S = 10  # seconds between a preemption and its end
-_LIMIT_WARNING_S = 20  # seconds between the warning of the time limit and its end
-_MAX_FAULT_DELAY_S = 4.0  # a fault comes within so many seconds after the first checkpoint
-_UNDISTURBED_EXTRA_S = (
-    40.0  # the undisturbed run goes on so long after it, to be ahead of all others
-)
-_RESTART_TIMEOUT_S = 150.0  # for a run to come back
-_STEPS_AFTER, _SECONDS_AFTER = 5, 20.0  # that are enough to compare
+PREEMPTION_GRACE_S = 10  # seconds between a preemption and the kill
+_LIMIT_WARNING_S = 20  # seconds between the warning before the time limit and the kill
+_MAX_FAULT_DELAY_S = 4.0  # a fault follows the first checkpoint within this time
+_UNDISTURBED_EXTRA_S = 40.0  # the undisturbed run continues this long, to stay ahead of all others
+_RESTART_TIMEOUT_S = 150.0  # timeout for a run to restart
+_STEPS_AFTER, _SECONDS_AFTER = 5, 20.0  # sufficient for the comparison
 _RELATIVE_TOLERANCE = 1e-6
 _COMPARED_METRICS = (LOSS, EVAL_LOSS, LR, GRAD_NORM)
 # The partition whose jobs preempt those of all others.
@@ -60,7 +58,7 @@ _URGENT_PARTITION = "urgent"
 
 
 class CurveDifference(Struct, frozen=True):
-    """The first value that is not the undisturbed run's; None: nan, or infinite."""
+    """The first value that differs from the undisturbed run's; None means nan or infinite."""
 
     step: int
     metric: str
@@ -69,13 +67,18 @@ class CurveDifference(Struct, frozen=True):
 
 
 class Trial(Struct, kw_only=True):
-    """A run of the job, with a fault or (None) without, and what came of it.
+    """A run of the job, with a fault or (None) without, and its outcome.
 
-    ``lost_at``: the last step before the fault; ``resumed_at``: the first one after. ``same``: the
-    curve is the undisturbed one's, at ``compared`` values, which differ by ``spread`` at most
-    (relative); None: there is nothing to compare it by. ``why`` says what went wrong, or what
-    should be known. ``cause`` is what survive.when calls the fault; ``asked_for``: it is in the
-    job's own. ``tried``: it came, and the run still had something to do.
+    Attributes:
+        lost_at: The last step before the fault.
+        resumed_at: The first step after the fault.
+        same: The curve matches the undisturbed run's; None if they cannot be compared.
+        compared: The number of compared values.
+        spread: The maximum relative difference of these values.
+        why: The reason of a failure, or a remark.
+        cause: The name of the fault in survive.when.
+        asked_for: The job's own survive.when contains the cause.
+        tried: The fault occurred while the run still had steps to do.
     """
 
     fault: Fault | None
@@ -99,7 +102,7 @@ class Trial(Struct, kw_only=True):
 
 
 class RehearsalRequest(NamedTuple):
-    """What is to be rehearsed; ``within``: seconds for the first checkpoint to appear."""
+    """The job and faults to rehearse; ``within``: seconds until the first checkpoint."""
 
     spec: JobSpec
     extra_args: Sequence[str]
@@ -112,14 +115,22 @@ class RehearsalRequest(NamedTuple):
 def rehearse_job(
     context: Context, asked: RehearsalRequest, *, keep: bool, say: Callable[[str], None]
 ) -> list[Trial]:
-    """Run the job undisturbed and once with each fault; the undisturbed run is the first.
+    """Run the job undisturbed and once with each fault; the undisturbed run is first in the result.
 
-    It is the only one where it is not ok itself. ``say`` is told what goes on. The sandbox goes in
-    any case; the runs stay with ``keep``. Raises InputError, SpecError, and HpcrunError where there
-    can be no sandbox.
+    If the undisturbed run fails, it is the only result. The sandbox is always removed.
+
+    Args:
+        keep: Keep the directories of the runs.
+        say: Reports progress.
+
+    Raises:
+        InputError: The job cannot be rehearsed.
+        SpecError: The job has problems.
+        HpcrunError: The sandbox cannot be started.
     """
     nodes, ranks = asked.spec.resources.most_nodes, asked.spec.resources.gpus_per_node or 1
-    # Ranks share this machine's cores: as many runs at a time as there is room for, but two.
+    # Ranks share this machine's cores, which limits the number of simultaneous runs, but two always
+    # run.
     room = max(2, len(os.sched_getaffinity(0)) // (nodes * ranks))
     at_once = max(1, min(len(asked.faults) + 1, room, MAX_NODES // nodes - 1))
     shape = _build_shape(context.cluster, context.cluster_source, nodes * at_once + 1, ranks)
@@ -131,7 +142,8 @@ def rehearse_job(
             lifecycle.up(place, shape=shape)
             environ = {**context.environ, "HPCRUN_SANDBOX_DIR": str(place)}
             inside = load_context(environ, context.cwd, "sandbox")
-            python = context.cluster.python  # the cluster's, where this is its login node
+            # the cluster's Python, if this machine is its login node
+            python = context.cluster.python
             if python and not Path(os.path.expandvars(python)).expanduser().exists():
                 python = None
             profile = structs.replace(inside.cluster, python=python, local_dir=str(place.parent))
@@ -146,11 +158,11 @@ def rehearse_job(
 
 
 def _build_shape(cluster: Cluster, source: str, nodes: int, gpus: int) -> SandboxShape:
-    """Shape the sandbox like the cluster, and add a partition that preempts all others."""
+    """Shape the sandbox like the cluster, with an additional partition that preempts all others."""
     plain = not cluster.partitions
     shape = plain_shape(nodes, gpus) if plain else build_cluster_shape(cluster, source, nodes)
     lower = ("PriorityTier=1", "PreemptMode=REQUEUE", f"GraceTime={PREEMPTION_GRACE_S}")
-    alone = "OverSubscribe=EXCLUSIVE"  # a fault hits one run only
+    alone = "OverSubscribe=EXCLUSIVE"  # a fault affects one run only
     queues = [
         structs.replace(queue, options=tuple(dict.fromkeys([*queue.options, alone, *lower])))
         for queue in shape.queues
@@ -163,7 +175,7 @@ def _build_shape(cluster: Cluster, source: str, nodes: int, gpus: int) -> Sandbo
 
 
 class _Rehearsal:
-    """The sandbox, and the job as it is run there."""
+    """The sandbox, and the job that runs in it."""
 
     def __init__(self, context: Context, asked: RehearsalRequest, place: Path) -> None:
         self._context, self._asked, self._layout = context, asked, SandboxFiles(place)
@@ -172,17 +184,17 @@ class _Rehearsal:
         when = list(dict.fromkeys([*spec.survive.when, *CAUSES.values()]))
         folder = spec.checkpoint.dir
         if folder is not None and Path(folder).is_absolute():
-            folder = None  # each run has its own
+            folder = None  # each run uses its own directory
         self._spec = structs.replace(
             spec,
             survive=structs.replace(spec.survive, when=when),
             checkpoint=structs.replace(spec.checkpoint, dir=folder),
         )
         self._curves: dict[str, Curve] = {}
-        self._is_last = False  # nobody but the undisturbed run is left
+        self._is_last = False  # only the undisturbed run is still running
 
     def run_trials(self, at_once: int, say: Callable[[str], None]) -> list[Trial]:
-        """Run all trials, some at a time; judge those with a fault by the one without."""
+        """Run all trials, several at a time; compare those with a fault to the one without."""
         faults = (None, *self._asked.faults)
         waiting = list(enumerate(self._trial(fault, say) for fault in faults))
         active: dict[int, Iterator[Trial]] = {}
@@ -210,7 +222,7 @@ class _Rehearsal:
     # ---- one run -------------------------------------------------------------------------------
 
     def _trial(self, fault: Fault | None, say: Callable[[str], None]) -> Iterator[Trial]:
-        """Run the job once; yields, each time that it would wait, what is known so far."""
+        """Run the job once; yield the intermediate result instead of waiting."""
         checks = Checks(strict=self._asked.is_strict)
         made = prepare_spec(
             self._context,
@@ -262,7 +274,7 @@ class _Rehearsal:
             nodes = self._run_slurm_command("squeue", "-h", "-j", job, "-o", "%N")
             begin = read_history(run).attempts[-1].begin
             if nodes and fault == "node" and begin is not None:
-                nodes = begin.nodes  # spare ones are idle
+                nodes = begin.nodes  # without idle spare nodes
             hit = time.monotonic()
             if nodes:
                 say(f"{fault}: now, on {nodes}")
@@ -276,7 +288,7 @@ class _Rehearsal:
         yield trial
 
     def _until_back(self, run: RunFolder, plan: Plan, trial: Trial, hit: float) -> Iterator[Trial]:
-        """Wait until the run has come back and has some more steps, or never will."""
+        """Wait until the run has restarted and made some steps, or has failed."""
         back = 0.0
         while True:
             yield trial
@@ -308,7 +320,7 @@ class _Rehearsal:
                 if trial.ok and status.ok:
                     return
                 trial.ok = False
-                if status.ok:  # with or without another attempt, that had nothing left to do
+                if status.ok:  # the run may have had nothing left to do
                     trial.tried = False
                     trial.why = "it was over before the fault came"
                     trial.fix = (
@@ -354,7 +366,7 @@ class _Rehearsal:
         )
 
     def _last_words(self, run: RunFolder, status: JobStatus) -> str:
-        """Say how a run ended, and what its first rank said last."""
+        """Describe how a run ended, with the last line of its first rank."""
         attempt = max(0, status.attempts - 1)
         end = status.end
         text = f"attempt {attempt} ended: {status.state}"
@@ -387,7 +399,8 @@ class _Rehearsal:
                 "--wrap=sleep 1",
             )
         elif fault == "limit":
-            # As Slurm does it: its own look at the limits comes twice a minute only.
+            # The time limit is enforced as Slurm does it, because Slurm itself checks only twice a
+            # minute.
             self._run_slurm_command(
                 "scontrol", "update", f"JobId={job}", f"EndTime=now+{_LIMIT_WARNING_S}"
             )
@@ -400,7 +413,7 @@ class _Rehearsal:
             )
 
     def _kill_node(self, name: str) -> None:
-        """End all processes of a node at once, as a power cut does."""
+        """Kill all processes of a node at once, like a power failure."""
         mark = f"SLURMD_NODENAME={name}".encode()
         daemon = lifecycle.read_pid(self._layout, name)
         for number in (SIGSTOP, SIGKILL):
@@ -428,7 +441,7 @@ class _Rehearsal:
         return curve
 
     def _newest(self, plan: Plan) -> str:
-        """Return the newest whole checkpoint, as the job itself finds it."""
+        """Return the newest complete checkpoint, selected like the job does."""
         return newest_checkpoint(plan.checkpoint_dir, plan.world_size, plan.survive.marker or "")
 
     def _began_from(self, run: RunFolder) -> str | None:
@@ -449,9 +462,9 @@ def _find_last_step(curve: Curve) -> int | None:
 
 
 def compare_curves(trial: Trial, curve: Curve, undisturbed: Curve) -> None:
-    """Judge a run that came back by its values: the losses, lr and grad_norm of each step.
+    """Compare the loss, lr and grad_norm of each step of a restarted run to the undisturbed run.
 
-    Steps before the fault tell whether the script does the same twice at all.
+    Steps before the fault show whether the script is deterministic at all.
     """
     worst, compared = 0.0, 0
     first: CurveDifference | None = None

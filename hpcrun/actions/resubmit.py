@@ -1,4 +1,4 @@
-"""Makes a new run of an earlier one: its job, its code as it was, its checkpoints."""
+"""Create a new run from an earlier one: its job, its original code, its checkpoints."""
 
 from __future__ import annotations
 
@@ -53,12 +53,13 @@ Code = Literal["then", "now"]
 
 
 class Again(Struct, frozen=True, kw_only=True):
-    """A new run, or a sweep of some, that could be submitted; nothing has happened yet.
+    """A new run, or a sweep, that is ready for submission; nothing has been changed yet.
 
-    ``context`` is the earlier run's project and cluster; ``earlier`` are the runs that it is made
-    of, and ``checkpoint_dirs`` those that they resume from, None for a fresh start. ``changed`` are
-    files of the code that the project has otherwise today, where the new run takes the code as it
-    was.
+    Attributes:
+        context: The earlier run's project and cluster.
+        earlier: The runs from which it is made.
+        checkpoint_dirs: The directories to resume from; None for a fresh start.
+        changed: Files of the original code that differ from the project's current code.
     """
 
     context: Context
@@ -81,12 +82,21 @@ def prepare_again(
     named_cluster: bool = False,
     checks: Checks | None = None,
 ) -> Again:
-    """Plan the same job again; nothing is changed.
+    """Plan the job of an earlier run again; nothing is changed.
 
-    It keeps the earlier run's project folder, cluster (unless ``named_cluster``) and checkpoint
-    folder (unless ``fresh``, or there are no checkpoints), so that a script that resumes goes on.
-    ``extra_args`` come after those of the earlier run. ``failed``: only what is over and did not
-    end well. Raises InputError, and SpecError with all that is wrong.
+    The new run keeps the earlier run's project directory, cluster and checkpoint directory, so that
+    a script that can resume continues the training.
+
+    Args:
+        extra_args: Appended to the arguments of the earlier run.
+        code: Use the original code ("then") or the current code ("now").
+        fresh: Use a new checkpoint directory.
+        failed: Of a sweep, only the runs that ended without success.
+        named_cluster: Use the cluster of ``context``.
+
+    Raises:
+        InputError: The job cannot be submitted again.
+        SpecError: The job has problems; all of them are reported.
     """
     for override in overrides:
         if override.startswith(("sweep.", "sweep=")):
@@ -142,7 +152,8 @@ def prepare_again(
     how: dict[str, Any] = {"host": host, "extra_args": extra_args, "after": after, "origin": origin}
     made = make(where, spec, **how, checks=checks)
     if any(folders) and not any(run.plan.resumes for run in made.each()):
-        # It would begin at step 0 in the earlier run's folder, and write over its checkpoints.
+        # The program would start at step 0 in the earlier run's directory and overwrite its
+        # checkpoints.
         notes.append(_no_resume(made, folders, statuses))
         folders = [None] * len(folders)
         make = partial(make, **_afresh(make))
@@ -194,7 +205,7 @@ def _check_own_folder(
     earlier: Sequence[JobStatus],
     folders: Sequence[str | None],
 ) -> None:
-    """Refuse a run that would write over checkpoints without resuming from them."""
+    """Refuse a run that would overwrite checkpoints without resuming from them."""
     for run, status, folder in zip(made.each(), earlier, folders, strict=True):
         before, now = _plan_of(status).checkpoint_dir, run.plan.checkpoint_dir
         if folder is None and before == now and _checkpoints(context, host, status) is not None:
@@ -206,18 +217,21 @@ def _check_own_folder(
 
 
 def submit_again(again: Again) -> Submission:
-    """Submit it, and note that in the folder whose checkpoints it uses; raises as submit_job()."""
+    """Submit the run, and record it in the directory whose checkpoints it uses.
+
+    Raises the same errors as submit_job().
+    """
     with link_checkpoints(again.context, again.prepared.each(), again.checkpoint_dirs):
         return submit_job(again.context, again.prepared)
 
 
-# What may hold code or settings; bytes and files that are compared at most.
+# Suffixes of files that may contain code or settings, and limits for the comparison.
 _CODE = (".py", ".yaml", ".yml", ".json", ".toml", ".sh", ".cfg", ".ini", ".j2")
 _MOST_BYTES, _MOST_FILES = 1 << 20, 5000
 
 
 def _changed_files(project: Path, copy: Path) -> list[str]:
-    """List the files of a copy of the code that the project has otherwise today, by their paths."""
+    """List the files in a copy of the code that differ from the project's current files."""
     files = (path for path in copy.rglob("*") if path.suffix in _CODE)
     changed = []
     for path in islice(files, _MOST_FILES):
@@ -232,7 +246,7 @@ def _changed_files(project: Path, copy: Path) -> list[str]:
 
 
 def _listed(names: Sequence[str], most: int = 3) -> str:
-    """List names, the first few, with the verb that goes with their number.
+    """Format the first few names with the matching verb form.
 
     >>> _listed(["a.py"]), _listed(["a.py", "b.py"])
     ('a.py has', 'a.py, b.py have')
@@ -256,7 +270,7 @@ def _failed(found: RunFolder | SweepFolder, statuses: Sequence[JobStatus]) -> li
 
 
 def _check_over(status: JobStatus, *, fresh: bool) -> None:
-    """Refuse two runs that write to the same checkpoints. Raises InputError, OutOfReach."""
+    """Refuse to let two runs write the same checkpoints. Raises InputError, OutOfReach."""
     verdict, name = status.verdict, status.label
     error = copied_run_error(status.history, "resubmit")
     if error is not None:  # the original may still write the same checkpoints
@@ -292,14 +306,15 @@ def _plan_of(status: JobStatus) -> Plan:
 
 
 def _place(context: Context, status: JobStatus, plan: Plan, *, named_cluster: bool) -> Context:
-    """Return the earlier run's project, and its cluster as that project's profile is today.
+    """Return a context with the earlier run's project and the current profile of its cluster.
 
-    The profile of the current directory may belong to another project: another account, partition,
-    environment and Python. Raises InputError.
+    The profile of the current directory may belong to another project, with another account,
+    partition, environment and Python. Raises InputError.
     """
     project = Path(plan.project_dir)
     if context.cluster.host is not None:
-        # There the run worked in its copy of the code; only the record made here is believed.
+        # On a remote host the run worked in its copy of the code; only the record on this machine
+        # is trusted.
         recorded = read_record(status.folder.submitted_from, str)
         project = context.project if recorded is None else Path(recorded)
     if not project.is_dir():
@@ -319,9 +334,9 @@ def _place(context: Context, status: JobStatus, plan: Plan, *, named_cluster: bo
 
 
 def _cluster_of(context: Context, project: Path, name: str, status: JobStatus) -> Context:
-    """Load the cluster that a run used, as its project's profile or the user's has it today."""
+    """Load the current profile of a run's cluster, from its project or the user's profiles."""
     environ = {k: value for k, value in context.environ.items() if k != "HPCRUN_CLUSTER"}
-    for asked in (name, None):  # without any profile a cluster has a name all the same
+    for asked in (name, None):  # a cluster without any profile also has a name
         try:
             found = load_context(environ, project, asked)
         except InputError as error:
@@ -344,7 +359,7 @@ def _spec_of(context: Context, found: RunFolder | SweepFolder, overrides: Sequen
 
 
 def _checkpoints(context: Context, host: ClusterHost, status: JobStatus) -> str | None:
-    """Return the folder to resume from; None where there is nothing. Raises InputError."""
+    """Return the directory to resume from, or None without checkpoints. Raises InputError."""
     folder = Path(_plan_of(status).checkpoint_dir)
     state = host.answers[PathProbe(str(folder))]
     if not state.is_filled:
@@ -368,7 +383,7 @@ def _checkpoints(context: Context, host: ClusterHost, status: JobStatus) -> str 
 
 
 def _after(context: Context, plan: Plan) -> Dependency | None:
-    """Return what the earlier run came after: the new one does too, and waits while that lives."""
+    """Return the dependency of the earlier run, which applies to the new run, too."""
     folder = after_checkpoint_dir(plan.environment)
     if folder is None:
         return None
@@ -384,7 +399,7 @@ def _after(context: Context, plan: Plan) -> Dependency | None:
 
 
 def _check_began_from(host: ClusterHost, after: Dependency | None, plans: Sequence[Plan]) -> None:
-    """Insist on checkpoints that the job names, unless they are to come. Raises InputError."""
+    """Raise InputError if checkpoints that the job names neither exist nor are expected."""
     folder = next(filter(None, map(find_predecessor_folder, plans)), None)
     is_coming = after is not None and after.job_id is not None
     if folder is None or is_coming:

@@ -1,4 +1,4 @@
-"""Runs a job in the foreground: here, in an allocation, or on the hosts of a hostfile."""
+"""Run a job in the foreground: on this machine, in an allocation, or on a hostfile's hosts."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from hpcrun.slurm import expand_node_counts
 from hpcrun.spec import GpuType, JobSpec, Resources, Setup
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
-# seconds; the batch script has them to end its processes and to write its record.
+# The batch script needs this time to terminate its processes and to write its record.
 _TERMINATE_TIMEOUT_S = 25.0
-# DeepSpeed gives its arguments to pdsh, and pdsh to a shell on each host.
+# DeepSpeed passes its arguments to pdsh, and pdsh to a shell on each host.
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
 
 
@@ -38,10 +38,10 @@ _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
 
 
 def adapt_to_this_machine(context: Context) -> Context:
-    """Return the context for a run on this machine: outside an allocation, its GPUs or CPUs."""
+    """Return the context for a run on this machine or in the current allocation."""
     if in_allocation(context):
         return context
-    # The kernel module's folder is there wherever CUDA can work, /dev in containers included.
+    # The kernel module's directory exists wherever CUDA can work, and /dev also in containers.
     has_gpu = any(Path(path).exists() for path in ("/proc/driver/nvidia/gpus", "/dev/nvidiactl"))
     cluster = structs.replace(
         context.cluster,
@@ -50,10 +50,10 @@ def adapt_to_this_machine(context: Context) -> Context:
         partition=None,
         partitions={},
         gpu_types={"*": GpuType()},
-        # The profile's is that of the cluster's nodes.
+        # The profile's value is for the cluster's nodes.
         local_dir=context.environ.get("TMPDIR", "/tmp").replace("$", "$$"),
     )
-    if cluster.host is not None:  # what the profile says of paths is the cluster's
+    if cluster.host is not None:  # the profile's paths are for the remote cluster
         cluster = structs.replace(
             cluster, host=None, python=None, setup=Setup(), slurm_conf=None, env={}
         )
@@ -62,9 +62,9 @@ def adapt_to_this_machine(context: Context) -> Context:
 
 
 def assign_cpus(context: Context, spec: JobSpec) -> JobSpec:
-    """Give each rank its share of the CPUs that are here, unless the job says how many.
+    """Divide this machine's CPUs among the ranks, unless the job sets a number.
 
-    In an allocation the step takes what that has: srun gets no number.
+    In an allocation the step uses all its CPUs, so srun gets no number.
     """
     resources = spec.resources
     if in_allocation(context):
@@ -79,12 +79,12 @@ def assign_cpus(context: Context, spec: JobSpec) -> JobSpec:
 
 
 def in_allocation(context: Context) -> bool:
-    """Return whether hpcrun was called inside an salloc (or any job)."""
+    """Return True if hpcrun was called inside an salloc or another job."""
     return "SLURM_JOB_ID" in context.environ
 
 
 class HostPool(Struct, frozen=True):
-    """Hosts as ssh knows them, each with the same number of GPUs."""
+    """Hosts by their names for ssh, each with the same number of GPUs."""
 
     source: str
     hosts: list[str]
@@ -92,7 +92,7 @@ class HostPool(Struct, frozen=True):
 
 
 def load_host_pool(context: Context, name: str) -> HostPool:
-    """Read a hostfile whose hosts all have the same slots. Raises InputError, SpecError."""
+    """Read a hostfile whose hosts have equal slots. Raises InputError, SpecError."""
     path = context.cwd / name
     if not path.is_file():
         raise InputError(
@@ -116,7 +116,7 @@ def load_host_pool(context: Context, name: str) -> HostPool:
 
 
 def adapt_to_pool(context: Context, pool: HostPool) -> Context:
-    """Return the context for a run on these hosts, without what the profile says of Slurm."""
+    """Return the context for a run on these hosts, without the profile's Slurm settings."""
     if in_allocation(context):
         raise InputError(
             "--hostfile: this is a Slurm allocation, whose hosts are known",
@@ -129,9 +129,9 @@ def adapt_to_pool(context: Context, pool: HostPool) -> Context:
 
 
 def fit_to_pool(pool: HostPool, spec: JobSpec) -> JobSpec:
-    """Give a job without a shape the pool's. Raises InputError for one that has another.
+    """Set the shape of a job to that of the pool. Raises InputError if the job sets another one.
 
-    A job without GPUs, as a bare command is, has one process on each host.
+    A job without GPUs, such as a bare command, has one process on each host.
     """
     resources, default = spec.resources, Resources()
     nodes, gpus = len(pool.hosts), pool.gpus_per_host if resources.gpus_per_node else 0
@@ -157,7 +157,7 @@ def fit_to_pool(pool: HostPool, spec: JobSpec) -> JobSpec:
 
 
 def check_can_run_here(context: Context, plan: Plan) -> None:
-    """Refuse what cannot run in this place. Raises InputError."""
+    """Refuse a plan that cannot run on this machine or pool. Raises InputError."""
     launcher, other = LAUNCHERS[plan.launcher], f"--set launcher={DEFAULT}"
     if context.hosts and launcher.needs_slurm:
         raise InputError(
@@ -202,13 +202,14 @@ def check_can_run_here(context: Context, plan: Plan) -> None:
 def run_in_foreground(
     context: Context, prepared: Prepared
 ) -> Iterator[tuple[RunFolder, subprocess.Popen[bytes]]]:
-    """Run a batch script here; nothing of it outlives the block. Raises InputError."""
+    """Run a batch script; the end of the block kills all its processes. Raises InputError."""
     check_can_run_here(context, prepared.plan)
     written: list[Path] = []
     try:
         write_run(context, prepared, written)
         run = RunFolder(prepared.path)
-        # Whatever outlives its parent becomes our child, so that stop_all() finds it.
+        # As a subreaper, this process adopts orphaned processes, so that kill_descendants() finds
+        # them.
         libc = ctypes.CDLL(None, use_errno=True)
         libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         process = _start_batch_script(context, prepared, run)
@@ -222,8 +223,8 @@ def run_in_foreground(
         yield run, process
     finally:
         terminate_run(process)
-        remove_secret_files(run)  # where the harness was killed, or kept them for a requeue
-        # Its own folder on this machine's disk stays where its harness was killed.
+        remove_secret_files(run)  # the harness was killed, or kept them for a requeue
+        # If the harness was killed, its directory on the local disk still exists.
         if (run.attempts / "0" / "local" / "0").exists():
             subprocess.run(
                 ["bash", str(run.path / "harness.sh"), "clean"],
@@ -242,7 +243,7 @@ def _start_batch_script(
         env.pop(name, None)
     if in_allocation(context):
         env |= {k: value for k, value in context.environ.items() if k.startswith("SLURM")}
-        # An allocation has one CPU a node unless salloc asked for more.
+        # An allocation has one CPU per node unless salloc requested more.
         cpus = min(expand_node_counts(env.get("SLURM_JOB_CPUS_PER_NODE", "1")))
         if prepared.plan.tasks_per_node > cpus:
             env["SLURM_OVERCOMMIT"] = "1"
@@ -259,7 +260,7 @@ def _start_batch_script(
 
 
 def terminate_run(process: subprocess.Popen[bytes]) -> None:
-    """End the batch script, gently until the next Ctrl-C, and whatever it left behind."""
+    """Terminate the batch script, gracefully until the next Ctrl-C, and kill its descendants."""
     hurry: list[int] = []
     with contextlib.suppress(ValueError):  # not the main thread
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -274,7 +275,7 @@ def terminate_run(process: subprocess.Popen[bytes]) -> None:
 
 
 def kill_descendants() -> None:
-    """Kill every process that descends from this one, sessions of their own included."""
+    """Kill all descendants of this process, including those in other sessions."""
     for _ in range(50):
         pids = _descendants(os.getpid())
         if not pids:

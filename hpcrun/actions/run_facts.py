@@ -1,4 +1,4 @@
-"""What is known of a run beside its log: its settings, its GPUs, how long it ran."""
+"""Facts about a run besides its log: its settings, its GPUs, its duration."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from hpcrun.secrets import begins_token, contains_secret, is_secret_name
 from hpcrun.spec import Node, parse_document
 from hpcrun.views import format_attempt_rows, format_cost
 
-# Keys that do not matter for how a run trains: names, and what another key has too.
+# Keys without effect on the training: names, and keys whose content is in another key.
 _IGNORED_KEYS = ("name", "description", "sweep", "sweep_limit", "secrets", "log_patterns")
-# What was decided, and what it is called in the plan; where it reaches the program.
+# Decided values and their names in the plan, if they reach the program.
 _PLAN_FIELDS = {
     "hpcrun": "hpcrun_version",
     "resources.nodes": "nodes",
@@ -48,22 +48,22 @@ _BATCH_FIELDS = {
     "batch.micro_batch_per_gpu": "micro_batch_per_gpu",
     "batch.gradient_accumulation_steps": "gradient_accumulation_steps",
 }
-# Keys of DeepSpeed's JSON that follow from others of the job.
+# Keys of DeepSpeed's JSON that are derived from other keys of the job.
 _DERIVED = re.compile(
     r"train_batch_size|train_micro_batch_size_per_gpu|gradient_accumulation_steps"
     r"|(bf16|fp16)\.enabled|zero_optimization\.(stage|offload_(optimizer|param)\.device)"
 )
-# --lr, --lr=1, -v; and Hydra's optimizer.lr=1, +trainer.steps=9.
+# Matches --lr, --lr=1, -v, and Hydra's optimizer.lr=1, +trainer.steps=9.
 _OPTION = re.compile(r"(--?[A-Za-z][^=\s]*|\+{0,2}[A-Za-z_][\w.@/-]*(?==))(?:=(.*))?", re.DOTALL)
-_MAX_NAMED_FILES = 4  # files that differ
+_MAX_NAMED_FILES = 4  # differing files that are named
 
 
 def read_run_facts(run: RunFolder) -> tuple[dict[str, str], int | None, float | None]:
-    """Return a run's settings by their keys, how many GPUs it has, and how many seconds it ran.
+    """Return a run's settings by key, its number of GPUs, and its duration in seconds.
 
-    Settings are the job's own as it was asked, options of its program as "args.--lr", and, where it
-    left them open, what was decided. Precision and batch are among them only if they reach its
-    program. Of an attempt without an end the last sign of life counts.
+    Settings are those of the job as requested, options of its program as "args.--lr", and decided
+    values that the job left open. Precision and batch are included only if they reach the program.
+    An attempt without an end counts until its last heartbeat.
     """
     plan, history = read_plan(run), read_history(run)
     facts = _flatten_job(run.path / "spec.yaml")
@@ -81,8 +81,7 @@ def read_run_facts(run: RunFolder) -> tuple[dict[str, str], int | None, float | 
 
 
 def add_attempts(parsed: ParsedRun, run: RunFolder) -> ParsedRun:
-    """Add what the records show: the GPUs of spare nodes; of several attempts what ended each, and
-    what they have cost."""
+    """Add the GPUs of spare nodes, and the ends and cost of several attempts."""
     history, plan = read_history(run), read_plan(run)
     attempts, elapsed = history.attempts, compute_elapsed(history)
     gpus, spare = (plan.gpus_per_node, plan.survive.spare_nodes) if plan is not None else (0, 0)
@@ -92,7 +91,7 @@ def add_attempts(parsed: ParsedRun, run: RunFolder) -> ParsedRun:
     ends = {each.index + 1: each.end for each in attempts}
     restarts = []
     for restart in parsed.curve.restarts:
-        end = ends.pop(restart.attempt, None)  # of several in one attempt the first
+        end = ends.pop(restart.attempt, None)  # only the first restart of an attempt gets its cause
         cause = END_NAMES.get(end.why or "", "") if end is not None else ""
         restarts.append(structs.replace(restart, cause=cause))
     attempts = with_steps(run, attempts, plan.log_patterns if plan is not None else ())
@@ -114,7 +113,10 @@ def _local_time(at: float) -> str:
 
 
 def digest_code(run: RunFolder) -> dict[str, str]:
-    """Digest each file of a run's copy of the code, a link as its target's name; none: in place."""
+    """Digest each file of a run's copy of the code; empty if the code runs in place.
+
+    A link is represented by its target's name.
+    """
     task = read_task(run)
     code = run.code if task is None else sweep_folder(run.path.parent, task.sweep_id).code
     digests = {}
@@ -131,8 +133,8 @@ def digest_code(run: RunFolder) -> dict[str, str]:
 def add_code_digests(
     runs_dir: Path, runs: Sequence[ParsedRun]
 ) -> tuple[list[ParsedRun], list[str]]:
-    """Add a digest of their code to the settings of runs where it differs; say in which files."""
-    from hpcrun.curves import differing  # deferred: the comparison report takes long to import
+    """Add code digests to the settings of runs if they differ; list differing files."""
+    from hpcrun.curves import differing  # deferred: the comparison report is slow to import
 
     digests = [digest_code(RunFolder(runs_dir / run.source)) if run.facts else {} for run in runs]
     names = [*differing(digests)]
@@ -148,7 +150,7 @@ def add_code_digests(
 
 
 def _flatten_job(path: Path) -> dict[str, str]:
-    """Flatten the job as it was asked; nothing where its file is gone or damaged."""
+    """Flatten the requested job; return an empty dict if its file is missing or corrupt."""
     try:
         tree = parse_document(read_plain(path).decode("utf-8"), str(path), [])
     except (OSError, UnicodeDecodeError, SpecError):
@@ -162,7 +164,7 @@ def _flatten_job(path: Path) -> dict[str, str]:
 
 
 def _flatten(key: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Flatten a tree of YAML's or JSON's to texts by dotted keys; of lists the maps are left out.
+    """Flatten a tree of YAML or JSON to texts with dotted keys; maps in lists are omitted.
 
     >>> dict(_flatten("", {"a": {"b": True}, "c": [1, None, 0.1]}))
     {'a.b': 'true', 'c': '1 null 0.1'}
@@ -181,7 +183,7 @@ def _flatten(key: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def _split_options(key: str, arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Split the arguments of a command line: each option with what follows it.
+    """Split the arguments of a command line into options with their values.
 
     >>> list(_split_options("args", ["fit", "--lr", "1e-4", "--x=1", "-v", "--n", "-1"]))
     [('args', 'fit'), ('args.--lr', '1e-4'), ('args.--x', '1'), ('args.-v', ''), ('args.--n', '-1')]
@@ -218,7 +220,7 @@ def _flatten_plan(plan: Plan) -> dict[str, str]:
 
 
 def _is_secret(key: str, value: str) -> bool:
-    """Return whether a setting may be a secret. Stricter than in logs: reports are given away.
+    """Return True if a setting may be secret; stricter than for logs, because reports are shared.
 
     >>> [_is_secret(key, "x") for key in ("env.HF_TOKEN", "args.--wandb-key", "args.--pad_token")]
     [True, True, False]

@@ -1,4 +1,4 @@
-"""Shapes a sandbox like a cluster's profile: its partitions, GPU types and limits."""
+"""Shape a sandbox like a cluster's profile: its partitions, GPU types and limits."""
 
 from __future__ import annotations
 
@@ -22,22 +22,28 @@ from hpcrun.sandbox import (
 )
 from hpcrun.spec import Cluster, GpuType, Partition
 
-# Of a profile, what decides how a job asks for its nodes; the rest is true of the cluster only.
+# Keys of a profile that determine how a job requests nodes; the others only apply to the cluster.
 _KEPT = (
     *("partition", "account", "gpu_type", "partitions", "gpu_types"),
     *("max_array_size", "slurm", "rename"),
 )
-# Nodes of each kind by default: for a job on two nodes, and one waiting beside it.
+# The default number of nodes of each kind: for a job on two nodes and another one beside it.
 _NODES = 4
-# slurm.conf has no quoting.
+# Matches words that need no quoting, which slurm.conf lacks.
 _WORD = re.compile(r"[A-Za-z0-9._@+-]+")
 
 
 def build_cluster_shape(cluster: Cluster, source: str, nodes: int | None = None) -> SandboxShape:
-    """Return a sandbox's shape: for each partition of the profile, nodes as it describes them.
+    """Return a sandbox's shape with nodes for each partition of the profile.
 
-    Where a partition has GPUs of several types, it gets nodes of each. ``nodes``: how many of each
-    kind; None: as many as the profile says, 4 at most. Raises InputError, naming ``source``.
+    A partition with GPUs of several types gets nodes of each type.
+
+    Args:
+        source: The source of the profile, for messages.
+        nodes: The number of nodes of each kind; None: that of the profile, 4 at most.
+
+    Raises:
+        InputError: The profile cannot be represented in a sandbox.
     """
     if not cluster.partitions:
         raise InputError(
@@ -86,16 +92,16 @@ def build_cluster_shape(cluster: Cluster, source: str, nodes: int | None = None)
 def _list_node_kinds(
     name: str, partition: Partition, cluster: Cluster, nodes: int | None
 ) -> Iterator[NodeKind]:
-    """Yield a partition's kinds of nodes: one for each type of GPU that it has.
+    """Yield a partition's kinds of nodes, one for each type of GPU.
 
-    All nodes have the features that every job asks for here.
+    All nodes have the features that every job of the profile requests.
     """
     types = cluster.gpu_types
     asked = re.findall(r"[\w.-]+", str(cluster.slurm.get("constraint") or ""))
     gpus = partition.gpus_per_node
     if gpus is None:
         gpus = max(partition.gpu_types.values(), default=4)
-    # The GPU types that it may have, by the profile: its own, else those of all partitions.
+    # A partition's GPU types are its own in the profile, or else those of all partitions.
     own = [each for each, kind in types.items() if kind.partition == name]
     plain = [each for each, kind in types.items() if kind.partition is None and each != "*"]
     counts = partition.gpu_types or dict.fromkeys(own or plain, gpus)
@@ -131,6 +137,6 @@ def _list_limits(partition: Partition) -> Iterator[str]:
 
 
 def _drop_defaults(each: dict[str, Any]) -> dict[str, Any]:
-    """Leave out keys that are not set, or have their default; 0 GPUs are a setting."""
+    """Omit keys that are not set or have their default; 0 GPUs are a setting."""
     kept = each.items()
     return {key: value for key, value in kept if value not in (None, {}) and value is not False}

@@ -1,4 +1,4 @@
-"""A node of a running job: a shell or one command on it, with the job's environment; its ports."""
+"""Access to a node of a running job: a shell, a command with the job's environment, or a port."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from hpcrun.slurm import (
 
 
 class ShellCommand(Struct, frozen=True, kw_only=True):
-    """What is to be started: srun's arguments and environment; ``notes`` are to be shown before."""
+    """The srun command and environment of a shell; ``notes`` are shown before it starts."""
 
     argv: list[str]
     env: dict[str, str]
@@ -38,7 +38,10 @@ class ShellCommand(Struct, frozen=True, kw_only=True):
 def prepare_shell(
     context: Context, targets: Targets, command: Sequence[str], *, node: str | None = None
 ) -> ShellCommand:
-    """Find the job and its node, and make the command: a shell if none. Raises as find_node()."""
+    """Build the srun command for a job's node; without a command, it starts a shell.
+
+    Raises the same errors as find_node().
+    """
     status, job, host = find_node(context, targets, node)
     folder, notes = "", list[str]()
     if status.plan is not None:
@@ -60,7 +63,7 @@ def prepare_shell(
 def find_node(
     context: Context, targets: Targets, node: str | None
 ) -> tuple[JobStatus, SlurmJob, str]:
-    """Find the one job that runs, and its node: a name or a number, 0 for the first."""
+    """Find the only running job and its node, which is a name or a number (0 is the first)."""
     runs = targets.all_runs()
     if len(runs) + len(targets.jobs) > 1:
         first = runs[0].run_id if runs else targets.jobs[0]
@@ -110,7 +113,7 @@ def _choose_node(job: SlurmJob, node: str | None) -> str:
 
 
 def exec_shell(shell: ShellCommand) -> None:
-    """Become srun: the terminal, its signals and the exit code are its own. Raises HpcrunError."""
+    """Replace this process with srun, which takes over terminal and signals. Raises HpcrunError."""
     sys.stdout.flush()
     sys.stderr.flush()
     try:
@@ -122,11 +125,11 @@ def exec_shell(shell: ShellCommand) -> None:
 # ---- ports -------------------------------------------------------------------------------------
 
 
-# How often a connection that holds a port is looked at, and Slurm asked for its job, in seconds.
+# Seconds between checks of the connection of a port, and between Slurm queries for its job.
 _BEAT, _LOOKS = 3.0, 60.0
-# For bash on the cluster's host: whether something listens on a port.
+# A bash script for the cluster's host: test whether a port accepts connections.
 _LISTENS = 'exec timeout 5 bash -c "exec 3<>/dev/tcp/$1/$2" 2>/dev/null'
-# For bash on the node: one connection to a port of its loopback.
+# A bash script for the node: relay one connection to a port of its loopback interface.
 _RELAY = """\
 exec 3<>/dev/tcp/127.0.0.1/$1 4<&0 || exit
 { cat <&4 >&3; kill $$; } 2>/dev/null & cat <&3; kill $! 2>/dev/null
@@ -134,21 +137,21 @@ exec 3<>/dev/tcp/127.0.0.1/$1 4<&0 || exit
 
 
 class ForwardedPort(Struct, frozen=True):
-    """A port of a node, by the address at which Slurm has it, and where it is found here."""
+    """A port of a node, its address according to Slurm, and its local address."""
 
     address: str
     port: int
     here: tuple[str, int]
     is_answered: bool
-    is_relayed: bool = False  # it listens on the node's loopback alone
+    is_relayed: bool = False  # the port is only open on the node's loopback interface
 
 
 def open_port(context: Context, job: SlurmJob, host: str, port: int) -> ForwardedPort:
-    """Bring a port of a job's node within reach; see Transport.reach. Raises OutOfReach.
+    """Forward a port of a job's node; see Transport.forward_port. Raises OutOfReach.
 
-    The node's name may be Slurm's alone, which no other program can resolve. What listens on the
-    node's loopback alone is reached by a step of the job for each connection; on a login node by
-    nothing, since others could use it there.
+    The node's address comes from Slurm, because other programs may not resolve its name. A port
+    that is only open on the node's loopback interface is relayed by a job step per connection. On a
+    login node that is not possible, because other users could connect to it.
     """
     transport = slurm_transport(context)
     shown = parse_nodes(client.run_query(transport, show_nodes_argv([host])) or "")
@@ -164,7 +167,7 @@ def open_port(context: Context, job: SlurmJob, host: str, port: int) -> Forwarde
         if is_answered:
             argv = ["bash", "-c", _RELAY, "bash", str(port)]
             argv = shell_argv(job.number, host, argv, terminal=False, version=version)
-            argv.insert(1, "--unbuffered")  # else a line waits for its end
+            argv.insert(1, "--unbuffered")  # without it, a line is only sent at its end
             return ForwardedPort(
                 address, port, transport.forward_port(address, port, argv), True, is_relayed=True
             )
@@ -174,9 +177,9 @@ def open_port(context: Context, job: SlurmJob, host: str, port: int) -> Forwarde
 def keep_port_open(
     context: Context, status: JobStatus, port: ForwardedPort, tell: Callable[[str], None]
 ) -> JobStatus:
-    """Keep a port within reach until its job is over; return how the job ended.
+    """Keep a port forwarded until its job ends; return the final status.
 
-    A connection that breaks is opened again, if that needs no answer. Raises OutOfReach.
+    A lost connection is reopened if that requires no prompt. Raises OutOfReach.
     """
     transport, run, is_lost = slurm_transport(context), status.run, False
     while not status.final:

@@ -1,4 +1,4 @@
-"""Submits a prepared run or sweep: folders, code, sbatch. The first effect of all."""
+"""Submit a prepared run or sweep: create the directories, copy the code, and call sbatch."""
 
 from __future__ import annotations
 
@@ -40,32 +40,34 @@ from hpcrun.secrets import mark_secrets
 from hpcrun.signals import defer_signals
 from hpcrun.slurm import SCRIPT, Estimate, client
 
-# The reference trainer: a program of its own, copied into the run, never imported.
+# The reference trainer is a separate program: it is copied into the run and never imported.
 REFERENCE = Path(__file__).parent.parent / "workloads" / "reference"
-# They lead into /run/user of the login node: enroot, for one, would fail on it (enroot#13).
+# These variables point into /run/user of the login node, which would make enroot fail (enroot#13).
 _OF_THIS_LOGIN = (
     *("XDG_RUNTIME_DIR", "XDG_SESSION_ID", "DBUS_SESSION_BUS_ADDRESS"),
     *("SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY"),
 )
 
-# Two notes within this many seconds may be of two hpcruns that did not see each other.
+# Two notes within this many seconds may belong to two hpcruns that did not see each other.
 _AT_ONCE = 120.0
 
 
 def write_run(context: Context, made: Prepared, written: list[Path]) -> None:
-    """Make the folder of a run, or of an array and of its runs, with everything that the job gets.
+    """Create the directory of a run, or of an array and its runs, with all files of the job.
 
-    The folders are added to ``written``. Raises InputError.
+    The directories are added to ``written``. Raises InputError.
     """
     check_secrets(context, made.plan)
     code = made.path / "code"
     for one in (made, *made.runs):
-        if not one.path.exists():  # another's would not be taken away
+        # an existing directory of another run must not be removed on failure
+        if not one.path.exists():
             written.append(one.path)
         run = create_run_folder(one.path, is_array=one.is_sweep)
         if one is made:
             mode = S_IMODE(run.path.stat().st_mode)
-            run.path.chmod(0o700)  # nobody reaches a copy that still has the project's modes
+            # nobody may access a copy that still has the modes of the project
+            run.path.chmod(0o700)
             write_code(context, made.plan, code)
             remove_group_write(code)
             run.path.chmod(mode)
@@ -82,7 +84,7 @@ def write_run(context: Context, made: Prepared, written: list[Path]) -> None:
             write_secrets(context, one.plan, run)
 
 
-# What a new run is made of, of an earlier one's records.
+# The records of an earlier run from which a new run is made.
 _RECORDS = ("spec.yaml", "plan.json", "task.json", "sweep.json")
 
 
@@ -93,10 +95,13 @@ def _digest_records(run: RunFolder) -> dict[str, str]:
 
 
 def verify_submitted_records(context: Context, path: Path) -> bool:
-    """Return False for a run on another machine that was not submitted from here.
+    """Return False for a run on a remote cluster that was not submitted from this machine.
 
-    The records of such a machine are brought from there each time. Raises InputError where they are
-    not those that were sent: what a new run sends from this machine depends on them.
+    The records of a remote cluster are copied from there each time.
+
+    Raises:
+        InputError: The records differ from the submitted ones, which determine what a new run sends
+            from this machine.
     """
     run = RunFolder(path)
     if not is_in_mirror(path, context.environ):
@@ -114,7 +119,7 @@ def verify_submitted_records(context: Context, path: Path) -> bool:
 
 
 def check_secrets(context: Context, plan: Plan) -> None:
-    """Insist that all secrets have values. Raises InputError."""
+    """Raise InputError if a secret has no value."""
     missing = [name for name in plan.secrets if name not in context.environ]
     if missing:
         raise InputError(
@@ -156,7 +161,7 @@ def write_code(context: Context, plan: Plan, code: Path) -> None:
 
 
 def write_secrets(context: Context, plan: Plan, run: RunFolder) -> list[Path]:
-    """Write the values of the job's secrets for the job alone; return the files, if any."""
+    """Write the values of the job's secrets, readable only by the user; return the files."""
     if not plan.secrets:
         return []
     lines = [f"export {name}={quote_bash(context.environ[name])}\n" for name in plan.secrets]
@@ -168,9 +173,11 @@ def write_secrets(context: Context, plan: Plan, run: RunFolder) -> list[Path]:
 
 
 def _check_copied(context: Context, prepared: Prepared, code: Path, copy: str) -> None:
-    """Insist that the very script that is to run is in the copy: git may ignore it.
+    """Raise InputError if the script is missing in the copy of the code, because git ignores it.
 
-    ``code`` is the copy's folder, and ``copy`` the same as the job will know it.
+    Args:
+        code: The directory of the copy.
+        copy: The path of the same directory for the job.
     """
     script = prepared.spec.script
     path = prepared.plan.program[1] if script is not None else ""
@@ -192,7 +199,7 @@ def _check_copied(context: Context, prepared: Prepared, code: Path, copy: str) -
 
 
 class Submission(Struct, frozen=True):
-    """A job that Slurm accepted, and what the user should know about its submission."""
+    """A job that Slurm accepted, and remarks for the user about its submission."""
 
     job_id: str
     notes: list[str] = []
@@ -206,7 +213,7 @@ def submit_job(context: Context, made: Prepared) -> Submission:
         OutOfReach: It is unknown whether Slurm accepted the job. The folders stay, and a later
             ``hpcrun status`` finds out.
     """
-    slurm_transport(context)  # raises before anything is written
+    slurm_transport(context)  # raises an error before anything is written
     runs = made.each()
     notes = link_checkpoints(
         context, runs, [find_predecessor_folder(run.plan) for run in runs], reads=True
@@ -226,11 +233,16 @@ def link_checkpoints(
     *,
     reads: bool = False,
 ) -> Iterator[None]:
-    """Note in each folder whose checkpoints are used that they are, before the job can begin.
+    """Add a note to each directory whose checkpoints are used, before the job can start.
 
-    ``reads``: the runs only begin from them, and any number may. The notes are removed again where
-    nothing is submitted. Raises InputError where another hpcrun resumes from the same ones at this
-    moment: of two that see each other's note none does.
+    The notes are removed if nothing is submitted.
+
+    Args:
+        reads: The runs only start from the checkpoints, so any number may use them.
+
+    Raises:
+        InputError: Another hpcrun resumes from the same checkpoints at this moment. If two see each
+            other's notes, both are refused.
     """
     notes: list[tuple[Path, Prepared]] = []
     try:
@@ -252,7 +264,8 @@ def link_checkpoints(
         yield
     except BaseException:
         for note, run in notes:
-            if not run.path.is_dir():  # it is there where Slurm has the job, or may have it
+            # the directory exists if Slurm has accepted the job, or may have
+            if not run.path.is_dir():
                 note.unlink(missing_ok=True)
                 with contextlib.suppress(HpcrunError):
                     context.transport().upload_files([note])
@@ -260,7 +273,7 @@ def link_checkpoints(
 
 
 def _refuse_concurrent_resume(context: Context, note: Path) -> None:
-    """Look for the notes of others that are as new as ours, by the file server's clock."""
+    """Raise InputError if another note is as recent as this one, by the file server's clock."""
     ours = note.stat().st_mtime
     for other in note.parent.glob("*.json"):
         record = read_record(other, Successor) if other != note else None
@@ -277,7 +290,7 @@ def _refuse_concurrent_resume(context: Context, note: Path) -> None:
 
 
 def find_predecessor_folder(plan: Plan) -> str | None:
-    """Return the checkpoint folder of the run before, where the job itself names it."""
+    """Return the checkpoint directory of the predecessor, if the job itself refers to it."""
     folder = after_checkpoint_dir(plan.environment)
     if folder is None:
         return None
@@ -290,7 +303,7 @@ def find_predecessor_folder(plan: Plan) -> str | None:
 
 @contextlib.contextmanager
 def remove_on_failure(context: Context) -> Iterator[list[Path]]:
-    """Take away what the block has added to the list, if it does not end well."""
+    """Remove the directories that the block added to the list if it raises an error."""
     written: list[Path] = []
     try:
         yield written
@@ -298,16 +311,19 @@ def remove_on_failure(context: Context) -> Iterator[list[Path]]:
         if written:
             with contextlib.suppress(OSError, HpcrunError):
                 context.transport().remove_directories(written)
-        for path in written:  # where the cluster is out of reach what lies here goes all the same
+        for path in written:  # also remove local directories if the cluster does not respond
             shutil.rmtree(path, ignore_errors=True)
         raise
 
 
 def run_sbatch(context: Context, made: Prepared, written: list[Path]) -> Submission:
-    """Submit what was written, and record Slurm's answer in its folder.
+    """Submit the written directories, and record Slurm's response.
 
-    ``written`` are that folder and those of a sweep's runs; it is emptied where Slurm has the job,
-    or may have it. Ctrl-C waits until that is known. Raises as submit_job().
+    Ctrl-C is deferred until Slurm's response is known. Raises the same errors as submit_job().
+
+    Args:
+        written: The directory of the submission and those of a sweep's runs; emptied once Slurm has
+            accepted the job, or may have.
     """
     env, plan = _sbatch_environment(context, made), made.plan
     transport = slurm_transport(context)
@@ -331,7 +347,7 @@ def run_sbatch(context: Context, made: Prepared, written: list[Path]) -> Submiss
                 write_record(folder / SUBMITTED, record)
                 if context.cluster.host is not None:
                     for path in folders:
-                        (path / SECRETS).unlink(missing_ok=True)  # they are there now
+                        (path / SECRETS).unlink(missing_ok=True)  # the cluster has them now
                     transport.upload_files([folder / SUBMITTED])
             except HpcrunError as error:
                 notes.append(f"{error.message}; hpcrun finds the job by its folder")
@@ -345,7 +361,7 @@ def run_sbatch(context: Context, made: Prepared, written: list[Path]) -> Submiss
 
 
 def estimate_start(context: Context, made: Prepared) -> Estimate:
-    """Ask Slurm when the job would start, in this machine's local time.
+    """Query Slurm for the expected start of the job, in this machine's local time.
 
     Raises SchedulerRefused, OutOfReach.
     """
@@ -354,7 +370,8 @@ def estimate_start(context: Context, made: Prepared) -> Estimate:
     estimate = client.query_expected_start(transport, script, env)
     if context.cluster.host is None:
         return estimate
-    # sbatch does not get this machine's zone: the slurm.begin of a job is in the cluster's time.
+    # sbatch does not get this machine's time zone, because a job's slurm.begin is in the cluster's
+    # time.
     with contextlib.suppress(OutOfReach, ValueError, OverflowError, OSError):
         seconds = int(transport.run(["date", "-d", estimate.start, "+%s"], env=env).stdout)
         start = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(seconds))
@@ -367,7 +384,8 @@ def _sbatch_environment(context: Context, made: Prepared) -> dict[str, str]:
     env = job_environment(context, plan.environment_kind, environ)
     directives = dict(plan.directives)
     for option in ("account", "partition", "qos", "constraint", "reservation"):
-        # The user's own default: sbatch would let it win over a directive, so only without one.
+        # sbatch would let the user's own default override a directive, so it is passed only without
+        # one.
         name = f"SBATCH_{option.upper()}"
         if option not in directives and name in environ:
             env[name] = environ[name]

@@ -1,4 +1,4 @@
-"""What the user's jobs are doing now: states, curves, and how busy their nodes are."""
+"""The current state of the user's jobs: states, curves, and the use of their nodes."""
 
 from __future__ import annotations
 
@@ -61,30 +61,32 @@ from hpcrun.runs import (
 )
 from hpcrun.slurm import SlurmJob, array_job_id, client, is_final
 
-# How many jobs have a usage step: each costs an srun process here, and this is a login node.
+# The number of jobs with a usage step: each needs an srun process on this login node.
 MAX_USAGE_STEPS = 8
-# Jobs whose output Slurm is asked for at once.
+# The maximum number of jobs in one query for output paths.
 MAX_OUTPUT_QUERIES = 100
-# Seconds between two looks at a run's records.
+# Seconds between reads of a run's records.
 _RECORDS_EVERY = 2.0
-# Seconds between two looks at its GPUs that are kept.
+# Seconds between recorded samples of the GPU use.
 _KEEP_EVERY = 30.0
-# Bytes of a log that are read at first, from its end.
+# The number of bytes at the end of a log that are read first.
 TAIL_BYTES = 2 << 20
-# How many of the last values are drawn.
+# The number of last values that are drawn.
 MAX_RECENT_VALUES = 200
-# The last values of a rate: one alone may be that of a checkpoint.
+# The median of several last values of a rate is shown: a single one may include a checkpoint.
 _RATES = 5
-# Seconds over which a rate is observed where the log has none; and the fewest.
+# The maximum and minimum seconds over which a rate is measured if the log has none.
 _WINDOW, _LEAST = 120.0, 5.0
 
 
 class Top(WatchedJobs):
-    """The jobs that wait or run, as Slurm lists them each time, and what is known of them.
+    """The waiting and running jobs in Slurm's queue, and everything known about them.
 
-    Slurm is asked on a thread, for an answer may take a minute, and on another one between its
-    questions what the runs write is fetched. ``out_of_reach``: why nothing new is known of the
-    states; empty while Slurm answers.
+    Slurm is queried in a thread, because a response may take a minute; the output of runs is copied
+    in another thread between these queries.
+
+    Attributes:
+        out_of_reach: The reason why states are outdated; "" while Slurm responds.
     """
 
     is_open = True
@@ -92,12 +94,12 @@ class Top(WatchedJobs):
     def __init__(
         self, context: Context, words: Sequence[str] = (), *, count: int = 20, usage: bool = True
     ) -> None:
-        """Watch all of the user's jobs, or those that words name. Raises InputError, OutOfReach."""
+        """Watch all jobs of the user, or those that words name. Raises InputError, OutOfReach."""
         self._job_ids, context = _find_job_ids(context, words)
         self._context = context
         self._count = count
         self._usage = usage
-        # Little of the user's goes to the nodes, but srun is the one that the user has.
+        # Nodes get little of the user's environment, but srun is found in the user's PATH.
         self._env = job_environment(context, "clean")
         self._env["PATH"] = context.environ.get("PATH") or self._env["PATH"]
         self._me = {str(os.getuid()), context.environ.get("USER", ""), name_of_user(os.getuid())}
@@ -109,7 +111,7 @@ class Top(WatchedJobs):
         self._asking: threading.Thread | None = None
         self._trip: threading.Thread | None = None
         self._answer: list[JobStatus] | HpcrunError | None = None
-        # Where the output goes of jobs that are not hpcrun's.
+        # The output files of jobs that hpcrun did not submit.
         self._outputs: dict[str, dict[str, Path]] = {}
         self.next_check = 0.0
         self._monitor = Monitor(context, [self])
@@ -128,7 +130,7 @@ class Top(WatchedJobs):
         return max(0, len(self._monitor.statuses) - self._count)
 
     def poll(self) -> bool:
-        """Do what is due, which never takes long; return whether there is news."""
+        """Run everything that is due, without blocking; return True if there is news."""
         statuses = self._monitor.poll().statuses
         now = time.monotonic()
         news, self._has_news = self._has_news, False
@@ -144,12 +146,12 @@ class Top(WatchedJobs):
         return news
 
     def jobs(self) -> list[JobStatus]:
-        """List the jobs as they are known: those that run, then those that wait; newest first."""
+        """List the known jobs: running ones, then waiting ones, the newest first."""
         seconds = time.monotonic() - (self._answered_at or 0.0)
         return [each.status(seconds) for each in self._shown.values()]
 
     def has_all(self) -> bool:
-        """Return whether each log was read, and each node has reported its use or will not."""
+        """Return True if each log was read, and each node has reported its use or will not."""
         return self.is_known and all(each.has_all() for each in self._shown.values())
 
     def close(self) -> None:
@@ -158,12 +160,12 @@ class Top(WatchedJobs):
     # ---- what Slurm answers
 
     def query(self, context: Context, pace: QueryPace) -> None:
-        """Begin to ask; look() has the answer."""
+        """Start a query; check_files() returns its result."""
         if not _is_alive(self._asking):
             self._asking = start_thread(self._find, slurm_transport(context), self._trip)
 
     def check_files(self, context: Context, pace: QueryPace) -> list[JobStatus] | None:
-        """Take the answer, if there is one; between the questions fetch what the runs write."""
+        """Return the result of a query, if any; between queries, copy the output of runs."""
         now = time.monotonic()
         is_far = context.cluster.host is not None
         is_busy = _is_alive(self._asking) or _is_alive(self._trip) or pace.is_due(now)
@@ -175,7 +177,7 @@ class Top(WatchedJobs):
             some = runs or outputs
             self._trip = start_thread(self._fetch, context, pace, runs, outputs) if some else None
         answer, self._answer = self._answer, None
-        if answer is None:  # what was known holds
+        if answer is None:  # the previous result remains valid
             return None
         self._has_news = True
         if isinstance(answer, HpcrunError):
@@ -195,9 +197,9 @@ class Top(WatchedJobs):
             self._answer = error
 
     def _find(self, transport: Transport, trip: threading.Thread | None) -> None:
-        """Ask for the jobs, and where the output goes of those of which that is not known.
+        """Query the jobs, and the output paths of jobs for which they are unknown.
 
-        What runs have written is fetched when the last ``trip`` is over.
+        The records of runs are copied after the last ``trip`` has ended.
         """
         try:
             jobs = client.query_queue(transport, self._job_ids)
@@ -216,7 +218,7 @@ class Top(WatchedJobs):
             found = {job.job_id: job.outputs for job in client.show_each_job(transport, unknown)}
             for job_id in unknown:
                 paths = found.get(job_id, [])
-                with suppress(OutOfReach):  # the queue's answer counts
+                with suppress(OutOfReach):  # the result of the queue is still valid
                     places, _ = transport.copy_outputs(paths, whole=False)
                     self._outputs[job_id] = dict(zip(paths, places, strict=True))
         statuses = [_build_status(self._context, job) for job in live]
@@ -261,7 +263,7 @@ def _is_alive(thread: threading.Thread | None) -> bool:
 
 
 def _find_run(context: Context, job: SlurmJob) -> RunFolder | None:
-    """Return the run whose job this is: one of the runs here, else in whatever folder it works."""
+    """Return the run of a job: one of the known runs, or a run directory in which the job works."""
     is_here = context.cluster.host is None
     for path in (context.runs_dir / job.folder, *([Path(job.work_dir)] if is_here else ())):
         if (sweep_id := parse_sweep_id(path.name)) is not None:
@@ -277,7 +279,7 @@ def _build_status(context: Context, job: SlurmJob) -> JobStatus:
     task = read_task(run) if run is not None else None
     return JobStatus(
         verdict=Verdict(state=job.state, source=job.source, reason=job.reason),
-        # Of a run, until its records are read (_Shown.look_at_files); other jobs have none.
+        # The history of a run is read later by _TopJob.look_at_files; other jobs have none.
         history=History(run_id=run.run_id if run is not None else job.job_id),
         job_id=job.job_id,
         run=run,
@@ -289,7 +291,7 @@ def _build_status(context: Context, job: SlurmJob) -> JobStatus:
 
 
 class _TopJob:
-    """One job, its log, however long, and its usage step."""
+    """A job with its log, which may be large, and its usage step."""
 
     def __init__(self, known: JobStatus) -> None:
         self.known = known
@@ -301,26 +303,26 @@ class _TopJob:
         self._progress = Progress()
         self._history = known.history
         self._records_at = self._kept_at = 0.0
-        # When the log showed which step.
+        # When the log showed each step.
         self._seen: deque[tuple[float, int]] = deque(maxlen=500)
 
     def add_log(self, context: Context, outputs: Sequence[Path]) -> None:
-        """Take up the log, once it is known where it is: its end is read, then what is new."""
+        """Add the log once its path is known: its end is read first, then what is appended."""
         if not self._has_log and (self.known.run is not None or outputs):
             files = tuple(outputs)
-            with suppress(InputError):  # a run's own pattern that this hpcrun cannot read
+            with suppress(InputError):  # a pattern of the run that this version cannot compile
                 source = Source(self.known.job_id or "", files, self.known.run)
                 self._log = CurveLog(context, source, tail=TAIL_BYTES)
             self._has_log = True
             self.next_check = 0.0
 
     def look_at_files(self, now: float) -> bool:
-        """Read on in the log and the records; return whether there is news."""
+        """Read new content of the log and the records; return True if there is news."""
         news = False
         try:
             if self._log is not None and self._log.read_new():
                 self._progress, news = self._now(self._log.curve(), now), True
-        except InputError:  # one that cannot be read
+        except InputError:  # the log cannot be read
             self._log, self._progress, news = None, Progress(), True
         if self.known.run is not None and now >= self._records_at:
             self._records_at = now + _RECORDS_EVERY
@@ -332,18 +334,18 @@ class _TopJob:
         return news
 
     def keep(self, now: float) -> None:
-        """Keep now and then what is seen of the GPUs, for when the run is over."""
+        """Record samples of the GPU use from time to time, for the report after the run's end."""
         if self.known.run is not None and now - self._kept_at >= _KEEP_EVERY:
             self._kept_at = now
             record_gpu_usage(self.known.run, [] if self.step is None else self.step.uses())
 
     def has_all(self) -> bool:
-        """Return whether the log was read, and the use is known or will not be."""
+        """Return True if the log was read, and the use is known or will not be."""
         if self._has_log and not self.next_check:
             return False
         if self.step is None or self.step.has_failed:
-            return True  # a step that failed once has had its chance
-        # A use is a difference between two looks.
+            return True  # a step that failed once is not waited for
+        # The CPU use is a difference between two samples.
         uses, nodes = self.step.uses(), _job_of(self.known).nodes
         is_whole = len(uses) >= (int(nodes) if nodes.isdigit() else 0)
         return is_whole and all(use.cpus_busy is not None for use in uses)
@@ -388,7 +390,7 @@ class _TopJob:
         )
 
     def _observed(self, now: float, step: int | None) -> float | None:
-        """Note a step; return the seconds of one, as they were seen to pass."""
+        """Add an observation of a step; return the measured seconds per step."""
         if step is None or (self._seen and step < self._seen[-1][1]):
             self._seen.clear()
         if step is not None:
@@ -397,18 +399,18 @@ class _TopJob:
             self._seen.popleft()
         if len(self._seen) < 3:
             return None
-        # The first look found what had been there already.
+        # The first observation is excluded, because its step was already in the log.
         (begun, first), (ended, last) = self._seen[1], self._seen[-1]
         return (ended - begun) / (last - first) if ended - begun > _LEAST and last > first else None
 
 
 def _job_of(status: JobStatus) -> SlurmJob:
-    assert status.job is not None  # it is from the queue
+    assert status.job is not None  # all jobs come from the queue
     return status.job
 
 
 def _find_job_ids(context: Context, words: Sequence[str]) -> tuple[list[str], Context]:
-    """Find the Slurm ids that words mean, and the context with the Slurm whose they are."""
+    """Find the Slurm ids of words, and the context of the Slurm installation that has them."""
     default = find_slurm_conf(context, History(run_id=""))
     confs: dict[str, str | None] = {}
     for word in words:

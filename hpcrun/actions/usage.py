@@ -1,4 +1,4 @@
-"""How busy a running job's nodes are, by a step beside the job's while somebody looks."""
+"""The use of a running job's nodes, measured by an additional job step while it is displayed."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from hpcrun.assets import shipped_folder
 from hpcrun.runs import GpuUse, NodeUse, Scope
 from hpcrun.slurm import overlap_argv
 
-# Of the step, and at the begin of each line that it prints.
+# The name of the step, and the prefix of each line that it prints.
 STEP_NAME = "hpcrun-top"
-# Seconds between two looks at a node; the second comes soon, since use is a difference.
+# Seconds between samples of a node; the second one follows soon, because use is a difference.
 SAMPLE_INTERVAL_S, SECOND_SAMPLE_DELAY_S = 5.0, 1.0
-# A step that fails is begun again after these pauses, in seconds, and then given up.
+# Seconds before each retry of a failed step; after the last one, the step is given up.
 _RETRY_PAUSES_S = (15.0, 60.0)
 _PIECE = 1 << 16
-# The end of a step's input ends it; one that does not notice is asked by signals, seconds apart.
+# Closing a step's input ends it; if it does not react, signals follow after these timeouts.
 _TERMINATE_TIMEOUTS_S = (2.0, 1.0)
 _MIB = 1 << 20
 _PARTS = re.compile(r"([0-9]+)")
-# What a step may say without a line's end, bytes; more is nothing of ours.
+# A longer line without a line end is not output of the step.
 _MAX_LINE_BYTES = 1 << 16
 _MAX_NODES = 10_000
 _MAX_GPUS = 64
@@ -36,11 +36,13 @@ _TICKS = 100
 class UsageStep:
     """A usage step of one job.
 
-    ``trouble`` says why it shows nothing, if it could not begin; ``is_over``: it was given up.
+    The step allocates no resources, so it does not affect the job. Its input is a pipe from this
+    process: if this process dies for any reason, the pipe closes and the step ends. A step that has
+    not been polled for a minute also ends.
 
-    It takes no resources, so the job does not notice. Its input is a pipe from this process: when
-    this process dies, however it does, the pipe closes and the step ends. A step that nobody has
-    asked for a minute ends too.
+    Attributes:
+        trouble: The reason why there is no data, if the step could not start.
+        is_over: The step was given up.
     """
 
     def __init__(
@@ -50,15 +52,19 @@ class UsageStep:
         process: Callable[[list[str]], tuple[list[str], dict[str, str]]],
         version: tuple[int, int] | None,
     ) -> None:
-        """Nothing is started yet. ``number`` is the job's; of an array's task its own. ``process``
-        makes of the cluster's srun a command of this machine and its environment."""
+        """Prepare the step without starting it.
+
+        Args:
+            number: The Slurm id of the job; for an array, that of its task.
+            process: Turns the cluster's srun command into a local command and its environment.
+        """
         self.trouble = ""
         self.is_over = False
         script = (shipped_folder("templates") / "usage.sh").read_text(encoding="utf-8")
         argv = overlap_argv(number, nodes, STEP_NAME, ["bash", "-c", script], version)
         self._argv, self._env = process(argv)
         self._process: subprocess.Popen[bytes] | None = None
-        self._pipes: tuple[IO[bytes], ...] = ()  # to it, and its stdout and stderr
+        self._pipes: tuple[IO[bytes], ...] = ()  # its stdin, stdout and stderr
         self._lines = UsageLines()
         self._errors = b""
         self._failures = 0
@@ -70,11 +76,11 @@ class UsageStep:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the step has ended at least once without a word from a node."""
+        """True if the step has ended at least once without output from a node."""
         return self.is_over or self._failures > 0
 
     def poll(self, now: float) -> bool:
-        """Do what is due at a time of the monotonic clock; return whether there is news."""
+        """Run everything due at a monotonic time; return True if there is news."""
         if self.is_over:
             return False
         if self._process is None:
@@ -89,7 +95,7 @@ class UsageStep:
         return news
 
     def close(self) -> None:
-        """End srun, which ends its step; never leave before it has, nor wait without end."""
+        """Terminate srun, which ends its step; wait for its exit, but not indefinitely."""
         self.end_input()
         process, self._process = self._process, None
         if process is None:
@@ -99,7 +105,7 @@ class UsageStep:
         ):
             deadline = time.monotonic() + patience
             while process.poll() is None and time.monotonic() < deadline:
-                # Its last lines would fill the pipe, and it would never end.
+                # srun would block on a full pipe and never exit, so its last output is discarded.
                 for stream in self._pipes[1:]:
                     _drain(stream)
                 time.sleep(0.02)
@@ -110,7 +116,7 @@ class UsageStep:
             stream.close()
 
     def end_input(self) -> None:
-        """Let the step end by itself; close() then has less to wait for."""
+        """Ask the step to end, which reduces the waiting time of close()."""
         if self._process is not None:
             with contextlib.suppress(OSError):
                 self._pipes[0].close()
@@ -124,7 +130,7 @@ class UsageStep:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 cwd="/",
-                # Ctrl-C on the terminal is top's to handle.
+                # Ctrl-C on the terminal is handled by top, not by srun.
                 start_new_session=True,
             )
         except OSError as error:
@@ -141,7 +147,7 @@ class UsageStep:
         self._request_sample(now)
 
     def _request_sample(self, now: float) -> None:
-        with contextlib.suppress(OSError):  # full or closed: then the step is ending
+        with contextlib.suppress(OSError):  # the pipe is full or closed because the step is ending
             os.write(self._pipes[0].fileno(), b"\n")
         self._asked += 1
         self._next = now + (SECOND_SAMPLE_DELAY_S if self._asked == 1 else SAMPLE_INTERVAL_S)
@@ -154,7 +160,7 @@ class UsageStep:
         return bool(output)
 
     def _failed(self, code: int, now: float) -> None:
-        """The step is over: the job's end, a node that is gone, or no leave to add a step."""
+        """Handle the end of the step: the job ended, a node failed, or steps are not permitted."""
         self._read()
         self.close()
         if self._lines.uses():
@@ -168,7 +174,7 @@ class UsageStep:
 
 
 def close_all(steps: list[UsageStep]) -> None:
-    """End several steps: all at once, since each may take a moment."""
+    """Close several steps concurrently, because each may take a moment."""
     for step in steps:
         step.end_input()
     for step in steps:
@@ -194,7 +200,7 @@ def _last_line(errors: bytes) -> str:
 
 
 class UsageLines:
-    """Reads what a usage step prints, in whatever pieces it comes.
+    """Parses the output of a usage step, split at arbitrary positions.
 
     >>> lines = UsageLines()
     >>> for clock, busy in ((10, 1000), (12, 1800)):
@@ -208,11 +214,11 @@ class UsageLines:
         self._rest = ""
         self._uses: dict[str, NodeUse] = {}
         self._begun: dict[str, dict[str, list[str]]] = {}
-        # The clock and the CPUs that a node reported last: (seconds, busy seconds).
+        # The last sample of each node: (clock in seconds, busy CPU seconds).
         self._before: dict[str, tuple[float, float]] = {}
 
     def uses(self) -> list[NodeUse]:
-        """What is known now, node by node in Slurm's order: node2 before node10."""
+        """Return the known use of each node in Slurm's order: node2 before node10."""
         return [self._uses[node] for node in sorted(self._uses, key=_sort_key)]
 
     def feed(self, text: str) -> None:
@@ -247,7 +253,7 @@ class UsageLines:
         share = None
         if before is not None and now is not None and now[0] > before[0]:
             share = max(0.0, (now[1] - before[1]) / (now[0] - before[0]))
-            if cpu_of == "node" and cpus:  # ticks and the clock are not read at one moment
+            if cpu_of == "node" and cpus:  # ticks and the clock are not sampled at the same instant
                 share = min(share, float(cpus))
         memory = _first_value(reported, "memory").split(" ")
         is_told = len(memory) == 3 and memory[0] in ("job", "node")
@@ -269,7 +275,7 @@ def _sort_key(node: str) -> list[tuple[int, str]]:
 
 
 def _parse_cpu(reported: dict[str, list[str]]) -> tuple[int | None, float | None, Scope | None]:
-    """How many CPUs there are, for how many seconds they have worked, and for whom."""
+    """Parse the number of CPUs, their busy seconds, and the scope of the measurement."""
     own = _first_value(reported, "cpu").split(" ")
     if len(own) == 3 and (busy := _parse_number(own[1])) is not None:
         return _parse_int(own[2]) or None, busy / 1e9, "job"
@@ -277,13 +283,14 @@ def _parse_cpu(reported: dict[str, list[str]]) -> tuple[int | None, float | None
     ticks = [_parse_number(word) for word in fields]
     if len(ticks) < 4 or None in ticks:
         return None, None, None
-    # user nice system idle iowait irq softirq steal; guest times are in user already (proc(5)).
+    # The fields are user nice system idle iowait irq softirq steal; user includes guest times
+    # (proc(5)).
     known = [tick or 0.0 for tick in ticks[:8]]
     return _parse_int(count), (sum(known) - sum(known[3:5])) / _TICKS, "node"
 
 
 def _parse_gpus(reported: dict[str, list[str]]) -> tuple[GpuUse, ...]:
-    """The job's GPUs, by the numbers that Slurm gave it where more are to be seen."""
+    """Parse the job's GPUs; if more GPUs are visible, they are selected by Slurm's numbers."""
     found = []
     for line in reported.get("gpu", ()):
         fields = [field.strip() for field in line.split(",")]
@@ -303,14 +310,14 @@ def _parse_gpus(reported: dict[str, list[str]]) -> tuple[GpuUse, ...]:
             )
             found.append(("", gpu))
     visible = [word for word in _first_value(reported, "visible").split(",") if word]
-    # CUDA takes the begin of a UUID for it (CUDA_VISIBLE_DEVICES=GPU-8932f937).
+    # CUDA accepts a prefix of a UUID (CUDA_VISIBLE_DEVICES=GPU-8932f937).
     begins = tuple(word for word in visible if word.startswith("GPU-"))
     own = [gpu for uuid, gpu in found if str(gpu.index) in visible or uuid.startswith(begins)]
     return tuple(own or [gpu for _, gpu in found])
 
 
 def _parse_nvidia(index: int, fields: Sequence[str]) -> GpuUse:
-    """Read a line of nvidia-smi; what a GPU does not report is in brackets, as [N/A]."""
+    """Parse a line of nvidia-smi; values that a GPU does not report are in brackets, as [N/A]."""
     used, total = (_parse_number(field) for field in fields[3:5])
     return GpuUse(
         index=index,
@@ -327,7 +334,7 @@ def _first_value(reported: dict[str, list[str]], word: str) -> str:
 
 
 def _parse_number(text: str) -> float | None:
-    """Read a count or a measure; None for anything else."""
+    """Parse a number; return None for anything else."""
     digits = text.replace(".", "", 1)
     return float(text) if digits.isascii() and digits.isdigit() and len(text) < 25 else None
 

@@ -1,4 +1,4 @@
-"""Other runs that save into the folder of a run's checkpoints, and are not over."""
+"""Find unfinished runs that write to the checkpoint directory of another run."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from hpcrun.monitor import fetch_run_names, list_names, status_of
 from hpcrun.plan import Plan
 from hpcrun.runs import RUN_ID, TASK_ID, JobStatus, RunFolder, Submitted, read_plan, read_record
 
-# How many runs are looked at, the newest first: of older ones hardly any is still going on.
+# The number of newest runs that are checked; older ones are hardly ever unfinished.
 _LOOKED_AT = 2000
 
 
 def find_writer(
     context: Context, plan: Plan, folders: Sequence[tuple[RunFolder, str]]
 ) -> JobStatus | None:
-    """Find a run that saves into the same folder and is not over; one that comes first is none.
+    """Find an unfinished run that writes to the same directory, except a predecessor of the run.
 
-    ``folders``: see shared_folders().
+    Args:
+        folders: The result of shared_folders().
     """
     is_here = context.cluster.host is None
     found = [run for run, folder in folders if _is_same(folder, plan, is_here=is_here)]
@@ -35,7 +36,7 @@ def find_writer(
 
 
 def shared_folders(context: Context) -> list[tuple[RunFolder, str]]:
-    """List the last runs that save into shared folders, with their folders."""
+    """List the last runs that write to shared checkpoint directories, with these directories."""
     fetch_run_names(context)
     return list(_folders(context))
 
@@ -44,7 +45,7 @@ def _folders(context: Context) -> Iterator[tuple[RunFolder, str]]:
     for name in islice(filter(RUN_ID.fullmatch, list_names(context.runs_dir)), _LOOKED_AT):
         run = RunFolder(context.runs_dir / name)
         record = read_record(run.submitted, Submitted)
-        # One that another hpcrun is about to submit has its plan only.
+        # A run that another hpcrun is about to submit has only its plan.
         is_new = record is None and not TASK_ID.fullmatch(name) and run.plan.exists()
         plan = read_plan(run) if is_new else None
         if record is not None and record.checkpoint_dir is not None:
@@ -60,7 +61,7 @@ def _is_same(folder: str, plan: Plan, *, is_here: bool) -> bool:
 
 
 def explain_writer(plan: Plan, other: JobStatus) -> str:
-    """Say that another run saves into a run's folder, and what to do."""
+    """Explain that another run writes to a run's checkpoint directory, and suggest a fix."""
     return (
         f"{plan.checkpoint_dir}: {other.run_id} is {other.state} and saves there too: each would "
         f"overwrite the other's checkpoints; hpcrun cancel {other.word}, or --after {other.word}, "

@@ -1,4 +1,4 @@
-"""The user's own DeepSpeed JSON, shown to the DeepSpeed that will train; their Accelerate YAML."""
+"""Inspect the user's own DeepSpeed JSON with the job's DeepSpeed, and their Accelerate YAML."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from hpcrun.runs import write_file
 from hpcrun.spec import Accelerate, JobSpec, Node, build_struct, parse_document, parse_hjson
 from hpcrun.structs import decodable
 
-# seconds; importing torch and deepspeed from a cold network file system takes a minute.
+# In seconds: importing torch and deepspeed from a slow network file system takes a minute.
 PATIENCE = 90.0
 VERSION_PATIENCE = 20.0
 _DAY = 86400.0
@@ -49,10 +49,16 @@ except importlib.metadata.PackageNotFoundError:
 def inspect_deepspeed(
     context: Context, spec: JobSpec, python: str, extra_args: Sequence[str] = ()
 ) -> DeepSpeedInput:
-    """Read the user's own JSON and ask the DeepSpeed that will train about it.
+    """Read the user's own JSON and check it with the DeepSpeed of the job.
 
-    ``python`` is the interpreter that trains; one that cannot be asked is a note. Raises
-    InputError, or SpecError for a file that cannot be read.
+    If the interpreter cannot be queried, the result has a note.
+
+    Args:
+        python: The interpreter that runs the training.
+
+    Raises:
+        InputError: DeepSpeed rejects the configuration.
+        SpecError: A file cannot be read.
     """
     on_cpus = context.cluster.accelerator == "cpu" or not spec.resources.gpus_per_node
     if spec.deepspeed is None and not on_cpus:
@@ -70,8 +76,8 @@ def inspect_deepspeed(
 def _asked_elsewhere(
     context: Context, words: Sequence[str], script: Path | None, code: bytes
 ) -> str:
-    """Find what asks for DeepSpeed beside the job's section: words, their files, the script."""
-    from hpcrun.plan import (  # here: most jobs have GPUs
+    """Find requests for DeepSpeed besides the job's section: arguments, their files, the script."""
+    from hpcrun.plan import (  # deferred: most jobs have GPUs
         configures_deepspeed,
         find_deepspeed_argument,
     )
@@ -123,14 +129,14 @@ def _inspect_section(
 
 
 def inspect_accelerate(context: Context, spec: JobSpec) -> tuple[JobSpec, list[str]]:
-    """Return a job with what the user's YAML of ``accelerate launch`` says, and notes on the file.
+    """Apply the user's YAML for ``accelerate launch`` to a job; return it with notes on the file.
 
     Raises InputError.
     """
     name = spec.accelerate.config_file if spec.accelerate is not None else None
     if name is None:
         return spec, []
-    from hpcrun.plan import merge_accelerate_file  # here: few jobs have one
+    from hpcrun.plan import merge_accelerate_file  # deferred: few jobs have one
 
     problems: list[Problem] = []
     text = _own_file(context, "accelerate.config_file", name, "YAML")
@@ -172,11 +178,11 @@ def query_deepspeed(
 ) -> tuple[DeepSpeedProbe | None, str]:
     """Query an interpreter's DeepSpeed about a configuration, or use its cached answer.
 
-    An answer is valid for one version of DeepSpeed; that of another ``host``, to which each query
-    is a trip, for a day.
+    A cached answer is valid for one version of DeepSpeed; that of another ``host``, where each
+    query costs a round trip, is valid for a day.
 
     Returns:
-        The answer, None if the interpreter has no DeepSpeed; and a note if it did not answer.
+        The answer, None if the interpreter has no DeepSpeed; and a note if the query failed.
     """
     cannot = f"{python} could not be asked about the DeepSpeed JSON: "
     probe, text = _probe(), json.dumps(config, sort_keys=True)
@@ -218,7 +224,7 @@ def _probe() -> str:
 
 
 def _kept_in(cache_dir: Path, *words: str) -> Path:
-    import hashlib  # here: few jobs come to it, and OpenSSL takes long to load
+    import hashlib  # deferred: few jobs need it, and OpenSSL is slow to load
 
     key = hashlib.sha256(os.fsencode("\0".join(words))).hexdigest()[:32]
     return cache_dir / "deepspeed-answers" / f"{key}.json"
@@ -230,6 +236,6 @@ def _decode(text: str | bytes) -> DeepSpeedProbe:
 
 
 def _keep(kept: Path, text: str) -> None:
-    with contextlib.suppress(OSError, HpcrunError):  # a cache that cannot be written is none
+    with contextlib.suppress(OSError, HpcrunError):  # an unwritable cache is ignored
         kept.parent.mkdir(parents=True, exist_ok=True)
         write_file(kept, os.fsencode(text))

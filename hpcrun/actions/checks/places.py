@@ -1,4 +1,4 @@
-"""The folders that a run writes to: write access, space and quota, and whether nodes see them."""
+"""Check the directories that a run writes to: access, space, quota and visibility from nodes."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from hpcrun.context import Context
 from hpcrun.plan import Findings
 from hpcrun.remote import Answers, FolderState, Query, ReadFile, RunCommand, UserId
 
-# Below these a note: a run's own files are few, its checkpoints are not.
+# Below these limits a note is shown: a run's own files are small, its checkpoints are not.
 LITTLE_SPACE = 10**9  # bytes
 FEW_FILES = 1000
-# A quota server that is slow must not delay a submission.
+# A slow quota server must not delay a submission.
 QUOTA_TIMEOUT_S = 2.0
-# Each machine has its own of these.
+# These directories are local to each machine.
 _OWN_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm", "/run")
-# Where the commands of IBM Storage Scale are.
+# The location of the commands of IBM Storage Scale.
 _WITH_GPFS_PATH = 'PATH=$PATH:/usr/lpp/mmfs/bin exec "$@"'
 MOUNTS = ReadFile("/proc/self/mounts")
 _EXPORTED = "cat /etc/exports /etc/exports.d/*.exports 2>/dev/null; [ -e /proc/fs/nfsd/exports ]"
 EXPORTS = RunCommand(("bash", "-c", _EXPORTED))
-# /proc/mounts writes blanks in paths as octal numbers (proc(5)).
+# /proc/mounts encodes blanks in paths as octal numbers (proc(5)).
 _OCTAL = re.compile(r"\\([0-7]{3})")
 LOCAL_TYPES = frozenset(
     {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "overlay"}
@@ -40,7 +40,7 @@ MEMORY_TYPES = frozenset({"tmpfs", "ramfs"})
 
 
 class Mount(Struct, frozen=True):
-    """A mounted file system: what is mounted (a device, SERVER:/export), where, its type."""
+    """A mounted file system: its source (a device, SERVER:/export), mount point and type."""
 
     source: str
     folder: str
@@ -49,7 +49,7 @@ class Mount(Struct, frozen=True):
 
 
 def parse_mounts(text: str) -> list[Mount]:
-    """Read /proc/self/mounts.
+    """Parse /proc/self/mounts.
 
     >>> parse_mounts("nas:/home /my\\\\040home nfs4 rw 0 0")[0].folder
     '/my home'
@@ -63,9 +63,9 @@ def parse_mounts(text: str) -> list[Mount]:
 
 
 def mount_of(path: str, mounts: Sequence[Mount]) -> Mount | None:
-    """Find the file system of a path without links: the innermost, of these the last mounted.
+    """Find the file system of a path without links: the innermost mount, and of these the last.
 
-    What autofs mounts has a line of its own.
+    File systems mounted by autofs have a line of their own.
     """
     found = None
     for mount in mounts:
@@ -80,14 +80,14 @@ def mount_of(path: str, mounts: Sequence[Mount]) -> Mount | None:
 
 
 class Left(Struct, frozen=True):
-    """What a quota leaves: bytes and files; None: no limit."""
+    """The remainder of a quota in bytes and files; None means no limit."""
 
     bytes: int | None
     files: int | None
 
 
 def quota_argv(mount: Mount, user: int) -> list[str] | None:
-    """Return the command that knows a user's quota there; None where none is known.
+    """Return the command that prints a user's quota on a file system; None if there is none.
 
     Options: quota(1) -w -p, lfs-quota(1) -q, mmlsquota -Y (IBM Storage Scale), beegfs-ctl --csv.
     """
@@ -111,8 +111,8 @@ def quota_argv(mount: Mount, user: int) -> list[str] | None:
 
 
 def parse_quota(mount: Mount, user: int, text: str) -> Left | None:
-    """Parse the answer of quota_argv()'s command; None where it is not about this user here."""
-    # Several rows are of filesets or storage pools: which of them counts is not known.
+    """Parse the output of quota_argv()'s command; None if it is about another user or mount."""
+    # Several rows belong to filesets or storage pools, and it is unknown which of them applies.
     rows = list(_quota_rows(mount, user, text.splitlines()))
     if len(rows) != 1:
         return None
@@ -126,7 +126,7 @@ def _quota_rows(
 ) -> Iterator[tuple[list[str], list[str], int]]:
     """Yield usage, soft and hard limit of space and of files, and the unit of space in bytes."""
     if mount.type == "gpfs":
-        # Fields by the names in the header; blocks are KiB.
+        # The header names the fields; blocks are KiB.
         header: list[str] = []
         device = mount.source.rpartition("/")[2]
         for line in lines:
@@ -146,7 +146,7 @@ def _quota_rows(
                 yield [parts[2], "", parts[3]], [parts[4], "", parts[5]], 1
     else:
         # quota -w -p and lfs quota -q: name, KiB, quota, limit, grace, files, quota, limit, grace.
-        # Of Lustre a long name has a line of its own.
+        # lfs prints a long name in a line of its own.
         is_lustre = mount.type == "lustre"
         name = (mount.folder if is_lustre else mount.source).rstrip("/")
         for line in [" ".join(lines)] if is_lustre else lines:
@@ -156,7 +156,7 @@ def _quota_rows(
 
 
 def _rest(words: Sequence[str]) -> int | None:
-    """Subtract usage from the hard or soft limit; 0 and text are no limit, * marks one exceeded."""
+    """Subtract the usage from the hard or soft limit; 0 and text mean no limit, * one exceeded."""
     digits = [word.strip("[]*") for word in words]
     used, soft, hard = (int(x) if re.fullmatch("[0-9]{1,30}", x) else None for x in digits)
     limit = hard or soft
@@ -167,7 +167,7 @@ def _rest(words: Sequence[str]) -> int | None:
 
 
 class Place(Struct, frozen=True):
-    """A folder of the profile, its ``key``, and its state on the cluster's host."""
+    """A directory of the profile, its ``key``, and its state on the cluster's host."""
 
     key: FolderKey
     path: Path
@@ -178,12 +178,12 @@ KEYS: tuple[FolderKey, ...] = ("runs_dir", "cache_dir")
 
 
 def place_queries(context: Context) -> list[Query[Any]]:
-    """List what check_places() needs to know of any cluster."""
+    """Return the queries that check_places() needs for any cluster."""
     return [MOUNTS, UserId(), *(probe_of_folder(context, key) for key in KEYS)]
 
 
 def file_system_queries(context: Context, host: ClusterHost, nodes: int) -> list[Query[Any]]:
-    """List what check_places() needs to know of the file systems that place_queries() found."""
+    """Return the queries about the file systems that place_queries() found."""
     mounts = parse_mounts(host.answers[MOUNTS])
     states = [host.answers[probe_of_folder(context, key)] for key in KEYS]
     queries: list[Query[Any]] = []
@@ -194,9 +194,9 @@ def file_system_queries(context: Context, host: ClusterHost, nodes: int) -> list
 
 
 def check_places(context: Context, host: ClusterHost, nodes: int) -> Findings:
-    """Check the folders of runs and caches, which all ``nodes`` of a job must see.
+    """Check the directories of runs and caches, which all ``nodes`` of a job must see.
 
-    ``host`` has answered place_queries() and file_system_queries().
+    ``host`` has run place_queries() and file_system_queries().
     """
     found = Findings()
     answers, login = host.answers, host.login
@@ -239,7 +239,7 @@ def _must_be_shared(context: Context, nodes: int) -> bool:
 
 
 def _quota_query(mount: Mount | None, answers: Answers) -> RunCommand | None:
-    """Return the query for the user's quota on a file system; None where there can be none."""
+    """Return the query for the user's quota on a file system; None if it has no quotas."""
     user = answers[UserId()]
     argv = quota_argv(mount, -1 if user is None else user) if mount is not None else None
     if argv is None:
@@ -249,7 +249,7 @@ def _quota_query(mount: Mount | None, answers: Answers) -> RunCommand | None:
 
 
 def _quota(mount: Mount | None, answers: Answers) -> Left | None:
-    """Return what the user's quota on a file system leaves; None if there is no known quota."""
+    """Return the remainder of the user's quota on a file system; None if the quota is unknown."""
     query, user = _quota_query(mount, answers), answers[UserId()]
     if mount is None or query is None:
         return None
@@ -285,7 +285,7 @@ def _unshared(
     answers: Answers,
     nodes: int,
 ) -> Iterator[str]:
-    """Note folders that other machines will hardly see."""
+    """Yield notes on directories that other machines probably do not see."""
     for place in places:
         real = place.state.real
         mount = mount_of(real, mounts)
@@ -305,7 +305,7 @@ def _size(number: int) -> str:
 
 
 def _exports_disks(answers: Answers) -> bool:
-    """Return whether the host exports its disks, as a small cluster's head node does."""
+    """Return True if the host exports its disks, like a small cluster's head node."""
     answer = answers[EXPORTS]
     lines = [line.strip() for line in answer.stdout.splitlines()]
     return answer.exit_code == 0 or any(line and not line.startswith("#") for line in lines)

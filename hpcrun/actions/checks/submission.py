@@ -1,4 +1,4 @@
-"""All that can be known to go wrong with a job before it is submitted, reported at once."""
+"""All checks of a job before its submission, with all problems reported at once."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ from hpcrun.runs import RunFolder, git_command
 from hpcrun.slurm import SINFO, parse_sinfo
 from hpcrun.spec import JobSpec, set_variables
 
-# What to do where the user knows better.
+# The fix for problems that the user may overrule.
 OVERRIDE = "--no-check submits the job anyway"
 _GIT_TIMEOUT_S = 2.0
 _OUTDATED = "where the cluster has changed: hpcrun init"
-# Options whose value is read, by a part of their name; and those whose value is written.
-# A "file" or "path" alone may be either.
+# Parts of the names of options whose value is read, and of those whose value is written. A "file"
+# or "path" alone may be either.
 _READ = re.compile(
     r"data|input|train|valid|eval|test|vocab|corpus|config|manifest|prompt|annot", re.I
 )
@@ -84,7 +84,7 @@ _WRITTEN = re.compile(
 )
 _BRING = "bring it to the cluster, and name its path there"
 _SHOW_PARTITIONS = RunCommand(tuple(SINFO), timeout=10.0)
-# In no name of a file that is to be looked for.
+# Characters that do not occur in the names of files to check.
 _ODD = re.compile(r"[\s{}$*?:,\[\]<>|]")
 _CONFIG = re.compile(r"conf|cfg|deepspeed|recipe|hparam", re.I)
 _CONFIG_FILE = re.compile(r"(?![/~$])\S+\.(ya?ml|json|toml|py|ini|cfg)")
@@ -92,16 +92,21 @@ _ENDS = re.compile(r"\.(jsonl?|ya?ml|txt|csv|tsv|parquet|npy|npz|h5|arrow|toml|b
 
 
 class Checks:
-    """The checks of one submission; what the runs of a sweep share is checked once."""
+    """The checks of one submission; properties that the runs of a sweep share are checked once."""
 
     def __init__(self, *, strict: bool = True, in_queue: bool = True) -> None:
-        """Unless ``strict`` problems are notes. ``in_queue``: Slurm is to choose the nodes."""
+        """Configure the checks.
+
+        Args:
+            strict: Problems are errors; otherwise they are notes.
+            in_queue: Slurm chooses the nodes.
+        """
         self.is_strict = strict
         self.in_queue = in_queue
         self._exclude_bad_nodes: Callable[[Plan], Plan] | None = None
         self._programs: dict[tuple[object, ...], Program] = {}
         self._saving: list[tuple[RunFolder, str]] | None = None
-        # What each run gives its program; of one with a range of nodes the last number's.
+        # The program and arguments of each run; for a range of nodes, those of the last number.
         self._given: dict[str, tuple[Program, list[str]]] = {}
 
     def check_job(
@@ -114,17 +119,17 @@ class Checks:
         extra_args: Sequence[str] = (),
         deepspeed_elsewhere: str = "",
     ) -> tuple[Plan | None, Findings]:
-        """Check the program, the partition's limits and the folders; nothing is changed.
+        """Check the program, the partition's limits and the directories; nothing is changed.
 
         Args:
-            host: Has answered first_queries().
-            plan: None where the job could not be planned.
-            extra_args: The command line's.
-            deepspeed_elsewhere: What else than the job's section asks for DeepSpeed.
+            host: Has run first_queries().
+            plan: None if the job could not be planned.
+            extra_args: The arguments of the command line.
+            deepspeed_elsewhere: The request for DeepSpeed outside of the job's section, if any.
 
         Returns:
-            The plan with the arguments in the order that the program takes, without what does not
-            reach the program, and without nodes that are known to be bad; and what was found.
+            The plan, with its arguments in the order that the program accepts and without settings
+                that do not reach the program, excluding known bad nodes; and the findings.
         """
         program, given = self._program(context, spec, found, plan)
         queries: list[Query[Any]] = []
@@ -135,7 +140,7 @@ class Checks:
             queries += [check.query] if check is not None else []
             queries += [_SHOW_PARTITIONS] if _unlisted(context, plan) else []
         nodes = plan.nodes if plan is not None else 1
-        if not self._given:  # the runs of a sweep have the same folders
+        if not self._given:  # the runs of a sweep share the directories
             queries += file_system_queries(context, host, nodes)
         answers = host.run_queries(queries)
         findings = Findings(list(program.problems), list(program.notes))
@@ -146,7 +151,8 @@ class Checks:
                 deepspeed_elsewhere=deepspeed_elsewhere,
                 findings=findings,
             )
-        findings.fix += OVERRIDE if findings.problems else ""  # not that nothing can be written
+        # --no-check does not help against an unwritable directory, whose fix is added later
+        findings.fix += OVERRIDE if findings.problems else ""
         if not self._given:
             findings.add(check_places(context, host, nodes))
         self._given[plan.run_id if plan is not None else ""] = (program, given)
@@ -179,7 +185,7 @@ class Checks:
         deepspeed_elsewhere: str,
         findings: Findings,
     ) -> None:
-        """Check what only a planned job has; add to ``findings``."""
+        """Check the properties that only a planned job has; add the results to ``findings``."""
         self._check_words(spec, program, given, findings)
         if check is not None:
             _check_python(spec, plan, check, answers, findings)
@@ -197,7 +203,7 @@ class Checks:
         if context.cluster.name == "sandbox":
             findings.notes += node_name_notes(_texts(context, plan, program))
         if plan.accelerator == "cpu":
-            from hpcrun.plan import check_on_cpus  # here: most jobs have GPUs
+            from hpcrun.plan import check_on_cpus  # deferred: most jobs have GPUs
 
             found_here = check_on_cpus(
                 spec,
@@ -212,14 +218,14 @@ class Checks:
     def _check_words(
         self, spec: JobSpec, program: Program, given: Sequence[str], findings: Findings
     ) -> None:
-        """Refuse arguments with which the program certainly stops; doubts are the first notes."""
+        """Refuse arguments that certainly stop the program; add doubts as the first notes."""
         script, path = program.script, program.path
         if script is None or path is None:
             return
-        # HfArgumentParser reads train.args, beside train.py, before the command line.
+        # HfArgumentParser reads train.args, next to train.py, before the command line.
         if script.facts.parser == "transformers" and path.with_suffix(".args").exists():
             return
-        from hpcrun.plan import check_arguments  # here: argparse takes long to load
+        from hpcrun.plan import check_arguments  # deferred: argparse is slow to load
 
         faults, doubts = check_arguments(script.name, script.facts, given)
         for fault in faults:
@@ -227,12 +233,12 @@ class Checks:
         findings.notes[:0] = [f"args: {doubt}" for doubt in doubts]
 
     def check_array(self, context: Context, runs: int) -> Findings:
-        """Check that Slurm takes arrays of this many runs."""
+        """Check that Slurm accepts arrays of this many runs."""
         problems = array_problems(runs, context.cluster, context.cluster_source)
         return self._graded(Findings(problems, [], f"{_OUTDATED}; " if problems else ""))
 
     def compare_runs(self) -> list[str]:
-        """Note what the runs would share, though each needs its own."""
+        """Return notes on what the runs would share although each needs its own."""
         programs = {id(program): program for program, _ in self._given.values()}
         script = next(iter(programs.values())).script
         if len(programs) > 1 or script is None:
@@ -242,7 +248,7 @@ class Checks:
     def _program(
         self, context: Context, spec: JobSpec, found: Interpreter, plan: Plan | None
     ) -> tuple[Program, list[str]]:
-        """Find and read the program; return it with its arguments, placeholders filled."""
+        """Find and read the program; return it with its arguments, with placeholders filled in."""
         key = (spec.script, spec.module, tuple(spec.command or ()), found.python, plan is None)
         program = self._programs.get(key)
         if program is not None and spec.command is None:
@@ -271,7 +277,7 @@ class Checks:
 
 
 def first_queries(context: Context, args: Sequence[str]) -> list[Query[Any]]:
-    """List what the checks need to know of any job, and of one with these arguments."""
+    """Return the queries that the checks need for any job, and for one with these arguments."""
     paths = [path for _, value in _read_paths(args) for path in (value, str(Path(value).parent))]
     probes = [PathProbe(path) for path in paths]
     return [bad_nodes_query(context), *place_queries(context), *probes]
@@ -280,7 +286,7 @@ def first_queries(context: Context, args: Sequence[str]) -> list[Query[Any]]:
 def _module_check(
     context: Context, spec: JobSpec, found: Interpreter, plan: Plan
 ) -> ModuleCheck | None:
-    """Return the check of the Python that trains for what the launcher and the framework need."""
+    """Return the check of the job's Python for the modules of the launcher and the framework."""
     path = set_variables(context.cluster.env | spec.env).get("PYTHONPATH", "")
     return plan_module_check(context, found, needed_modules(spec, plan.launcher), path)
 
@@ -309,12 +315,12 @@ def _given(
     if plan is None:
         return []
     if spec.command is None:
-        # python SCRIPT, python -m MODULE or python -c TEXT MODULE.
+        # The command is python SCRIPT, python -m MODULE or python -c TEXT MODULE.
         start = 2 if spec.script is not None or plan.reference_trainer else None
         start = start or plan.program.index(spec.module or "", 2) + 1
         return plan.program[start:]
     if inside or _makes_files(plan) or plan.setup.uv:
-        return []  # what is not here may be there
+        return []  # a program that is missing here may exist on the nodes
     return command_program(context, plan.program, program)
 
 
@@ -326,7 +332,7 @@ def _without_unknown(
     extra_args: Sequence[str],
     given: Sequence[str],
 ) -> Plan:
-    """Leave out of a plan what does not reach its program."""
+    """Remove the settings that do not reach the program from a plan."""
     typed = [*spec.args, *extra_args, *(spec.command or ())]
     sizes = _sizes_of(plan)
     config = plan.deepspeed_config
@@ -369,7 +375,7 @@ def _unlisted(context: Context, plan: Plan) -> dict[str, str]:
 def _check_partitions(
     context: Context, answers: Answers, spec: JobSpec, plan: Plan, findings: Findings
 ) -> None:
-    """Refuse more than a partition gives, and a partition that neither profile nor Slurm knows."""
+    """Refuse requests that exceed a partition's limits, and unknown partitions."""
     source, usual = context.cluster_source, context.environ.get("SBATCH_PARTITION")
     limits = find_limits(spec, plan, context.cluster, source, default=usual)
     findings.problems += limits
@@ -384,7 +390,7 @@ def _check_partitions(
 
 
 def _texts(context: Context, plan: Plan, program: Program) -> dict[str, str]:
-    """Return the words of a command, and the scripts that are started, by their names."""
+    """Return the words of a command, and the scripts that it starts, by their names."""
     words = plan.program
     files = {word: context.project / word for word in words if word.endswith(".sh")}
     if program.path is not None:
@@ -395,7 +401,7 @@ def _texts(context: Context, plan: Plan, program: Program) -> dict[str, str]:
 
 
 def _makes_files(plan: Plan) -> bool:
-    """Return whether the setup may make files that are not here yet."""
+    """Return True if the setup may create files that do not exist yet."""
     return bool(plan.setup.commands or plan.setup.node_commands or plan.setup.stage)
 
 
@@ -441,7 +447,7 @@ def _argument_notes(
 def _in_order(plan: Plan, program: Program, given: list[str]) -> tuple[Plan, list[str]]:
     if program.script is None or not given:
         return plan, given
-    from hpcrun.plan import order_hydra_arguments  # here: argparse takes long to load
+    from hpcrun.plan import order_hydra_arguments  # deferred: argparse is slow to load
 
     ordered = order_hydra_arguments(program.script.facts, given)
     start = plan.program[: -len(given)]
@@ -449,17 +455,17 @@ def _in_order(plan: Plan, program: Program, given: list[str]) -> tuple[Plan, lis
 
 
 def _known_partitions(answers: Answers) -> set[str]:
-    """Return Slurm's partitions; empty where Slurm did not answer."""
+    """Return Slurm's partitions; empty if Slurm did not respond."""
     return {row.partition for row in parse_sinfo(answers[_SHOW_PARTITIONS].stdout)}
 
 
 def _live_notes(
     context: Context, script: Script, program: Program, given: Sequence[str]
 ) -> list[str]:
-    """Note what the job takes from the project and not from the copy of its code, or reverse."""
+    """Return notes on files that are read from the project but copied, or vice versa."""
     project, notes = context.project, list[str]()
     is_far = context.cluster.host is not None
-    if not is_far:  # there is nothing but the copy on a far host
+    if not is_far:  # a remote host has only the copy
         named = [text for _, text in script.facts.uncopied_reads if not text.startswith("sys.path")]
         files = list(_config_files(given, script.facts))
         named += [value for _, value in files]
@@ -489,10 +495,10 @@ def _live_notes(
 
 
 def _config_files(args: Sequence[str], facts: ScriptFacts) -> Iterator[tuple[str, str]]:
-    """Yield paths in the project that may be configurations, each with where it is named.
+    """Yield possible configuration files in the project, each with the place that names it.
 
-    That is an option for one, an argument without an option, or the script's own default for an
-    argument that is not given.
+    A place is an option for a configuration, an argument without an option, or the script's own
+    default for an argument that is not given.
     """
     given: set[str] = set()
     for option, value in _values(args):
@@ -507,14 +513,14 @@ def _config_files(args: Sequence[str], facts: ScriptFacts) -> Iterator[tuple[str
 
 
 def _missing_files(project: Path, args: Sequence[str]) -> Iterator[str]:
-    """Note arguments that name a file in a folder of the project, where there is none."""
+    """Yield notes on arguments that name a missing file in a directory of the project."""
     for asked, value in _values(args):
         if not _names_file(asked, value):
             continue
         path = Path(os.path.normpath(project / value))
         if not path.is_relative_to(project) or path == project or os.path.lexists(path):
             continue
-        # A model of a hub is named like a path too: the folder must be one of the project's.
+        # Names of models on a hub look like paths too, so the directory must exist in the project.
         if not path.parent.is_dir() or ("/" not in value and not asked):
             continue
         beside = [file.name for file in itertools.islice(path.parent.iterdir(), 1000)]
@@ -528,7 +534,7 @@ def _where(option: str) -> str:
 
 
 def _values(args: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield what arguments give a program, with the option of each, if it has one."""
+    """Yield the values of arguments with their options, if any."""
     option = ""
     for arg in args:
         name, equals, value = arg.partition("=")
@@ -544,7 +550,7 @@ def _values(args: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _read_paths(args: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield options that read an absolute path, and the path as it is typed."""
+    """Yield options that read an absolute path, and the path as typed."""
     for option, value in _values(args):
         is_read = _READ.search(option) and not _WRITTEN.search(option)
         if is_read and value.startswith("/") and not _ODD.search(value):
@@ -552,11 +558,11 @@ def _read_paths(args: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _missing_paths(context: Context, answers: Answers, args: Sequence[str]) -> list[str]:
-    """Note options that read an absolute path which does not exist."""
+    """Return notes on options that read an absolute path which does not exist."""
     notes, host = [], context.cluster.host
     for option, value in _read_paths(args):
         state, above = answers[PathProbe(value)], answers[PathProbe(str(Path(value).parent))]
-        # A path without such an ending may be a prefix of several names.
+        # A path without such a suffix may be the prefix of several names.
         if state.exists or (above.exists and not _ENDS.search(value)):
             continue
         if host is not None and _exists_here(Path(value)):
@@ -568,14 +574,14 @@ def _missing_paths(context: Context, answers: Answers, args: Sequence[str]) -> l
 
 
 def _exists_here(path: Path) -> bool:
-    """Return whether a path exists on this machine, as far as the user may see it."""
-    with contextlib.suppress(OSError):  # a folder above it cannot be searched
+    """Return True if a path exists on this machine and is visible to the user."""
+    with contextlib.suppress(OSError):  # a parent directory is not searchable
         return path.exists()
     return False
 
 
 def _left_here(context: Context, args: Sequence[str]) -> list[str]:
-    """Note arguments that name files of the project that do not go along to the cluster's host."""
+    """Return notes on arguments that name files of the project that are not sent to the cluster."""
     return [
         f"{_where(option)}{value}: git ignores it, so it does not go along with the code; {_BRING}"
         for option, value in _values(args)
@@ -601,7 +607,7 @@ def _is_ignored(project: Path, path: Path, environ: Mapping[str, str]) -> bool:
     is_known = any((folder / ".git").exists() for folder in path.parents)
     if not is_known or not path.is_relative_to(project):
         return False
-    # A folder that is tracked may hold nothing else than what is ignored.
+    # A tracked directory may contain only ignored files.
     argv = git_command(path.parent, "ls-files", "-co", "--exclude-standard", "--", path.name)
     try:
         result = LocalTransport(environ).run(argv, cwd="/", timeout=_GIT_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""Makes a cluster profile of what Slurm reports and the user chose, and updates one."""
+"""Create a cluster profile from Slurm's information and the user's choices, or update one."""
 
 from __future__ import annotations
 
@@ -49,19 +49,23 @@ if TYPE_CHECKING:
     from hpcrun.remote import Prompts
 
 SCHEMAS = ".hpcrun"
-SANDBOX = "sandbox"  # the name of its profile, and of its Slurm
+SANDBOX = "sandbox"  # the name of the sandbox's profile and of its cluster in Slurm
 _HUBS = "CHECK: false where compute nodes reach no hub; it sets the hubs' offline switches"
 
 
 class InitState(Struct, frozen=True, kw_only=True):
-    """What init found.
+    """The findings of init.
 
-    ``profile`` is the file to write or to update, ``before`` what it holds; ``old`` and ``text``
-    are what is updated, None and "" where it is new: that, or the profile of another site that it
-    begins as; ``old`` is None, too, where a sandbox's was carried here. ``seen``: what the machine
-    shows. ``site`` and
-    ``facts`` are None where there is no Slurm. ``base``: what is known of the cluster without
-    asking it (the sandbox's own profile, else nothing).
+    Attributes:
+        profile: The file to write or update.
+        before: The current content of that file.
+        old: The parsed profile to update; None for a new one, or if a sandbox's was copied.
+        text: The text to update; "" for a new profile. A new one may start from the text of a
+            shipped profile.
+        seen: The properties of the machine.
+        site: Slurm's information; None without Slurm.
+        facts: None without Slurm.
+        base: The values known without a query: the sandbox's own profile, else nothing.
     """
 
     environ: dict[str, str]
@@ -79,11 +83,11 @@ class InitState(Struct, frozen=True, kw_only=True):
     facts: Facts | None = None
     changed: list[Change] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    is_one_machine: bool = False  # every node is this one, so that all see its disks
+    is_one_machine: bool = False  # this machine is the only node, so all nodes see its disks
 
 
 class Question(Struct, frozen=True):
-    """A question to the user: its answers (none: yes or no), the one of Enter, and details."""
+    """A question to the user: its answers (none: yes or no), its default, and details."""
 
     key: str
     text: str
@@ -102,11 +106,15 @@ def survey_cluster(
     like: str | None = None,
     prompts: Prompts | None = None,
 ) -> InitState:
-    """Find the profile and ask Slurm, here or on a ``host`` of ssh's. Nothing is changed.
+    """Find the profile and query Slurm, on this machine or on a ``host``; nothing is changed.
 
-    ``like``: begin a profile as a copy of one that ships. ``prompts``: what asks for a password.
-    Raises InputError for a profile that cannot be read, or is another cluster's; OutOfReach where
-    the host cannot be reached, or Slurm does not answer.
+    Args:
+        like: Start from a copy of this shipped profile.
+        prompts: Asks for a password.
+
+    Raises:
+        InputError: The profile cannot be read, or is that of another cluster.
+        OutOfReach: The host cannot be reached, or Slurm does not respond.
     """
     project, clusters = find_project(cwd), config_dir(environ) / "clusters"
     chosen = environ.get("HPCRUN_CLUSTER") or "/"
@@ -138,7 +146,7 @@ def survey_cluster(
     called = name or (answers.config.cluster if answers else "") or context.cluster.name
     of_user = clusters / (re.sub(r"[^\w.-]", "-", called) + ".yaml")
     if name is None and target is not None and not target.exists():
-        # The user's only profile, and of this cluster: every verb takes it here.
+        # If it is the user's only profile and that of this cluster, every command uses it here.
         target = None if list(clusters.glob("*.yaml")) == [of_user] else target
     profile = target or of_user
     before = _read_exact(profile)
@@ -170,7 +178,7 @@ def survey_cluster(
 
 
 def _check_own_cluster(name: str, own: str, host: ClusterHost) -> None:
-    """Raise InputError if the name is that of another cluster of the same accounting."""
+    """Raise InputError if the name is that of another cluster of the same accounting database."""
     if name == own:
         return
     if name in survey.list_clusters(host):
@@ -181,14 +189,14 @@ def _check_own_cluster(name: str, own: str, host: ClusterHost) -> None:
 
 
 def _own_conf(found: InitState) -> str | None:
-    """Return the slurm.conf of this shell: without it another Slurm would be asked later."""
+    """Return the slurm.conf of this shell; the profile needs it to query the same Slurm later."""
     conf = found.environ.get("SLURM_CONF")
     is_here = found.base.host is None and found.site is not None
     return conf if is_here and conf and conf.startswith("/") else None
 
 
 def _check_same_host(cluster: Cluster, source: str, host: str | None) -> None:
-    """Raise InputError where the profile is of a cluster at another place than ``host``."""
+    """Raise InputError if the profile's cluster is not on ``host``."""
     own = cluster.host
     if host is not None and own != host:
         raise InputError(
@@ -201,11 +209,11 @@ def _check_same_host(cluster: Cluster, source: str, host: str | None) -> None:
 def _connect_to_host(
     environ: Mapping[str, str], cwd: Path, project: Path, cluster: Cluster, prompts: Prompts | None
 ) -> tuple[Context, Mapping[str, str]]:
-    """Log in at a host without a profile, and find its Slurm; return the login's environment, too.
+    """Log in to a host without a profile, and find its Slurm; also return the login environment.
 
     Raises OutOfReach.
     """
-    # Its folder of runs is not known yet: nothing is mirrored.
+    # The directory of its runs is not known yet, so nothing is mirrored.
     context = build_context(environ, cwd, project, cluster, f"--host {cluster.host}", prompts)
     login, keys = survey.find_slurm(context)
     exported = {name: text for name, text in login.items() if name not in ("SHELLOPTS", "BASHOPTS")}
@@ -219,7 +227,7 @@ def _connect_to_host(
 
 
 def _read_site_profile(like: str, target: Path) -> str:
-    """Return the text of a profile that ships. Raises InputError where there is none, or one."""
+    """Return the text of a shipped profile. Raises InputError if that is impossible."""
     known = {file.stem: file for file in shipped_folder("sites").glob("*.yaml")}
     if like not in known:
         listed_sites = ", ".join(sorted(known))
@@ -232,7 +240,7 @@ def _read_site_profile(like: str, target: Path) -> str:
 
 
 def _adapt_site_profile(text: str, name: str | None, context: Context, login: Login) -> str:
-    """Fit a profile that ships to a user: name, host, and folders whose variables are not set."""
+    """Adapt a shipped profile: name, host, and directories whose variables are not set."""
     environ, cluster = login.environ, context.cluster
     for key, value, variable in re.findall(r"(?m)^((?:runs|cache)_dir): (\S*\$(\w+)\S*).*$", text):
         if not environ.get(variable):
@@ -252,16 +260,16 @@ def _adapt_site_profile(text: str, name: str | None, context: Context, login: Lo
 
 
 def _read_exact(profile: Path) -> str:
-    """Read a profile, if there is one, with its own line ends, to be written again with them."""
+    """Read a profile, if it exists, with its line ends, which are preserved when it is written."""
     if not profile.exists():
         return ""
-    read_text(profile)  # says what is wrong, if anything
+    read_text(profile)  # reports errors
     with profile.open(encoding="utf-8", newline="") as file:
         return file.read()
 
 
 def check_unchanged(found: InitState) -> None:
-    """Raise InputError where the profile was changed since it was read."""
+    """Raise InputError if the profile was changed since it was read."""
     if _read_exact(found.profile) != found.before:
         raise InputError(
             f"{found.profile}: it was changed while hpcrun init asked",
@@ -276,9 +284,9 @@ def _find_context(
     name: str | None,
     prompts: Prompts | None = None,
 ) -> Context:
-    """Return the context whose Slurm is asked: the profile's, else the sandbox's, else here.
+    """Return the context whose Slurm is queried: the profile's, else the sandbox's, else here.
 
-    A cluster without a profile is no mistake here.
+    A cluster without a profile is not an error here.
     """
     wanted = name or environ.get("HPCRUN_CLUSTER") or None
     known = wanted is not None and (
@@ -308,13 +316,13 @@ def _find_context(
 
 
 def _is_foreign_sandbox(cluster: Cluster, here: str = SANDBOX) -> bool:
-    """Return whether a profile is of a sandbox, and not of the Slurm ``here``."""
+    """Return True if a profile is that of a sandbox, and not of the Slurm ``here``."""
     is_gone = cluster.slurm_conf is not None and not Path(cluster.slurm_conf).exists()
     return cluster.name == SANDBOX and (is_gone or here != SANDBOX)
 
 
 def _find_profile(project: Path, folder: Path, name: str | None, for_user: bool) -> Path | None:
-    """Return the profile's file; None: the user's, and its name is the cluster's."""
+    """Return the profile's file; None for a user's profile named after the cluster."""
     if name is not None and "/" in name:
         raise InputError(f"--cluster {name}: a name, not a path")
     if for_user and not name:
@@ -325,7 +333,7 @@ def _find_profile(project: Path, folder: Path, name: str | None, for_user: bool)
 
 
 def _check_same_cluster(profile: Path, name: str | None, clusters: Path) -> None:
-    """Raise InputError where the project's profile is not of the cluster that the user named."""
+    """Raise InputError if the project's profile is not that of the cluster named by the user."""
     if not name or not profile.is_file():
         return
     of = load_cluster(read_text(profile), source=str(profile)).name
@@ -369,7 +377,7 @@ def _compare_with_cluster(found: InitState, answers: Answers) -> InitState:
 
 
 def _find_removed(old: Cluster, site: Site, answers: Answers) -> list[str]:
-    """Warn of what the profile names and the cluster no longer has."""
+    """Return warnings about names in the profile that the cluster no longer has."""
     warnings = []
     if old.partition is not None and answers.partitions:
         for name in old.partition.split(","):
@@ -391,7 +399,7 @@ def _find_removed(old: Cluster, site: Site, answers: Answers) -> list[str]:
 
 
 def schema_files(found: InitState, *, job: bool) -> dict[Path, str]:
-    """Return the JSON Schemas for editors that are missing or not this hpcrun's."""
+    """Return the JSON Schemas for editors that are missing or from another version."""
     files: dict[Path, str] = {}
     folder = found.profile.parent if found.for_user else found.project / SCHEMAS
     wanted = {folder / "cluster.schema.json": _encode_schema(json_schema("cluster"))}
@@ -412,11 +420,12 @@ def _encode_schema(schema: Mapping[str, Any]) -> str:
 
 
 def write_files(files: Mapping[Path, str], found: InitState) -> None:
-    """Write files, each whole or not at all, folders as needed; Ctrl-C waits until all are.
+    """Write files atomically, creating directories as needed; Ctrl-C is deferred until the end.
 
-    Raises InputError for a place that cannot be written, where that shows before the first file.
+    Raises:
+        InputError: A file cannot be written; detected before the first is written, if possible.
     """
-    # In the user's own configuration links are common, and lead where the user wants.
+    # Links in the user's own configuration are intended, wherever they lead.
     folder = found.profile.parent if found.for_user else None
     own = {path for path in files if path.parent == folder}
     made = {}
@@ -458,9 +467,9 @@ def _check_place(path: Path) -> None:
 
 
 def _check_inside(path: Path, project: Path) -> None:
-    """Refuse a file of the project whose place is elsewhere: a repository may contain any link.
+    """Refuse a file of the project that is elsewhere: a repository may contain any link.
 
-    Git's own folder counts as elsewhere: git runs what its files name. Raises InputError.
+    Git's own directory counts as elsewhere, because git executes its files. Raises InputError.
     """
     top, real = Path(os.path.realpath(project)), Path(os.path.realpath(path))
     if real.is_relative_to(top) and ".git" not in real.relative_to(top).parts:
@@ -478,7 +487,7 @@ def _check_inside(path: Path, project: Path) -> None:
 
 
 def find_questions(found: InitState) -> list[Question]:
-    """List what only the user knows."""
+    """List the questions that only the user can answer."""
     folders, site = found.seen.folders, found.site
     questions: list[Question] = []
 
@@ -503,7 +512,7 @@ def find_questions(found: InitState) -> list[Question]:
 
 
 def describe_folder(folder: survey.Folder, found: InitState) -> str:
-    """Describe a folder for runs."""
+    """Describe a directory for runs."""
     free = f"{folder.file_system or 'unknown file system'}, {format_size(folder.free)} free"
     if folder.shared is False and not found.is_one_machine:
         return f"{free}; CHECK: on this machine's own disk, which other nodes may not see"
@@ -513,7 +522,7 @@ def describe_folder(folder: survey.Folder, found: InitState) -> str:
 
 
 def build_profile(found: InitState, answers: dict[str, str]) -> str:
-    """Write a new profile with the answers, where a question had one, and defaults."""
+    """Write a new profile from the answers, and defaults for the other questions."""
     site, guess, base = found.site, found.seen.fabric, found.base
     comments = {"internet": _HUBS, "fabric": "as the nodes show"}
     if guess is not None:
@@ -540,7 +549,7 @@ def build_profile(found: InitState, answers: dict[str, str]) -> str:
         facts = structs.replace(facts, partitions=counted)
     hint = found.environ.get("SBATCH_HINT") or found.environ.get("SLURM_HINT")
     if hint == "nomultithread":
-        slurm["hint"] = hint  # as the site has it for every shell: CPUs are cores then
+        slurm["hint"] = hint  # like the site's default for every shell: CPUs are cores then
     has_gpus = facts is not None and any(one.gpus_per_node for one in facts.partitions.values())
     accelerator = base.accelerator
     if site is not None and site.partitions and not has_gpus:
@@ -553,7 +562,7 @@ def build_profile(found: InitState, answers: dict[str, str]) -> str:
         comments["partition"] = "of jobs that name none"
     python, setup = _choose_python(found, comments)
     tmp = found.answers.config.tmp if found.answers else ""
-    types: dict[str, bool] = {}  # of that partition, and whether each is a whole GPU
+    types: dict[str, bool] = {}  # GPU types of that partition, and whether each is a whole GPU
     if facts is not None and partition in facts.partitions:
         for name in facts.partitions[partition].gpu_types:
             types[name] = not is_mig(facts.gpu_types[name].gres or "")
@@ -584,7 +593,7 @@ def build_profile(found: InitState, answers: dict[str, str]) -> str:
 
 
 def _choose_python(found: InitState, comments: dict[str, str]) -> tuple[str | None, dict[str, str]]:
-    """Return the Python that trains as the profile names it: itself, or an environment."""
+    """Return the Python for the training as the profile names it: a path or an environment."""
     best = next(iter(found.seen.pythons), None)
     if best is None:
         return None, {}
@@ -594,7 +603,7 @@ def _choose_python(found: InitState, comments: dict[str, str]) -> tuple[str | No
             comments["python"] = lacks
         return best.value, {}
     if found.for_user and not best.value.startswith(("/", "~")):
-        return None, {}  # a project's own; its jobs say so
+        return None, {}  # an environment of the project is set in its jobs
     if lacks:
         comments["setup"] = lacks
     return None, {best.key: best.value}

@@ -1,4 +1,4 @@
-"""Drafts a job file for a training script of the project."""
+"""Draft a job file for a training script of the project."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from hpcrun.errors import InputError
 from hpcrun.plan import Draft, ScriptFacts, draft_job, is_mig, is_training, job_text, parse_seconds
 from hpcrun.spec import Cluster, Partition, load_job
 
-# Files looked at for a script.
+# The number of files that are searched for a script.
 _MOST_FILES = 100
 _FIRST_TIME = "1:00:00"
 _USUAL_NAMES = ("train.py", "main.py", "run.py", "finetune.py", "pretrain.py")
 
 
 class JobFile(Struct, frozen=True, kw_only=True):
-    """A job file that could be written: its path and text, and what its user should know."""
+    """A job file that could be written: its path and text, and remarks for the user."""
 
     path: Path
     text: str
@@ -32,7 +32,7 @@ class JobFile(Struct, frozen=True, kw_only=True):
 
 
 def find_script(project: Path) -> str | None:
-    """Find the project's training script; None where none or several could be it."""
+    """Find the project's training script; None without exactly one candidate."""
     found: list[Path] = []
     files: list[Path] = []
     for folder in (project, project / "scripts", project / "src", project / "training"):
@@ -50,16 +50,19 @@ def find_script(project: Path) -> str | None:
 
 
 def _read_script(path: Path) -> Reading:
-    """Read a file; nothing of what is too long to be read in a moment."""
+    """Parse a file, unless it is too long to parse in a moment."""
     data = content_of(path)
     return Reading() if data is None else parse_script(data, sys.version_info[:2])
 
 
 def draft_job_file(found: InitState, cluster: Cluster, script: str) -> JobFile:
-    """Draft the job file of a script, for a profile as it will be written.
+    """Draft the job file of a script, for a profile that will be written.
 
-    ``script`` is a path from the current folder or from the project. Raises InputError for what is
-    no Python file of the project.
+    Args:
+        script: A path relative to the current directory or the project.
+
+    Raises:
+        InputError: The path is not a Python file of the project.
     """
     path, facts = read_named_script(found.project, script)
     name = path.relative_to(found.project).as_posix()
@@ -76,14 +79,14 @@ def draft_job_file(found: InitState, cluster: Cluster, script: str) -> JobFile:
     resources, setup = _choose_resources(found, cluster)
     text = job_text(made, resources, setup, f"../{SCHEMAS}/job.schema.json", path.stem)
     file = found.project / "jobs" / f"{path.stem}.yaml"
-    # It loads, as it must; it extends nothing.
+    # The draft must load; it extends no other job.
     load_job(text, source=f"jobs/{file.name}", resolve=lambda other: ("", other))
     return JobFile(path=file, text=text, draft=made)
 
 
 def read_named_script(project: Path, script: str) -> tuple[Path, ScriptFacts]:
-    """Read a script that the user named. Raises InputError for what is no Python of the project."""
-    if not script.isprintable():  # a line of YAML also ends at U+0085, U+2028 and U+2029
+    """Read a script that the user named. Raises InputError if it is not in the project."""
+    if not script.isprintable():  # a YAML line also ends at U+0085, U+2028 and U+2029
         raise InputError(
             f"{script!a}: a name with a character that cannot be printed",
             fix="rename the script",
@@ -93,7 +96,7 @@ def read_named_script(project: Path, script: str) -> tuple[Path, ScriptFacts]:
     reading = _read_script(path)
     if reading.facts is not None:
         return path, reading.facts
-    read_text(path)  # raises for bytes that are no text
+    read_text(path)  # raises an error for bytes that are not text
     if not reading.fault:
         raise InputError(f"{name}: too long to be a training script")
     if path.suffix == ".py":
@@ -114,7 +117,7 @@ def _script_path(project: Path, script: str) -> Path:
         if path.is_dir():
             raise InputError(f"{script}: a folder", fix="name the Python file in it")
         if path.is_file():
-            # Not resolved: a link in the project may lead anywhere.
+            # The path is not resolved, because a link in the project may lead anywhere.
             parts = Path(*path.parts)
             try:
                 inside = parts.relative_to(project)
@@ -136,11 +139,11 @@ def _script_path(project: Path, script: str) -> Path:
 
 
 def _choose_resources(found: InitState, cluster: Cluster) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return resources and setup: one node's GPUs for an hour, or as much as there is."""
+    """Return resources and setup: one node's GPUs for an hour, or as much as is available."""
     name = cluster.partition or (next(iter(cluster.partitions)) if cluster.partitions else None)
     facts = cluster.partitions.get(name or "", Partition())
     gpus, gpu_type = _choose_gpus(facts)
-    # The project's environment, where the profile does not name the Python that trains.
+    # The project's environment is used unless the profile names the Python for trainings.
     own, best = cluster.setup, next(iter(found.seen.pythons), None)
     named = own.venv or own.conda or own.python or own.container or own.uv or cluster.python
     takes_best = best is not None and best.key != "python" and (found.for_user or not named)
@@ -155,7 +158,7 @@ def _choose_resources(found: InitState, cluster: Cluster) -> tuple[dict[str, Any
 
 
 def _choose_gpus(facts: Partition) -> tuple[int, str | None]:
-    """Return all GPUs of a node, of one kind: slices of GPUs do not train together."""
+    """Return all GPUs of a node of one type; slices of GPUs cannot train together."""
     count = facts.gpus_per_node
     if count is None:
         return 1, None

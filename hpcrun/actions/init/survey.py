@@ -1,4 +1,4 @@
-"""What Slurm reports of a cluster, and what this machine shows of it."""
+"""Survey of a cluster: Slurm's information, and the properties of this machine."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ from hpcrun.spec import Fabric
 
 T = TypeVar("T")
 
-# Kinds of nodes that are looked at one by one: few clusters have more than ten.
+# The number of kinds of nodes that are queried; few clusters have more than ten.
 _MOST_KINDS = 64
-# File systems that nodes share, by the type in the mount table.
+# Types in the mount table of file systems that nodes share.
 _SHARED = re.compile(
     r"nfs4?|lustre|lustre_lite|gpfs|beegfs|fhgfs|ceph|wekafs|panfs|pvfs2|orangefs|dvs|cifs|smb3?"
     r"|afs|ocfs2|gfs2|9p|virtiofs|daos|quobyte|fuse\.(?:ceph|daos|dfuse|juicefs|glusterfs|sshfs|"
@@ -99,12 +99,12 @@ _SCRATCH_PLACES = (
     "/network/scratch/$USER",
 )
 _HAS_TORCH = "import importlib.util as u; print(int(u.find_spec('torch') is not None))"
-# The user's name and number, the host's name, and the groups, which may have blanks in their names.
+# Print the user's name and id, the host's name, and the groups, whose names may contain blanks.
 _WHO = r"""
 printf '%s\n' "$(id -un)" "$(id -u)" "$(uname -n)"
 getent group $(id -G) | cut -d: -f1 || id -Gn | tr ' ' '\n'
 """
-# Devices of networks, and what a port of InfiniBand's is.
+# List network devices, and the link layer of InfiniBand ports.
 DEVICES = r"""
 ls -d "$1"/sys/class/{net,cxi,cxi_user,infiniband}/* "$1"/opt/amazon/efa 2>/dev/null
 for port in "$1"/sys/class/infiniband/*/ports/*/link_layer; do
@@ -117,9 +117,9 @@ _CONFIG = RunCommand(tuple(SHOW_CONFIG))
 _PARTITIONS = RunCommand(tuple(SHOW_PARTITIONS))
 _NODES = RunCommand(tuple(SINFO))
 _QOS = RunCommand(tuple(SHOW_QOS))
-# What a login shell's profile sets, and a plain command over ssh may lack.
+# Variables that a login shell's profile sets and that a plain ssh command may lack.
 _OF_LOGINS = (*_SCRATCH_VARIABLES, "SLURM_CONF")
-# Where Slurm's commands are if no PATH says so: installers' defaults, and Bright's.
+# Directories of Slurm's commands if PATH lacks them: installers' defaults, and Bright's.
 _SLURM_FOLDERS = (
     "/opt/slurm/bin",
     "/usr/local/slurm/bin",
@@ -143,9 +143,11 @@ for folder; do [[ ! -x $folder/scontrol ]] || printf '%s\n' "$folder"; done
 
 
 class Folder(Struct, frozen=True, kw_only=True):
-    """A folder for runs: how a profile spells it, where it is, on what kind of file system.
+    """A directory for runs: its text in a profile, its path, and its file system.
 
-    ``shared`` None: the file system's type does not show it. ``free`` is in bytes.
+    Attributes:
+        shared: None if the type of the file system does not determine it.
+        free: Bytes.
     """
 
     text: str
@@ -156,7 +158,7 @@ class Folder(Struct, frozen=True, kw_only=True):
 
 
 class Python(Struct, frozen=True, kw_only=True):
-    """A Python that could train: the key and value of ``setup``, or of the profile's python."""
+    """A Python for trainings: the key and value of ``setup``, or of the profile's python."""
 
     key: str
     value: str
@@ -165,10 +167,14 @@ class Python(Struct, frozen=True, kw_only=True):
 
 
 class Survey(Struct, frozen=True, kw_only=True):
-    """What a cluster, and the machine whose Slurm is asked, show; ``answers`` None: no Slurm.
+    """The survey of a cluster and of the machine whose Slurm is queried.
 
-    ``folders`` for runs and ``pythons`` are the best first. ``fabric`` is a guess by devices, with
-    its sign. ``host`` is the machine's own name.
+    Attributes:
+        answers: None without Slurm.
+        folders: Directories for runs, the best first.
+        pythons: Pythons for trainings, the best first.
+        fabric: A guess from the devices, with its evidence.
+        host: The machine's own name.
     """
 
     answers: Answers | None
@@ -179,17 +185,20 @@ class Survey(Struct, frozen=True, kw_only=True):
 
 
 def find_slurm(context: Context) -> tuple[Mapping[str, str], dict[str, Any]]:
-    """Find out how Slurm's commands are reached on a host; return the login's environment.
+    """Find Slurm's commands on a host.
 
-    The second value is what the profile must say for it: login_shell, slurm_path, or nothing.
-    Raises OutOfReach where there is no Slurm.
+    Returns:
+        The login environment, and the keys that the profile needs: login_shell, slurm_path or none.
+
+    Raises:
+        OutOfReach: There is no Slurm on the host.
     """
     mark = os.urandom(16).hex()
     argv = ["bash", "-c", _LOGIN, "bash", mark, *_SLURM_FOLDERS]
     answer = context.transport().run(argv)
     parts = answer.stdout.split(f"\n{mark}\n")
     folders = parts[-1].splitlines()
-    # A login's profile may end the shell, or start another one: then it has printed nothing.
+    # A login's profile may exit or start another shell, and then nothing was printed.
     parts += [""] * (7 - len(parts))
     plain, login = parse_environ(parts[2]), parse_environ(parts[5])
     if parts[4].strip() and (
@@ -209,16 +218,19 @@ def find_slurm(context: Context) -> tuple[Mapping[str, str], dict[str, Any]]:
 
 
 def first_queries(*, has_slurm: bool) -> list[Query[Any]]:
-    """List what survey() needs to know of any host."""
+    """Return the queries that survey_site() needs on any host."""
     slurm = [_CONFIG, _PARTITIONS, _NODES] if has_slurm else []
     return [_IDENTITY, _DEVICES, places.MOUNTS, *slurm]
 
 
 def survey_site(host: ClusterHost, project: Path | None, *, has_slurm: bool) -> Survey:
-    """Query Slurm for everything that a profile has, and the machine for the rest.
+    """Query Slurm for the content of a profile, and the machine for the rest.
 
-    ``project``: its environments are Pythons, too. Raises OutOfReach where slurmctld does not
-    answer, or the answer is not Slurm's.
+    Args:
+        project: Its environments are candidates for Python, too.
+
+    Raises:
+        OutOfReach: slurmctld does not respond, or the response is not Slurm's.
     """
     environ = host.login.environ
     candidates = list(_list_pythons(project, environ))
@@ -249,13 +261,13 @@ def survey_site(host: ClusterHost, project: Path | None, *, has_slurm: bool) -> 
 
 
 class _SlurmQueries:
-    """What Slurm has answered to first_queries(), and the queries that follow from it."""
+    """Slurm's responses to first_queries(), and the queries that follow from them."""
 
     def __init__(self, answers: HostAnswers, user: str) -> None:
         self.config = _parse_slurm_config(answers)
         self.partitions = _rows(answers, _PARTITIONS, parse_partitions)
         self.nodes = _rows(answers, _NODES, parse_sinfo)
-        # What holds for one node of a kind holds for all of them.
+        # The properties of one node of a kind apply to all of them.
         self.kinds = _group_alike(self.nodes)
         names = [alike[0] for alike in self.kinds][:_MOST_KINDS]
         self.limits = RunCommand(tuple(show_nodes_argv(names))) if names else None
@@ -265,12 +277,12 @@ class _SlurmQueries:
 
     @property
     def queries(self) -> list[Query[Any]]:
-        """List the queries."""
+        """Return the queries."""
         about_user = [self.associations, _QOS] if self.associations is not None else []
         return [*([self.limits] if self.limits is not None else []), *about_user]
 
     def parse(self, answers: HostAnswers) -> Answers:
-        """Parse all that Slurm has answered."""
+        """Parse all responses of Slurm."""
         limits = {}
         if self.limits is not None:
             text = _answer(answers, self.limits)
@@ -278,7 +290,7 @@ class _SlurmQueries:
             known = [alike for alike in self.kinds if alike[0] in one]
             limits = {host: one[alike[0]] for alike in known for host in alike}
         associations, qos = None, None
-        # slurmdbd may not answer: limits are then not known.
+        # If slurmdbd does not respond, limits are unknown.
         with contextlib.suppress(OutOfReach):
             rows, levels = None, None
             if self.associations is not None:
@@ -297,7 +309,7 @@ class _SlurmQueries:
 
 
 def list_clusters(host: ClusterHost) -> list[str]:
-    """List the clusters of the accounting; none where that does not answer."""
+    """List the clusters in the accounting database; none if it does not respond."""
     query = RunCommand(tuple(SHOW_CLUSTERS))
     with contextlib.suppress(OutOfReach):
         return (_answer(host.run_queries([query]), query) or "").split()
@@ -305,7 +317,7 @@ def list_clusters(host: ClusterHost) -> list[str]:
 
 
 def _group_alike(nodes: Sequence[NodeRow]) -> list[list[str]]:
-    """Return the first hosts of the rows of nodes, those of a kind together."""
+    """Return the first hosts of the node rows, grouped by kind."""
     kinds: dict[tuple[int, int, str], list[str]] = {}
     for row in nodes:
         host = first_host(row.node_list) if row.nodes else ""
@@ -334,7 +346,7 @@ def _parse_slurm_config(answers: HostAnswers) -> SlurmConfig:
 def _rows(answers: HostAnswers, query: RunCommand, parse: Callable[[str], list[T]]) -> list[T]:
     text = _required(answers, query)
     rows = parse(text)
-    # "No partitions in the system" is an answer too.
+    # "No partitions in the system" is a valid response.
     if not rows and text.strip() and not text.startswith("No partition"):
         raise _odd(query.argv, text)
     return rows
@@ -351,7 +363,7 @@ def _required(answers: HostAnswers, query: RunCommand) -> str:
 
 
 def _answer(answers: HostAnswers, query: RunCommand) -> str | None:
-    """Return a command's answer; None where Slurm refuses it. Raises OutOfReach."""
+    """Return a command's output; None if Slurm refuses it. Raises OutOfReach."""
     result = answers[query]
     if why := explain_no_answer(result):
         raise OutOfReach(
@@ -364,7 +376,7 @@ def _answer(answers: HostAnswers, query: RunCommand) -> str | None:
 
 
 def _clean(text: str) -> str:
-    """Replace what is not text in an answer: names end up on terminals and in files."""
+    """Replace control characters in a response, because names end up on terminals and in files."""
     return "".join(char if char.isprintable() or char in "\n\t" else "?" for char in text)
 
 
@@ -380,7 +392,7 @@ def _odd(argv: Sequence[str], text: str) -> OutOfReach:
 
 
 def _scratch_probes(environ: Mapping[str, str]) -> dict[str, FolderProbe]:
-    """Return queries for places where runs may go, by their text in a profile."""
+    """Return queries for possible directories of runs, by their text in a profile."""
     user = environ.get("USER", "")
     texts = [f"${name}" for name in _SCRATCH_VARIABLES if environ.get(name, "").startswith("/")]
     texts += [place for place in _SCRATCH_PLACES if user or "$USER" not in place]
@@ -396,20 +408,20 @@ def _scratch_probes(environ: Mapping[str, str]) -> dict[str, FolderProbe]:
 
 
 def find_scratch_folders(host: ClusterHost) -> list[Folder]:
-    """Find writable places for runs, best first; ``host`` has answered first_queries()."""
+    """Find writable directories for runs, the best first; ``host`` has run first_queries()."""
     probes = _scratch_probes(host.login.environ)
     return _usable_folders(probes, host.run_queries(probes.values()))
 
 
 def _usable_folders(probes: Mapping[str, FolderProbe], answers: HostAnswers) -> list[Folder]:
-    """Return the writable places, best first: scratch that nodes share, home, the rest."""
+    """Return the writable directories: shared scratch first, then home, then the rest."""
     mounts = places.parse_mounts(answers[places.MOUNTS])
     found: dict[str, Folder] = {}
     for text, probe in probes.items():
         state = answers[probe]
         if state.at == Path(probe.path) and not state.fault and not state.refusal:
             found.setdefault(state.real, _build_folder(text, state, mounts))
-    # sorted() keeps the order of those that are alike: variables first, home last.
+    # sorted() is stable, so variables stay first and the home last within a group.
     return sorted(found.values(), key=lambda one: {True: 0, None: 1, False: 2}[one.shared])
 
 
@@ -426,7 +438,7 @@ def _build_folder(text: str, state: FolderState, mounts: Sequence[places.Mount])
 
 
 def guess_fabric(devices: str) -> tuple[Fabric, str] | None:
-    """Guess the fabric by a machine's devices: the fabric and its sign; None: no sign.
+    """Guess the fabric from a machine's devices; return it with the evidence, or None.
 
     >>> guess_fabric("/sys/class/infiniband/mlx5_0/ports/1/link_layer Ethernet")
     ('roce', 'mlx5_0')
@@ -450,7 +462,7 @@ def guess_fabric(devices: str) -> tuple[Fabric, str] | None:
 def _rank_pythons(
     candidates: Sequence[tuple[str, str, Path]], answers: Sequence[Result]
 ) -> list[Python]:
-    """Return the Pythons that could train: those with torch first, the project's own first."""
+    """Rank the Pythons for trainings: those with torch first, of these the project's own first."""
     found: dict[str, Python] = {}
     for (key, value, path), answer in zip(candidates, answers, strict=True):
         if answer.exit_code not in (126, 127):
@@ -463,8 +475,10 @@ def _rank_pythons(
 def _list_pythons(
     project: Path | None, environ: Mapping[str, str]
 ) -> Iterator[tuple[str, str, Path]]:
-    """Yield what could train: key and value of the setup, and the Python; without ``project``
-    those of a login elsewhere."""
+    """Yield candidates for the training: key and value of the setup, and the Python.
+
+    Without ``project``, the candidates are those of a login on another machine.
+    """
     for name in (".venv", "venv", "env") if project is not None else ():
         if project is not None and (project / name / "pyvenv.cfg").is_file():
             yield "venv", name, project / name / "bin/python"
