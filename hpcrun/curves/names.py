@@ -274,7 +274,7 @@ class Spelling(Struct, frozen=True):
         return value * self.factor
 
 
-def _spell(spellings: dict[str, str]) -> dict[str, Spelling]:
+def _rank_spellings(spellings: dict[str, str]) -> dict[str, Spelling]:
     """Rank spellings by their order; spellings after a "|" get ranks that are higher by 100."""
     return {
         spelling: Spelling(name, rank=100 * distance + 2 * place)
@@ -309,7 +309,7 @@ _TABLE |= {
     for each in words("step it iter iteration batch update")
     for unit, factor in _STEP_UNITS.items()
 }
-_TABLE |= _spell(
+_TABLE |= _rank_spellings(
     {
         # After the "|": losses named after their objective; policy losses of reinforcement
         # learning.
@@ -330,7 +330,7 @@ _TABLE |= _spell(
 
 # Spellings without a unit, which are recognized only if the value or the key contains one ("312ms",
 # "48GiB", step_time_ms). The most basic spellings come first; peak memory precedes other memory.
-_OPEN = _spell(
+_UNITLESS = _rank_spellings(
     {
         STEP_SECONDS: "step_time iter_time iteration_time time_per_step time_per_iteration "
         "time_per_iter elapsed_time_per_iteration train_step_time train_step_timing step_timing "
@@ -347,7 +347,7 @@ _OPEN = _spell(
 _RANK_OF_TIME = 40
 
 # Metrics that stand in for the loss in logs without a metric of that name; the first is preferred.
-_STAND_INS = _spell(
+_STAND_INS = _rank_spellings(
     {
         LOSS: "cross_entropy crossentropy xent ce nll objective criterion sum_loss loss_sum "
         "loss_overall whole_loss loss_whole combined_loss loss_combined joint_loss "
@@ -369,7 +369,7 @@ _MODIFIERS = {
     )
     for word in listed.split()
 }
-_GLUED_LOSS = pattern_of(r"(train|trn|tr|valid|vali|val|dev|eval|test|te)loss(?![a-z])")
+_JOINED_LOSS = pattern_of(r"(train|trn|tr|valid|vali|val|dev|eval|test|te)loss(?![a-z])")
 _SETS = words("set data dataset split")
 # Suffixes of learning rates of an optimizer's first parameter group, and their rank.
 _OPTIMIZERS = dict.fromkeys(
@@ -404,7 +404,7 @@ def spelling_of(key: str) -> Spelling | None:
     >>> spelling_of("loss_weight"), spelling_of("lm loss PPL"), spelling_of("it/s").inverse
     (None, None, True)
     """
-    known = _look_up(_GLUED_LOSS.sub(r"\1_loss", fold(key)), _TABLE)
+    known = _find_spelling(_JOINED_LOSS.sub(r"\1_loss", fold(key)), _TABLE)
     if known and known.name == LOSS and "loss/value" in key.lower():
         return None  # the loss of a value function (critic)
     # "step_s" may mean seconds per step, unlike "step/s" and "steps_per_s".
@@ -417,11 +417,11 @@ def stand_in_rank(name: str) -> int | None:
     >>> stand_in_rank("Cross entropy") < stand_in_rank("Generator Loss"), stand_in_rank("accuracy")
     (True, None)
     """
-    known = _look_up(fold(name), _STAND_INS)
+    known = _find_spelling(fold(name), _STAND_INS)
     return known.rank if known and known.split in ("", "train") else None
 
 
-def _look_up(folded: str, table: dict[str, Spelling]) -> Spelling | None:
+def _find_spelling(folded: str, table: dict[str, Spelling]) -> Spelling | None:
     """Look up the words of a key that remain after removing splits and modifiers."""
     if known := table.get(folded):
         return known
@@ -451,14 +451,14 @@ def _look_up(folded: str, table: dict[str, Spelling]) -> Spelling | None:
     return None
 
 
-def _with_unit(key: str, unit: str) -> Spelling | None:
+def _find_spelling_with_unit(key: str, unit: str) -> Spelling | None:
     """Return the meaning of a key whose value has a unit, or None if they are incompatible."""
     if "/" in unit and (rate := spelling_of(unit)):
         return rate
     if unit[1:2] == " " and (rate := spelling_of(unit[2:])):  # 12.3K tokens/s
         return replace(rate, factor=_COUNTS[unit[0].lower()])
     lower, folded = unit.lower(), fold(key)
-    known, opened = _look_up(folded, _TABLE), _look_up(folded, _OPEN)
+    known, opened = _find_spelling(folded, _TABLE), _find_spelling(folded, _UNITLESS)
     if known and _FACTOR.fullmatch(unit):
         return replace(known, factor=known.factor * float(unit))
     if known and lower in _COUNTS and known.name in (TOKENS_PER_SECOND, SAMPLES_PER_SECOND):
@@ -498,10 +498,10 @@ def metric_of(key: str, unit: str = "") -> Spelling | None:
     (None, 'samples_per_second', None)
     """
     if unit:
-        return _with_unit(key, unit)
+        return _find_spelling_with_unit(key, unit)
     if known := spelling_of(key):
         return known
     if found := _UNIT_IN_KEY.match(key):
-        return _with_unit(found[1], found[2] or found[3]) or spelling_of(found[1])
+        return _find_spelling_with_unit(found[1], found[2] or found[3]) or spelling_of(found[1])
     bare, _, last = fold(key).rpartition("_")
-    return _with_unit(bare, last) if bare and last in UNITS and last != "m" else None
+    return _find_spelling_with_unit(bare, last) if bare and last in UNITS and last != "m" else None

@@ -112,7 +112,7 @@ WRAPPED = (
     rf"\([ ]?\[?(?P<wrapped>{NUMBER})\]?[^()]{{0,80}}(?:\([^()]{{0,80}}\)[^()]{{0,40}})?\)"
 )
 # Keys of nested dicts whose content belongs to the line.
-_OPENED = words(
+_NESTED_KEYS = words(
     "metrics logs log values scalars stats data results metric train_metrics fields payload extra"
 )
 
@@ -173,11 +173,11 @@ Field(key='lr', value=0.0001, unit='', of=None, split='')], 46)
         return fields_of(found[0]), found[1]
     if (braces := _BRACES.match(text, start)) is None:
         return None
-    read = read_json(_PYTHON.sub(_in_json, braces.group()))
+    read = read_json(_PYTHON.sub(_to_json, braces.group()))
     return None if read is None else (fields_of(read[0]), braces.end())
 
 
-def _in_json(found: re.Match[str]) -> str:
+def _to_json(found: re.Match[str]) -> str:
     if found["string"]:
         return json.dumps(found["string"][1:-1])
     number = found["number"] or found["wrapped"]
@@ -210,7 +210,7 @@ def fields_of(values: Mapping[str, object], split: str = "") -> list[Field]:
         elif isinstance(value, dict):
             if key.lower() == "losses" or is_loss_name(key):
                 fields += named_losses(key, fields_of(value, split))
-            elif not split and (key.lower() in SPLITS or key.lower() in _OPENED):
+            elif not split and (key.lower() in SPLITS or key.lower() in _NESTED_KEYS):
                 fields += fields_of(value, SPLITS.get(key.lower(), ""))
     return fields
 
@@ -273,10 +273,10 @@ def build_row(
     (3, 10, 'train', (('loss', 2.5),))
     >>> build_row(LineFields([Field("step", 30.0), Field("lr", 0.1)]))  # a scheduler's
     """
-    place = _find_place(found)
+    place = _find_position(found)
     if place is None:
         return None
-    found.fields = _with_total(found.fields, place.step is not None or place.epoch is not None)
+    found.fields = _rename_total(found.fields, place.step is not None or place.epoch is not None)
     values = _name_values(found.fields, place.split, verbatim)
     is_sure = sure or _judge(found, place, values)
     if is_sure is None or (not values and place.step is None):
@@ -285,7 +285,7 @@ def build_row(
     if not place.split and LOSS not in values and EVAL_LOSS in values:
         split = "eval"
         values = {
-            name_in(split, name) if name in _OF_A_SPLIT else name: value
+            name_in(split, name) if name in _SPLIT_METRICS else name: value
             for name, value in values.items()
         }
     elif not place.split and LOSS not in values and TEST_LOSS in values:
@@ -301,12 +301,13 @@ def build_row(
     )
 
 
-def _with_total(fields: list[Field], is_placed: bool) -> list[Field]:
+def _rename_total(fields: list[Field], is_placed: bool) -> list[Field]:
     """Rename a total, or mean squared errors of both splits, to losses if the line has no loss.
 
-    >>> [field.key for field in _with_total([Field("loss_cls", 1.0), Field("total", 3.0)], False)]
+    >>> [field.key for field in _rename_total([Field("loss_cls", 1.0), Field("total", 3.0)], False)]
     ['loss_cls', 'total_loss']
-    >>> [field.key for field in _with_total([Field("train MSE", 1.5), Field("val MSE", 2.5)], True)]
+    >>> errors = [Field("train MSE", 1.5), Field("val MSE", 2.5)]
+    >>> [field.key for field in _rename_total(errors, True)]
     ['train_loss', 'eval_loss']
     """
     lost = [field.key for field in fields if is_loss_name(field.key)]
@@ -329,7 +330,7 @@ _TRAINING_ERROR = ("train_mse", "training_mse")
 _TIMED = words("data load forward backward fwd bwd optim optimizer compute comm")
 _MEAN = words("avg avr average averaged mean epoch")
 # Metrics that are measured separately in each split.
-_OF_A_SPLIT = MEASURED - OF_THE_RUN - {GRAD_NORM}
+_SPLIT_METRICS = MEASURED - OF_THE_RUN - {GRAD_NORM}
 _BATCH = ("batch", "batches", "batch_idx", "batch_id")
 
 
@@ -339,7 +340,7 @@ def _is_step(field: Field) -> bool:
     return fold(field.key) in STEP_RANK and not is_time
 
 
-def _find_place(found: LineFields) -> Row | None:
+def _find_position(found: LineFields) -> Row | None:
     """Find the position (step, epoch, split) of a line.
 
     A field with the name of a counter is not a position if a better counter precedes it: in
@@ -407,7 +408,11 @@ def _name_values(fields: list[Field], split: str, verbatim: Collection[str]) -> 
     named: list[tuple[str, int, str, float]] = []
     for field in fields:
         value, key, known = field.value, fold(field.key), metric_of(field.key, field.unit)
-        if isinstance(value, str) or key in _NO_VALUES or (not field.unit and is_position_key(key)):
+        if (
+            isinstance(value, str)
+            or key in _NOT_METRICS
+            or (not field.unit and is_position_key(key))
+        ):
             continue
         if field.key in verbatim:
             named.append((field.key, 0, field.key, value))
@@ -499,7 +504,7 @@ def is_known(key: str, unit: str = "") -> bool:
     """
     folded = fold(key)
     return (
-        folded in _NAMED
+        folded in _KNOWN_KEYS
         or (folded.endswith("_time") and folded.count("_") < 3)
         or any(metric_of(key, each) is not None for each in (unit, "ms", "GB"))
         or (is_score_name(key) and folded.count("_") < 4)
@@ -507,10 +512,10 @@ def is_known(key: str, unit: str = "") -> bool:
 
 
 # Names of numbers that are not metrics: ranks, totals, counts of nan, elapsed and remaining times.
-_NO_VALUES = (
+_NOT_METRICS = (
     RANK_SPELLINGS
     | TOTAL_SPELLINGS
     | words("nan inf total_time total_used_time elapsed elapsed_time eta remaining")
 )
 _TIMES = words("time eta elapsed remaining mfu tflops flops duration ppl")
-_NAMED = {*STEP_RANK, *EPOCH_RANK} | RANK_SPELLINGS | SPLIT_SPELLINGS | _TIMES
+_KNOWN_KEYS = {*STEP_RANK, *EPOCH_RANK} | RANK_SPELLINGS | SPLIT_SPELLINGS | _TIMES

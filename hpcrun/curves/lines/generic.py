@@ -111,7 +111,7 @@ _SEPARATOR = pattern_of(
     r"|(?<=\s)[=*#>~-]{2,}(?=\w)|\A[=*>~+-]{1,400}(?=[\s\w\[])|[^\w\s\x00-\x7f]+)+"
 )
 _BRACKET = pattern_of(r"\[[=>.#\s-]{3,400}\]|\|[#\s=>-]{3,400}\||[\[\](){}<>]+")
-_ASIDE = pattern_of(
+_PARENTHESIS = pattern_of(
     r"[ \t]{0,8}(?:\((?![^()]{0,48}(?:epoch|step|iter|batch|loss|val)\W{0,3}\d)[^(){}=]{0,48}\)"
     r"|(?:±|\+/?-)[ ]?[\d.eE+-]{1,24})",
     re.IGNORECASE,
@@ -132,21 +132,21 @@ _GROUP = pattern_of(
     r"(?:[ ]?[:=][ ]{0,4}|[ ](?=\{))(?:(?P<dict>(?=\{))|(?<=losses:[ ])(?=\w))",
     re.IGNORECASE,
 )
-_FREE = pattern_of(r"[^\W\d][\w'’+/-]{0,40}(?:\.(?=\s|\Z)|(?=[\s,;|:!?)\]]|\Z))")
-_ODD = pattern_of(r"[^\w\s]{1,80}|[^\s,;|]{1,80}")
+_FREE_WORD = pattern_of(r"[^\W\d][\w'’+/-]{0,40}(?:\.(?=\s|\Z)|(?=[\s,;|:!?)\]]|\Z))")
+_OTHER_TEXT = pattern_of(r"[^\w\s]{1,80}|[^\s,;|]{1,80}")
 _A_NUMBER = pattern_of(r"\d|nan|inf", re.IGNORECASE)
-_NOTHING = frozenset({"n/a", "na", "none", "null", "-", "--", "?"})
+_MISSING_VALUES = frozenset({"n/a", "na", "none", "null", "-", "--", "?"})
 # Beginnings of lines that are not measurements: command lines, diffs, comments in code, strings,
 # and the layers that darknet prints.
-_NO_LOG = pattern_of(
+_NOT_A_LOG = pattern_of(
     r"--[a-z][\w-]{0,60}[ =]\S{1,200} --[a-z]|\+ |\s*# |[\"']"
     r"|v\d \(|Region (?:\d+ )?Avg|CV Batch \d"
 )
 # Words that join items to a sentence or belong to a heading. Verbs end a name: "loss is 2.5".
 _ARTICLES = words("the a an our is was are has had")
-_JOINTS = _ARTICLES | words("at and after in of on over for with from to by @")
+_JOINING_WORDS = _ARTICLES | words("at and after in of on over for with from to by @")
 _VERBS = words("is was equals so far")
-_FILLERS = _JOINTS | words(
+_FILLERS = _JOINING_WORDS | words(
     "loss losses set result results metrics metric stats summary step phase progress performance "
     "took now end avg currently ended completed complete completion done finish finished epoch log "
     "value"
@@ -270,7 +270,7 @@ _REWRITES = [
 ]
 _UNITS = ("unit", "unit2", "unit3", "unit4")
 # Keys whose value may name a split: stage=train, msg="training".
-_OF_SPLITS = SPLIT_SPELLINGS | words("msg message event")
+_SPLIT_KEYS = SPLIT_SPELLINGS | words("msg message event")
 # Separators between values and a remark. A remark that contains numbers must be in its own cell.
 _CELL, _REMARK = pattern_of(r"[|\t]| - "), pattern_of(r"[,;*<>←→✓✔★|\t]| - ")
 _LAST_WORD = pattern_of(r"(?:new )?(?:best|saved|improved)\W{0,9}\Z", re.IGNORECASE)
@@ -297,7 +297,7 @@ class _Items(LineFields):
         return bool(self.counters) or (bool(self.fields) and is_position_key(self.fields[0].key))
 
     @property
-    def says_enough(self) -> bool:
+    def allows_remark(self) -> bool:
         """Whether a remark may follow, because the line has a position and a loss."""
         return self.has_loss and self.is_placed
 
@@ -320,7 +320,7 @@ class _Items(LineFields):
         self.has_loss = self.has_loss or is_loss_name(key)
         return True
 
-    def take_dict(self, text: str, place: int, key: str = "") -> int | None:
+    def add_dict(self, text: str, place: int, key: str = "") -> int | None:
         """Add the fields of a dict; return the position after it, or None if there is no dict."""
         if self.has_dict or (read := read_dict(text, place)) is None:
             return None
@@ -329,7 +329,7 @@ class _Items(LineFields):
         self.fields += [replace(each, split=each.split or self.split) for each in fields]
         return read[1]
 
-    def take_word(self, word: str) -> bool:
+    def add_word(self, word: str) -> bool:
         """Process a word that is not a name; return False if it makes the line unreadable."""
         word = word.rstrip(".").lower()
         if word in SPLITS:
@@ -388,7 +388,7 @@ def scan(text: str) -> LineFields | None:
 
 
 def _split_items(text: str) -> _Items | None:
-    if _NO_LOG.match(text) or not _A_NUMBER.search(text):
+    if _NOT_A_LOG.match(text) or not _A_NUMBER.search(text):
         return None
     for pattern, plain in _REWRITES:
         text = pattern.sub(plain, text)
@@ -397,7 +397,7 @@ def _split_items(text: str) -> _Items | None:
     remark = cell = None
     while place < len(text):
         if separated := _SEPARATOR.match(text, place):
-            if found.says_enough:
+            if found.allows_remark:
                 here = place, len(found.fields), found.stray_items
                 remark = here if _REMARK.search(text, place, separated.end() + 1) else remark
                 cell = here if _CELL.search(text, place, separated.end()) else cell
@@ -406,20 +406,20 @@ def _split_items(text: str) -> _Items | None:
         moved = _read_item(text, place, found)
         if moved is None:
             numbered = remark is not None and any(map(str.isdigit, text[remark[0] :]))
-            if found.says_enough and _LAST_WORD.match(text, place):
+            if found.allows_remark and _LAST_WORD.match(text, place):
                 cell = cell or (place, len(found.fields), found.stray_items)
             if cut := (cell or remark) if numbered else (remark or cell):
                 del found.fields[cut[1] :]
                 found.stray_items = cut[2] + (numbered and not cell)
                 break
-            free = _FREE.match(text, place) or _ODD.match(text, place)
-            if free is None or not found.take_word(free.group()):
+            free = _FREE_WORD.match(text, place) or _OTHER_TEXT.match(text, place)
+            if free is None or not found.add_word(free.group()):
                 return None
             moved = free.end()
         if len(found.fields) > _MAX_FIELDS:
             return None
         place = moved
-        while aside := _ASIDE.match(text, place):
+        while aside := _PARENTHESIS.match(text, place):
             # "Epoch:[1/2](30/3969)": after an epoch, the parentheses contain its step counter.
             inside = aside.group().strip(" \t()")
             counts = not found.fields or fold(found.fields[-1].key) in EPOCH_RANK
@@ -437,7 +437,7 @@ def _read_item(text: str, place: int, found: _Items) -> int | None:
     char = text[place]
     if char.isalpha() or char == "_":
         return _read_named(text, place, found)
-    if char == "{" and (moved := found.take_dict(text, place)):
+    if char == "{" and (moved := found.add_dict(text, place)):
         return moved
     if counter := _COUNTER.match(text, place):
         count, total = counter["count"] or counter["lone"], counter["total"]
@@ -457,14 +457,14 @@ def _read_named(text: str, place: int, found: _Items) -> int | None:
         if group["dict"] is None:
             found.group = len(found.fields)
             return group.end()
-        if moved := found.take_dict(text, group.end(), group["key"]):
+        if moved := found.add_dict(text, group.end(), group["key"]):
             return moved
     pair = _PAIR.match(text, place)
     if pair and _read_pair(text, pair, found):
         return pair.end()
-    word = _FREE.match(text, place)
+    word = _FREE_WORD.match(text, place)
     if word and word.group().rstrip(".").lower() in SPLITS.keys() | _FILLERS:
-        found.take_word(word.group())
+        found.add_word(word.group())
         return word.end()
     return None
 
@@ -487,12 +487,12 @@ def _read_pair(text: str, pair: re.Match[str], found: _Items) -> bool:
         if number.isdigit() and not (pair["sign"] or found.fields or unit):
             found.split, found.stray_items = split, found.stray_items + 1
             return found.add("epoch", number)  # Train 7, loss: 2.5
-    before, key = _split_key(pair["key"], _ARTICLES if pair["sign"] else _JOINTS)
+    before, key = _split_key(pair["key"], _ARTICLES if pair["sign"] else _JOINING_WORDS)
     if not key or (number is None and pair["sign"] is None and pair["clock"] is None):
         return False
     is_loss, stray_items = name_of(key) in LOSSES, 0
     word = pair["word"] or (pair["quoted"] or "").strip("'\"")
-    missing = word.lower() in _NOTHING
+    missing = word.lower() in _MISSING_VALUES
     if number is None:
         if not missing and (is_loss or not _is_value(pair, key, word)):
             return False
@@ -509,7 +509,7 @@ def _read_pair(text: str, pair: re.Match[str], found: _Items) -> bool:
             if not found.is_placed and number.isdigit():
                 return False  # "Layer 3"
             stray_items = 1
-    if not all(map(found.take_word, before)):
+    if not all(map(found.add_word, before)):
         return False
     if number is None:
         if word and not missing:
@@ -525,11 +525,13 @@ def _read_pair(text: str, pair: re.Match[str], found: _Items) -> bool:
 def _split_key(key: str, joints: frozenset[str]) -> tuple[list[str], str]:
     """Separate a name from preceding words, up to the last joining word or before a position.
 
-    >>> _split_key("the result with Adam is test acc", _JOINTS), _split_key("Train Epoch", _JOINTS)
-    ((['result', 'with', 'Adam', 'is'], 'test acc'), (['Train'], 'Epoch'))
+    >>> _split_key("the result with Adam is test acc", _JOINING_WORDS)
+    (['result', 'with', 'Adam', 'is'], 'test acc')
+    >>> _split_key("Train Epoch", _JOINING_WORDS)
+    (['Train'], 'Epoch')
     """
     parts = key.split()
-    while len(parts) > 1 and parts[0].lower() in _JOINTS:
+    while len(parts) > 1 and parts[0].lower() in _JOINING_WORDS:
         del parts[0]
     for at in range(len(parts)):
         is_split = not at and parts[0].lower() in SPLITS
@@ -542,7 +544,7 @@ def _split_key(key: str, joints: frozenset[str]) -> tuple[list[str], str]:
     while len(parts) > 1 and parts[-1].lower() in _VERBS:
         parts.pop()
     start = 0
-    for index, part in enumerate(parts if len(parts) > 1 or joints is _JOINTS else ()):
+    for index, part in enumerate(parts if len(parts) > 1 or joints is _JOINING_WORDS else ()):
         joins = part.lower() in joints and not is_known(" ".join(parts[start:]))
         if joins or part.lower() in _ARTICLES:
             start = index + 1
@@ -552,7 +554,7 @@ def _split_key(key: str, joints: frozenset[str]) -> tuple[list[str], str]:
 def _is_value(pair: re.Match[str], key: str, word: str) -> bool:
     """Return True if a word is the value of a key, unlike in a heading: "Test set: loss 2.5"."""
     if word.lower() in SPLITS:
-        return fold(key) in _OF_SPLITS
+        return fold(key) in _SPLIT_KEYS
     if key.lower() in _FILLERS or (word.startswith("-") and not word[1:2].isalnum()):
         return False
     return not pair["word"] or not (key.split()[0].lower() in SPLITS or is_known(word))
@@ -563,5 +565,7 @@ def _is_evident(text: str, pair: re.Match[str], key: str, found: _Items) -> bool
     if " " not in key and found.is_placed:
         return True
     mark = text[max(0, pair.start() - 40) : pair.start()].rstrip(" ")[-1:]
-    most = 3 if mark in ("|", "\t") else 2 if found.says_enough and mark in (",", "-") else not mark
+    most = (
+        3 if mark in ("|", "\t") else 2 if found.allows_remark and mark in (",", "-") else not mark
+    )
     return key.count(" ") < most and bool(_CELL_END.match(text, pair.end()))

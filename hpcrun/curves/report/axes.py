@@ -202,7 +202,7 @@ def x_axis(curve: Curve, name: str, by: By = "step") -> list[float] | None:
         elif by == "step":
             found = _rising_steps(series)
         else:
-            found = _tokens(curve, series) if by == "tokens" else _seconds(curve, series)
+            found = _token_axis(curve, series) if by == "tokens" else _time_axis(curve, series)
     # An infinite step time makes the cumulative sum infinite, which has no position on an axis.
     return None if found is None or not np.isfinite(found).all() else list(found.tolist())
 
@@ -239,22 +239,24 @@ def is_token_counter(name: str) -> bool:
     return name.lower().rpartition("/")[2] in TOKEN_COUNTERS
 
 
-def _tokens(curve: Curve, series: Series) -> Floats | None:
+def _token_axis(curve: Curve, series: Series) -> Floats | None:
     for name, counter in curve.metrics.items():
         if is_token_counter(name) and counter.values[-1] > counter.values[0] >= 0:
             counted = np.array(counter.values)
             if (np.diff(counted) >= 0).all():
-                return _carried(counter, counted, series)
+                return _interpolate_counter(counter, counted, series)
     rate, seconds = curve.metrics.get(TOKENS_PER_SECOND), curve.metrics.get(STEP_SECONDS)
     if rate is None or seconds is None or rate.steps != seconds.steps:
         return None
     if rate.sample_steps != seconds.sample_steps:
         return None
     even = np.array(rate.sample or ()) * np.array(seconds.sample or ())
-    return _carried(rate, _summed(rate, np.array(rate.values) * seconds.values, even), series)
+    return _interpolate_counter(
+        rate, _accumulate(rate, np.array(rate.values) * seconds.values, even), series
+    )
 
 
-def _seconds(curve: Curve, series: Series) -> Floats | None:
+def _time_axis(curve: Curve, series: Series) -> Floats | None:
     if series.times is not None:
         if (np.diff(series.times) < -_CLOCKS_DIFFER_SECONDS).any():
             return None
@@ -263,11 +265,11 @@ def _seconds(curve: Curve, series: Series) -> Floats | None:
     per_step = curve.metrics.get(STEP_SECONDS)
     if per_step is None:
         return None
-    summed = _summed(per_step, np.array(per_step.values), np.array(per_step.sample or ()))
-    return _carried(per_step, summed, series)
+    summed = _accumulate(per_step, np.array(per_step.values), np.array(per_step.sample or ()))
+    return _interpolate_counter(per_step, summed, series)
 
 
-def _summed(series: Series, per_step: Floats, even: Floats) -> Floats | None:
+def _accumulate(series: Series, per_step: Floats, even: Floats) -> Floats | None:
     """Accumulate a per-step quantity; a value applies to all steps since the previous point.
 
     Args:
@@ -286,7 +288,7 @@ def _summed(series: Series, per_step: Floats, even: Floats) -> Floats | None:
     return np.cumsum(np.diff(steps, prepend=steps[0] - first) * per_step)
 
 
-def _carried(counter: Series, counted: Floats | None, series: Series) -> Floats | None:
+def _interpolate_counter(counter: Series, counted: Floats | None, series: Series) -> Floats | None:
     """Interpolate a counter linearly at the steps of another series."""
     if counted is None or counter.steps == series.steps:
         return counted

@@ -57,17 +57,19 @@ def format_comparison(
     short = distinct(names, _NAME, look)
     below: list[str] = []
     for part in (
-        run_rows(names, [dict(_learning(run, compared, n)) for n, run in enumerate(runs)], look),
-        _wrapped((_who_leads(compared, equal, short, look) for equal in compared.equal), look),
+        run_rows(
+            names, [dict(_learning_columns(run, compared, n)) for n, run in enumerate(runs)], look
+        ),
+        _wrapped((_format_lead(compared, equal, short, look) for equal in compared.equal), look),
         run_rows(names, _speeds(runs, compared), look),
         _wrapped(_scaling(compared.scaling, short), look),
-        _settings(compared, names, look),
+        _format_settings(compared, names, look),
         _remarks(runs, compared, look),
     ):
         below += ["", *part] if part and below else part
     rest = max(0, look.height - len(below) - 2)
     rows = max(_LEAST_PLOT, min(_MOST_PLOT, rest)) if look.is_window else 20
-    plot = _plot(runs, compared, by, rows, look, per_gpu=per_gpu)
+    plot = _draw_plot(runs, compared, by, rows, look, per_gpu=per_gpu)
     return "\n".join([plot, *below] if plot else below)
 
 
@@ -81,7 +83,7 @@ def brief(names: Sequence[str]) -> list[str]:
     return short if len(set(short)) == len(set(names)) else list(names)
 
 
-def _plot(
+def _draw_plot(
     runs: Sequence[ParsedRun],
     compared: Comparison,
     by: Measure,
@@ -112,7 +114,9 @@ def _plot(
     return plot_lines(lines, look, title=name, x_label=label)
 
 
-def _learning(run: ParsedRun, compared: Comparison, number: int) -> Iterator[tuple[str, str]]:
+def _learning_columns(
+    run: ParsedRun, compared: Comparison, number: int
+) -> Iterator[tuple[str, str]]:
     """Yield facts about the learning of a run as (heading, text)."""
     summary = run.curve.summary(compared.metric) if compared.metric else None
     if summary is not None:
@@ -124,7 +128,10 @@ def _learning(run: ParsedRun, compared: Comparison, number: int) -> Iterator[tup
         yield heading, format_value(best.value) if best else "nan"
     for equal in compared.equal:
         level = equal.levels[number]
-        yield _place(equal.by, equal.window.end), "-" if level is None else format_value(level)
+        yield (
+            _format_position(equal.by, equal.window.end),
+            "-" if level is None else format_value(level),
+        )
     if compared.target is not None and summary is not None:
         for measure, form in (("step", "{:,.0f}".format), ("time", format_time)):
             places: list[float | None] = [
@@ -137,11 +144,11 @@ def _learning(run: ParsedRun, compared: Comparison, number: int) -> Iterator[tup
                 yield f"to {compared.target.level:.6g}: {measure}", text
 
 
-def _place(by: Measure, end: float) -> str:
+def _format_position(by: Measure, end: float) -> str:
     """Describe the position at which runs are compared.
 
-    >>> _place("step", 1000.0), _place("tokens", 4.1e6), _place("time", 7800.0)
-    ('at step 1,000', 'at 4.1M tokens', 'after 2 h 10 min')
+    >>> [_format_position(*each) for each in (("step", 1e3), ("tokens", 4.1e6), ("time", 7800.0))]
+    ['at step 1,000', 'at 4.1M tokens', 'after 2 h 10 min']
     """
     if by == "step":
         return f"at step {end:,.0f}"
@@ -173,13 +180,15 @@ def _wrapped(notes: Iterable[str], look: Display) -> list[str]:
     return [row for note in notes for row in wrap(replace_unprintable(note, look), look.width, 2)]
 
 
-def _who_leads(compared: Comparison, equal: Equal, names: Sequence[str], look: Display) -> str:
+def _format_lead(compared: Comparison, equal: Equal, names: Sequence[str], look: Display) -> str:
     """Describe which run leads at a common position, by how much, and with what uncertainty."""
     best, others = ("lowest", "higher") if compared.falls else ("highest", "lower")
 
     def listed(is_meant: Callable[[Difference], bool]) -> str:
         gaps = zip(names, equal.behind, strict=True)
-        return ", ".join(f"{name} by {_gap(g, look)}" for name, g in gaps if g and is_meant(g))
+        return ", ".join(
+            f"{name} by {_format_difference(g, look)}" for name, g in gaps if g and is_meant(g)
+        )
 
     clear = listed(lambda gap: gap.is_clear)
     noise = listed(lambda gap: not gap.is_clear and gap.error is not None)
@@ -192,10 +201,10 @@ def _who_leads(compared: Comparison, equal: Equal, names: Sequence[str], look: D
         parts = [f"no difference beyond noise: {first}; {others}: {noise}"]
     if unknown:
         parts.append(f"{others}, with too few points to estimate the noise: {unknown}")
-    return f"{compared.metric} {_place(equal.by, equal.window.end)}: " + "; ".join(parts)
+    return f"{compared.metric} {_format_position(equal.by, equal.window.end)}: " + "; ".join(parts)
 
 
-def _gap(gap: Difference, look: Display) -> str:
+def _format_difference(gap: Difference, look: Display) -> str:
     """Format a difference and its error, both to the second significant digit of the error."""
     size = abs(gap.value)
     if not gap.error:
@@ -251,7 +260,7 @@ def _scaling(scaling: Scaling, names: Sequence[str]) -> list[str]:
     return [text, *scaling.notes[1:]]
 
 
-def _settings(compared: Comparison, names: Sequence[str], look: Display) -> list[str]:
+def _format_settings(compared: Comparison, names: Sequence[str], look: Display) -> list[str]:
     """Format the differing settings with one row per setting, or per run if that is shorter."""
     if not compared.settings:
         return []
@@ -260,7 +269,7 @@ def _settings(compared: Comparison, names: Sequence[str], look: Display) -> list
     if len(compared.settings) < len(names) or room < _LEAST_ROOM:
         facts = [
             {
-                truncate_start(key, _KEY, look): _value(values[number], look, _KEY)
+                truncate_start(key, _KEY, look): _format_setting(values[number], look, _KEY)
                 for key, values in compared.settings.items()
             }
             for number in range(len(names))
@@ -272,14 +281,14 @@ def _settings(compared: Comparison, names: Sequence[str], look: Display) -> list
     rows = [
         [
             dim(truncate_start(key, key_width, look), look),
-            *(_value(each, look, room) for each in values),
+            *(_format_setting(each, look, room) for each in values),
         ]
         for key, values in compared.settings.items()
     ]
     return Table(columns, rows, look, head=DIM).lines()
 
 
-def _value(value: str | None, look: Display, width: int) -> str:
+def _format_setting(value: str | None, look: Display, width: int) -> str:
     """Format a setting: "-" if unset, "set" for an option without a value."""
     return "-" if value is None else truncate_start(value or "set", width, look)
 

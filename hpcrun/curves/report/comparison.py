@@ -110,19 +110,23 @@ def compare_runs(
         return Comparison(None, True, (), None, scaling, settings, ())
     without = [run.source for run in runs if name not in run.curve.metrics]
     notes = [f"no {name} in {', '.join(without)}"] if without else []
-    falls = _falls(runs, name)
+    falls = _is_lower_better(runs, name)
     learned = [
-        _learned(run, name, speed.batch, notes, falls=falls, per_gpu=per_gpu)
+        _build_run_curve(run, name, speed.batch, notes, falls=falls, per_gpu=per_gpu)
         for run, speed in zip(runs, scaling.speeds, strict=True)
     ]
     equal: list[Equal] = []
     for by in MEASURES:
-        found = None if _is_redundant(by, learned, equal) else _equal(by, learned, falls=falls)
+        found = (
+            None
+            if _is_redundant(by, learned, equal)
+            else _compare_at_equal(by, learned, falls=falls)
+        )
         if found is not None:
             equal.append(found)
-            notes += _left_out(learned, found)
-    notes += _doubts_about_time(runs, name)
-    reached = _target(learned, target, falls=falls)
+            notes += _note_excluded_runs(learned, found)
+    notes += _note_time_limits(runs, name)
+    reached = _find_target(learned, target, falls=falls)
     return Comparison(name, falls, tuple(equal), reached, scaling, settings, tuple(notes))
 
 
@@ -170,7 +174,7 @@ def axis_of(
     return [place * run.gpus for place in x] if run.gpus else None
 
 
-def _falls(runs: Sequence[ParsedRun], name: str) -> bool:
+def _is_lower_better(runs: Sequence[ParsedRun], name: str) -> bool:
     """Return True if lower is better, judged by the metric's name or by most runs' direction."""
     if any(part in name.lower() for part in _FALLING):
         return True
@@ -179,7 +183,7 @@ def _falls(runs: Sequence[ParsedRun], name: str) -> bool:
     return 2 * fallen > len(summaries)
 
 
-class _Learned(Struct):
+class _RunCurve(Struct):
     """The curve of one run.
 
     Attributes:
@@ -195,12 +199,12 @@ class _Learned(Struct):
     tracks: dict[Measure, windows.Track | None]
 
 
-def _learned(
+def _build_run_curve(
     run: ParsedRun, name: str, batch: float | None, notes: list[str], *, falls: bool, per_gpu: bool
-) -> _Learned:
+) -> _RunCurve:
     series = run.curve.metrics.get(name)
     if series is None:
-        return _Learned(run.source, [], {}, {})
+        return _RunCurve(run.source, [], {}, {})
     points = windows.even_points(series)
     if points is None:
         notes.append(f"of {run.source} only lows and highs are kept, and its means may be off")
@@ -208,10 +212,10 @@ def _learned(
     y = [value if falls else -value for value in points[1]]
     found = {by: axis_of(run, name, by, batch, per_gpu=per_gpu) for by in MEASURES}
     axes = {by: np.interp(points[0], range(len(x)), x).tolist() for by, x in found.items() if x}
-    return _Learned(run.source, y, axes, {by: windows.build_track(x, y) for by, x in axes.items()})
+    return _RunCurve(run.source, y, axes, {by: windows.build_track(x, y) for by, x in axes.items()})
 
 
-def _is_redundant(by: Measure, learned: Sequence[_Learned], equal: Sequence[Equal]) -> bool:
+def _is_redundant(by: Measure, learned: Sequence[_RunCurve], equal: Sequence[Equal]) -> bool:
     """Return True if a comparison on this axis would only repeat a previous one."""
     if by in ("step", "time"):
         return False
@@ -225,7 +229,7 @@ def _is_redundant(by: Measure, learned: Sequence[_Learned], equal: Sequence[Equa
     return bool(ratios) and max(ratios) - min(ratios) <= _ALIKE * max(ratios)
 
 
-def _equal(by: Measure, learned: Sequence[_Learned], *, falls: bool) -> Equal | None:
+def _compare_at_equal(by: Measure, learned: Sequence[_RunCurve], *, falls: bool) -> Equal | None:
     """Compare the runs where the shortest ends; None if fewer than two can be compared.
 
     Runs that are much shorter than the longest are excluded if at least two others remain.
@@ -249,7 +253,7 @@ def _equal(by: Measure, learned: Sequence[_Learned], *, falls: bool) -> Equal | 
     return Equal(by, window, tuple(shown), best, tuple(behind))
 
 
-def _left_out(learned: Sequence[_Learned], equal: Equal) -> list[str]:
+def _note_excluded_runs(learned: Sequence[_RunCurve], equal: Equal) -> list[str]:
     left = [each for each, level in zip(learned, equal.levels, strict=True) if level is None]
     short = ", ".join(each.source for each in left if each.tracks.get(equal.by))
     unknown = ", ".join(each.source for each in left if each.y and not each.tracks.get(equal.by))
@@ -261,7 +265,9 @@ def _left_out(learned: Sequence[_Learned], equal: Equal) -> list[str]:
     ]
 
 
-def _target(learned: Sequence[_Learned], asked: float | None, *, falls: bool) -> Target | None:
+def _find_target(
+    learned: Sequence[_RunCurve], asked: float | None, *, falls: bool
+) -> Target | None:
     """Find where each run reached the requested level, or the best level that all reached."""
     tracks = [windows.build_track([*map(float, range(len(each.y)))], each.y) for each in learned]
     lowest = [windows.lowest_level(track.y) for track in tracks if track]
@@ -282,7 +288,7 @@ def _target(learned: Sequence[_Learned], asked: float | None, *, falls: bool) ->
     return Target(sign * level, tuple(reached))
 
 
-def _doubts_about_time(runs: Sequence[ParsedRun], name: str) -> list[str]:
+def _note_time_limits(runs: Sequence[ParsedRun], name: str) -> list[str]:
     notes = []
     timed = [run for run in runs if x_axis(run.curve, name, "time") is not None]
     stamped = [run for run in timed if run.curve.metrics[name].times is not None]

@@ -43,7 +43,7 @@ _SETTINGS |= {MEMORY_BYTES}
 # Metrics with a dedicated row in the tables.
 _IN_TABLE = {LOSS, EVAL_LOSS, *_SETTINGS}
 # Parts of metric names that indicate learning progress, best first; used for runs without a loss.
-_TELLING = (
+_LEARNING_NAMES = (
     ("loss",),
     ("reward", "return", "score"),
     ("ppl", "perplexity", "acc", "map", "f1", "iou", "bleu", "rouge", "auc", "psnr", "error"),
@@ -63,11 +63,13 @@ def main_metric(runs: Sequence[ParsedRun]) -> str | None:
 
 
 def _telling(name: str) -> tuple[bool, int]:
-    lower, rank = name.lower(), len(_TELLING)
+    lower, rank = name.lower(), len(_LEARNING_NAMES)
     if is_loss_name(name):
         rank = -1
     elif "scale" not in lower:  # loss_scale is the gradient scale of fp16, not a loss
-        ranks = (n for n, parts in enumerate(_TELLING) if any(part in lower for part in parts))
+        ranks = (
+            n for n, parts in enumerate(_LEARNING_NAMES) if any(part in lower for part in parts)
+        )
         rank = next(ranks, rank)
     return name in _SETTINGS, rank
 
@@ -128,7 +130,7 @@ def learning_facts(run: ParsedRun, main: str) -> Iterator[Fact]:
         else:
             yield f"{of}first", point_text(summary.first)
             yield f"{of}last", point_text(summary.last)
-            for name, point in _ends(main, summary):
+            for name, point in _label_extremes(main, summary):
                 yield of + name, point_text(point)
             if trend := trend_text(series):
                 yield "smoothed", trend
@@ -140,7 +142,7 @@ def learning_facts(run: ParsedRun, main: str) -> Iterator[Fact]:
             yield "eval best", point_text(evaluated.min)
 
 
-def _ends(main: str, summary: Summary) -> list[tuple[str, Point | None]]:
+def _label_extremes(main: str, summary: Summary) -> list[tuple[str, Point | None]]:
     """Label the extremes of a metric; only for a loss is it known which one is best."""
     if "loss" in main.lower():
         return [("best", summary.min)]
@@ -149,10 +151,10 @@ def _ends(main: str, summary: Summary) -> list[tuple[str, Point | None]]:
 
 def running_facts(run: ParsedRun) -> Iterator[Fact]:
     """Yield facts about speed and cost; values missing from the log are omitted."""
-    return ((name, text) for name, text, _ in _running(run))
+    return ((name, text) for name, text, _ in _facts_with_columns(run))
 
 
-def _running(run: ParsedRun) -> Iterator[tuple[str, str, list[Fact]]]:
+def _facts_with_columns(run: ParsedRun) -> Iterator[tuple[str, str, list[Fact]]]:
     """Yield (name, text, columns): a fact for a single run, and its columns in a table of runs."""
     curve = run.curve
     if lr := curve.summary(LR):
@@ -212,7 +214,7 @@ def steps_text(curve: Curve, series: Series) -> str:
     return f"{text}, epoch {epoch.last.value:.4g}" if epoch else text
 
 
-def _evenly(series: Series) -> Sequence[float]:
+def _even_values(series: Series) -> Sequence[float]:
     """Return evenly sampled values, which are not biased by the extremes that thinning keeps."""
     return series.values if series.sample is None else series.sample
 
@@ -262,7 +264,7 @@ def fit_trend(y: Sequence[float]) -> Trend | None:
 
 def trend_text(series: Series) -> str:
     """Describe the trend of a curve over its last fifth; "" if the curve is too short."""
-    values = _evenly(series)
+    values = _even_values(series)
     trend = fit_trend(values)
     if trend is None:
         return ""
@@ -347,14 +349,14 @@ def columns_of(run: ParsedRun, main: str) -> dict[str, str]:
         row["steps"] = f"{last}" if last is not None else format_count(summary.count, "point")
         row["first"] = format_value(summary.first.value)
         row["last"] = format_value(summary.last.value)
-        if trend := fit_trend(_evenly(series)):
+        if trend := fit_trend(_even_values(series)):
             row["smoothed"] = format_value(trend.now)
-        for heading, point in _ends(main, summary):
+        for heading, point in _label_extremes(main, summary):
             row[heading] = point_text(point).replace(" at step ", " @")
     if main != EVAL_LOSS and (evaluated := run.curve.summary(EVAL_LOSS)):
         row["eval last"] = format_value(evaluated.last.value)
         row["eval best"] = format_value(evaluated.min.value) if evaluated.min else "nan"
-    running = dict(fact for _, _, columns in _running(run) for fact in columns)
+    running = dict(fact for _, _, columns in _facts_with_columns(run) for fact in columns)
     if main == LR:
         running.pop("lr", None)
     return row | running

@@ -54,12 +54,12 @@ def find_warnings(curve: Curve) -> tuple[str, ...]:
     is_judged = not is_contest(curve)
     losses = last_losses(curve) if is_judged else None
     found = [
-        *_not_finite(curve),
-        losses and (_divergence(losses) or _plateau(losses)),
-        *_loss_scales(curve),
-        losses and _spike(losses),
-        _stall(curve),
-        _drop(curve) if is_judged else None,
+        *_find_non_finite(curve),
+        losses and (_find_divergence(losses) or _find_plateau(losses)),
+        *_find_scale_collapse(curve),
+        losses and _find_spike(losses),
+        _find_stall(curve),
+        _find_throughput_drop(curve) if is_judged else None,
     ]
     return tuple(sentence for sentence in found if sentence)
 
@@ -92,7 +92,7 @@ def is_contest(curve: Curve) -> bool:
 # --- nan, inf; the loss scale
 
 
-def _not_finite(curve: Curve) -> Iterator[str]:
+def _find_non_finite(curve: Curve) -> Iterator[str]:
     """Report non-finite losses, and gradient norms that remain non-finite to the end.
 
     Occasional infinite gradient norms are normal, because fp16 loss scaling increases the scale
@@ -104,10 +104,10 @@ def _not_finite(curve: Curve) -> Iterator[str]:
         steps, values, _ = curve.arrays(name)
         broken = np.flatnonzero(~np.isfinite(values))
         if name == GRAD_NORM:
-            broken = broken[broken >= _since(~np.isfinite(values))]
+            broken = broken[broken >= _find_trailing_start(~np.isfinite(values))]
         if len(broken) < (20 if name == GRAD_NORM else 1):
             continue
-        what, where = f"{name} is {values[broken[0]]}", _at(steps, broken[0])
+        what, where = f"{name} is {values[broken[0]]}", _name_point(steps, broken[0])
         share = f"{len(broken)} of {len(values)} points"
         if len(broken) == 1:
             yield f"{what} at {where}"
@@ -120,7 +120,7 @@ def _not_finite(curve: Curve) -> Iterator[str]:
 _SCALE = re.compile(r"(loss|grad|amp).?scale|^scaler?$", re.IGNORECASE)
 
 
-def _loss_scales(curve: Curve) -> Iterator[str]:
+def _find_scale_collapse(curve: Curve) -> Iterator[str]:
     """Report the first monotonic decrease that reduces a loss scale to an unusable value."""
     for name in filter(_SCALE.search, curve.metrics):
         steps, values, _ = curve.arrays(name)
@@ -135,8 +135,8 @@ def _loss_scales(curve: Curve) -> Iterator[str]:
             # overflow and underflow.
             if (top >= 10 and times >= 2**8) or (low <= 1 and times >= 32):
                 yield (
-                    f"{name} falls to {low:.6g} at {_at(steps, bottom)}, from {high:.6g} "
-                    f"at {_at(steps, top)}: the gradients keep overflowing"
+                    f"{name} falls to {low:.6g} at {_name_point(steps, bottom)}, from {high:.6g} "
+                    f"at {_name_point(steps, top)}: the gradients keep overflowing"
                 )
                 break
 
@@ -168,7 +168,7 @@ def last_losses(curve: Curve) -> Losses | None:
     steps, values = steps[np.isfinite(values)], values[np.isfinite(values)]
     if not values.size:
         return None
-    epochs, lr = (_beside(curve, name, steps) for name in (EPOCH, LR))
+    epochs, lr = (_align_metric(curve, name, steps) for name in (EPOCH, LR))
     was, now = epochs[:-1], epochs[1:]
     falls = (steps[1:] <= steps[:-1]) | (now < was)
     begins = falls | _is_resumed(curve, steps[1:]) | (np.floor(now) > np.floor(was))
@@ -185,26 +185,26 @@ def last_losses(curve: Curve) -> Losses | None:
     return Losses(steps, places, values[first:], begins, lr[first:])
 
 
-def _divergence(losses: Losses) -> str | None:
+def _find_divergence(losses: Losses) -> str | None:
     """Report a loss that ends well above its minimum and is not decreasing again."""
     values, count = losses.values, len(losses.values)
     if count < FEWEST_AT_ALL or values.min() <= 0:
         return None
     number = max(4, min(40, count // 4))
-    parts = _blocks(losses.places, number)
+    parts = _split_into_blocks(losses.places, number)
     if len(parts) < 4:  # most points are clustered on the axis
-        parts = _blocks(np.arange(float(count)), number)
+        parts = _split_into_blocks(np.arange(float(count)), number)
     levels = np.array([_median(values[part]) for part in parts])
     best = int(levels[:-1].argmin())
     at, low = parts[best].start, levels[best]
     begun = max(_median(values[:3]), levels[: max(1, len(levels) // 10)].max())
     end = max(levels[-1], _median(values[-3 if count < FEWEST else -5 :]))
     x = np.log(values)
-    scatters = np.array([_fit(x[part])[2] for part in parts])
-    noise = max(_median(scatters), _sigma(np.diff(x)) / ROOT_2)
+    scatters = np.array([_fit_lines(x[part])[2] for part in parts])
+    noise = max(_median(scatters), _estimate_sigma(np.diff(x)) / ROOT_2)
     # Correlated noise is estimated from second differences of the levels, which are small if a loss
     # changes steadily.
-    drift = _sigma(np.diff(np.log(levels), 2), 0.0) / ROOT_2
+    drift = _estimate_sigma(np.diff(np.log(levels), 2), 0.0) / ROOT_2
     rise, factor, gained = end - low, np.log(end) - np.log(low), begun - low
     # The loss has lost half of its improvement by a large factor, or all of an improvement that
     # clearly exceeded the noise.
@@ -223,25 +223,25 @@ def _divergence(losses: Losses) -> str | None:
         and at >= max(4, count // 20)
         and not losses.lr[-1] > 1.2 * losses.lr[at]  # a rising learning rate explains it
     )
-    where = _at(losses.steps, count - 1), _at(losses.steps, at)
+    where = _name_point(losses.steps, count - 1), _name_point(losses.steps, at)
     sentence = f"loss diverges: {end:.4g} at the end ({where[0]}), after a best of {low:.4g} "
     return f"{sentence}around {where[1]}" if diverged else None
 
 
-def _plateau(losses: Losses) -> str | None:
+def _find_plateau(losses: Losses) -> str | None:
     """Report a loss that has been constant since the first steps, or that is frozen.
 
     A loss that is constant only at the end belongs to a converged, healthy run.
     """
-    since = _frozen_since(losses.values)
-    level = _standing_level(losses) if since is None else losses.values[-1]
+    since = _find_freeze(losses.values)
+    level = _find_constant_level(losses) if since is None else losses.values[-1]
     if level is None:
         return None
-    begin, end = (_at(losses.steps, index) for index in (since or 0, len(losses.steps) - 1))
+    begin, end = (_name_point(losses.steps, index) for index in (since or 0, len(losses.steps) - 1))
     return f"loss stays at {level:.4g} from {begin} to the end ({end})"
 
 
-def _standing_level(losses: Losses) -> float | None:
+def _find_constant_level(losses: Losses) -> float | None:
     """Return the level at which a loss has stayed since the start; None if changed or unknown."""
     values, places, lr = losses.values, losses.places, losses.lr
     if len(values) < 40 or losses.begins.sum() > len(values) // 10:
@@ -250,7 +250,7 @@ def _standing_level(losses: Losses) -> float | None:
         return None  # the log begins mid-run, where a constant loss is normal
     if lr[-1] > 2 * lr[0] and lr[-1] >= np.nanmax(lr):
         return None  # the learning rate is still warming up
-    levels = np.array([_median(values[part]) for part in _blocks(places, 10)])
+    levels = np.array([_median(values[part]) for part in _split_into_blocks(places, 10)])
     level = _median(levels)
     # At the cross-entropy of uniform guessing, more noise is tolerated.
     guesses = np.log([2, 10, 100, 1000])
@@ -260,18 +260,18 @@ def _standing_level(losses: Losses) -> float | None:
         return None
     # Coarsely printed numbers (bf16, two digits) give constant medians even while the loss changes,
     # so all points must then be close to the level.
-    is_fine = _grain(values) <= still or np.ptp(values) <= 2 * still
+    is_fine = _printed_precision(values) <= still or np.ptp(values) <= 2 * still
     return float(level) if is_fine else None
 
 
-def _frozen_since(values: Floats) -> int | None:
+def _find_freeze(values: Floats) -> int | None:
     """Return the index since which a loss is frozen, or None.
 
     A frozen loss is constant and far from zero, or dropped to exactly zero without a descent, which
     happens if gradients were lost. A constant value must have at least four significant digits,
     since a value rounded to three may repeat in a healthy run.
     """
-    first, last, begun = _since(values == values[-1]), values[-1], _median(values[:3])
+    first, last, begun = _find_trailing_start(values == values[-1]), values[-1], _median(values[:3])
     if len(values) - first < max(20, len(values) // 2):
         return None
     if last:
@@ -286,19 +286,19 @@ def _frozen_since(values: Floats) -> int | None:
 # a spike exceeds all of them.
 
 
-def _spike(losses: Losses) -> str | None:
+def _find_spike(losses: Losses) -> str | None:
     """Report the highest spike: a loss far above the preceding level that decreases again."""
     values = losses.values
-    spikes = _spikes_of_few(values) if len(values) < FEWEST else _spikes(losses)
+    spikes = _find_spikes_of_few(values) if len(values) < FEWEST else _find_spikes(losses)
     if not spikes:
         return None
     at, level = spikes[0]
     others = f" ({len(spikes)} spikes in all)" if len(spikes) > 1 else ""
-    what = f"loss spikes to {values[at]:.4g} at {_at(losses.steps, at)}"
+    what = f"loss spikes to {values[at]:.4g} at {_name_point(losses.steps, at)}"
     return f"{what}, from about {level:.4g} before it{others}"
 
 
-def _spikes_of_few(values: Floats) -> list[tuple[int, float]]:
+def _find_spikes_of_few(values: Floats) -> list[tuple[int, float]]:
     """Find a spike in a short curve: a point at least five times as high as all others."""
     at, count = int(values.argmax()), len(values)
     is_judged = count >= FEWEST_AT_ALL and values.min() > 0 and 3 <= at < count - 1
@@ -306,17 +306,19 @@ def _spikes_of_few(values: Floats) -> list[tuple[int, float]]:
     return [(at, _median(values[:at]))] if is_spike else []
 
 
-def _spikes(losses: Losses) -> list[tuple[int, float]]:
+def _find_spikes(losses: Losses) -> list[tuple[int, float]]:
     """Return the index of each spike and the level before it, highest first."""
     values, lr, count = losses.values, losses.lr, len(losses.values)
     is_positive = values.min() >= 0 < values.max()
     x = np.log(np.maximum(values, values[values > 0].min())) if is_positive else values
     size = _median(np.abs(values)) or 1.0
-    peaks, depth = _peaks(x, max(0.01 * size, _grain(values)) / (size if is_positive else 1.0))
+    peaks, depth = _find_peaks(
+        x, max(0.01 * size, _printed_precision(values)) / (size if is_positive else 1.0)
+    )
     # The scatter of few points is uncertain, and deep minima indicate long-tailed noise. Both raise
     # the threshold.
     least = max(10 * (1 + 30 / count), 2 * depth)
-    number = _outstanding([height for height, *_ in peaks], least, max(2, count // 100), 2.5)
+    number = _count_outliers([height for height, *_ in peaks], least, max(2, count // 100), 2.5)
     found = []
     for _, at, before in peaks[:number]:
         level = math.exp(before) if is_positive else before
@@ -324,7 +326,9 @@ def _spikes(losses: Losses) -> list[tuple[int, float]]:
         if is_positive:
             is_plain = lift >= 0.3 * level and lift >= 0.1 * gained
         else:  # no ratio exists: require half of a clear descent
-            is_plain = gained >= 10 * _sigma(np.diff(values)) / ROOT_2 and lift >= 0.5 * gained
+            is_plain = (
+                gained >= 10 * _estimate_sigma(np.diff(values)) / ROOT_2 and lift >= 0.5 * gained
+            )
         after = x[at + 1 : at + 1 + max(3, count // 50)]
         comes_down = after.min(initial=np.inf) <= (before + x[at]) / 2
         # An attempt or epoch begins there, or the learning rate has just risen by half.
@@ -335,7 +339,7 @@ def _spikes(losses: Losses) -> list[tuple[int, float]]:
     return found
 
 
-def _peaks(x: Floats, least_sigma: float) -> tuple[list[tuple[float, int, float]], float]:
+def _find_peaks(x: Floats, least_sigma: float) -> tuple[list[tuple[float, int, float]], float]:
     """Find the peaks above 4 sigma and the deepest minimum.
 
     Each block of points is compared with the one or two blocks before it: with their median, or
@@ -349,9 +353,9 @@ def _peaks(x: Floats, least_sigma: float) -> tuple[list[tuple[float, int, float]
     size = min(32, max(8, len(x) // 8))
     rows = np.pad(x, (0, -len(x) % size), constant_values=np.nan).reshape(-1, size)
     before = rows[:1], np.hstack([rows[:-2], rows[1:-1]])
-    fits = [(*_fit(each), _median(each), _median(each[:, -8:])) for each in before]
+    fits = [(*_fit_lines(each), _median(each), _median(each[:, -8:])) for each in before]
     end, slope, around, level, last = map(np.concatenate, zip(*fits, strict=True))
-    around = np.maximum(around, max(least_sigma, _median(_fit(rows[: len(x) // size])[2])))
+    around = np.maximum(around, max(least_sigma, _median(_fit_lines(rows[: len(x) // size])[2])))
     expected = np.maximum(level[:, None], end[:, None] + slope[:, None] * np.arange(size))
     heights = ((rows[1:] - expected) / around[:, None]).ravel()
     depths = (np.minimum(level, end) - np.fmin.reduce(rows[1:], axis=1)) / around
@@ -366,7 +370,7 @@ def _peaks(x: Floats, least_sigma: float) -> tuple[list[tuple[float, int, float]
 # Such pauses recur regularly or occur at round steps.
 
 
-def _stall(curve: Curve) -> str | None:
+def _find_stall(curve: Curve) -> str | None:
     """Report the longest stall, based on step durations or on the timestamps of the log."""
     steps, seconds, _ = curve.arrays(STEP_SECONDS)
     usual = np.full(len(seconds), quantile(seconds, 0.5) or 0.0)
@@ -374,7 +378,10 @@ def _stall(curve: Curve) -> str | None:
     stamped = curve.arrays(LOSS if LOSS in curve.metrics else next(timed, LOSS))
     clocks = (
         (steps, seconds, usual, "{at} took {time}, where a step usually takes {usual}"),
-        (*_gaps(*stamped), "no progress for {time} after {before}, where {usual} are usual"),
+        (
+            *_measure_gaps(*stamped),
+            "no progress for {time} after {before}, where {usual} are usual",
+        ),
     )
     for steps, seconds, usual, sentence in clocks:
         if np.count_nonzero(~np.isnan(usual)) < FEWEST:
@@ -383,24 +390,24 @@ def _stall(curve: Curve) -> str | None:
         excess[: SETTLED + 1] = np.nan
         excess[_is_resumed(curve, steps)] = np.nan
         longest = np.argsort(np.nan_to_num(excess, nan=-np.inf), kind="stable")[:-4:-1]
-        number = _outstanding(excess[longest], np.maximum(60.0, 9 * usual[longest]), 2, 5)
+        number = _count_outliers(excess[longest], np.maximum(60.0, 9 * usual[longest]), 2, 5)
         stalls = [
             index
             for index in longest[:number].tolist()
-            if seconds[index] > max(10 * usual[index], _allowed(curve, steps, index))
+            if seconds[index] > max(10 * usual[index], _longest_normal_pause(curve, steps, index))
         ]
         if stalls:
             found = sentence.format(
-                at=_at(steps, stalls[0]),
-                before=_at(steps, stalls[0] - 1),
-                time=_duration(seconds[stalls[0]]),
-                usual=_duration(usual[stalls[0]]),
+                at=_name_point(steps, stalls[0]),
+                before=_name_point(steps, stalls[0] - 1),
+                time=_format_seconds(seconds[stalls[0]]),
+                usual=_format_seconds(usual[stalls[0]]),
             )
             return found + (f" ({len(stalls)} stalls in all)" if len(stalls) > 1 else "")
     return None
 
 
-def _gaps(steps: Floats, _: Floats, times: Floats) -> tuple[Floats, Floats, Floats]:
+def _measure_gaps(steps: Floats, _: Floats, times: Floats) -> tuple[Floats, Floats, Floats]:
     """Return steps, the time since the previous point, and its expected value; nan if unknown."""
     if not times.size:
         return steps, times, times
@@ -415,7 +422,7 @@ def _gaps(steps: Floats, _: Floats, times: Floats) -> tuple[Floats, Floats, Floa
     return steps, gaps, usual
 
 
-def _allowed(curve: Curve, steps: Floats, index: int) -> float:
+def _longest_normal_pause(curve: Curve, steps: Floats, index: int) -> float:
     """Return the longest pause, in seconds, that the run may cause by design at a point."""
     of_a_checkpoint, of_an_epoch = 600.0, 3600.0
     before, after = steps[index - 1 : index + 1]
@@ -431,7 +438,7 @@ def _allowed(curve: Curve, steps: Floats, index: int) -> float:
             known = known[~np.isnan(known)]
             if is_increasing(known) and ((before - 1 <= known) & (known <= after + 1)).any():
                 return math.inf
-    epochs = np.floor(_beside(curve, EPOCH, steps))
+    epochs = np.floor(_align_metric(curve, EPOCH, steps))
     if epochs[index] > epochs[index - 1]:
         return of_an_epoch
     every = max(50, 10 * (after - before))
@@ -439,10 +446,10 @@ def _allowed(curve: Curve, steps: Floats, index: int) -> float:
     return of_a_checkpoint if is_round else 0.0
 
 
-def _duration(seconds: float) -> str:
+def _format_seconds(seconds: float) -> str:
     """Format a duration with a suitable unit.
 
-    >>> _duration(0.25), _duration(90), _duration(5400), _duration(200000)
+    >>> _format_seconds(0.25), _format_seconds(90), _format_seconds(5400), _format_seconds(200000)
     ('0.25 s', '90 s', '90 min', '55.6 h')
     """
     for unit, size in (("h", 3600), ("min", 60)):
@@ -455,7 +462,7 @@ def _duration(seconds: float) -> str:
 _WORK = re.compile(r"seq|length|batch|img.?size|resolution|num_tokens", re.IGNORECASE)
 
 
-def _drop(curve: Curve) -> str | None:
+def _find_throughput_drop(curve: Curve) -> str | None:
     """Report a permanent drop of throughput, unless the work per step changes at the same point.
 
     For at least the last fifth of the run, 90% of the points must be below 90% of the earlier ones.
@@ -480,22 +487,22 @@ def _drop(curve: Curve) -> str | None:
     while index < count - 1 and values[index] >= (was + now) / 2:
         index += 1
     for work in filter(_WORK.search, curve.metrics):
-        sizes = _beside(curve, work, steps)
+        sizes = _align_metric(curve, work, steps)
         size, then = (quantile(part, 0.5) for part in (sizes[:index], sizes[index:]))
         if size is not None and then is not None and abs(then - size) > 0.1 * abs(size):
             return None
-    where = _at(steps, index)
+    where = _name_point(steps, index)
     return f"{name} drops to {now:.4g} at {where}, from {was:.4g} before it, and stays there"
 
 
 # --- functions shared by the rules
 
 
-def _at(steps: Floats, index: int) -> str:
+def _name_point(steps: Floats, index: int) -> str:
     return f"point {index + 1}" if np.isnan(steps[index]) else f"step {steps[index]:.0f}"
 
 
-def _since(is_such: Mask) -> int:
+def _find_trailing_start(is_such: Mask) -> int:
     """Return the index since which the mask is true for all points."""
     return int(np.flatnonzero(~is_such).max(initial=-1)) + 1
 
@@ -505,7 +512,7 @@ def _is_resumed(curve: Curve, steps: Floats) -> Mask:
     return np.isin(steps, resumed)
 
 
-def _beside(curve: Curve, name: str, steps: Floats) -> Floats:
+def _align_metric(curve: Curve, name: str, steps: Floats) -> Floats:
     """Return the latest value of another metric at each step; nan if there is none yet."""
     known, values, _ = curve.arrays(name)
     if np.array_equal(known, steps, equal_nan=True):
@@ -516,10 +523,10 @@ def _beside(curve: Curve, name: str, steps: Floats) -> Floats:
     return np.append(np.nan, values)[places]
 
 
-def _blocks(places: Floats, count: int) -> list[slice]:
+def _split_into_blocks(places: Floats, count: int) -> list[slice]:
     """Divide increasing positions into ``count`` blocks of equal width, omitting empty blocks.
 
-    >>> _blocks(np.array([0, 1, 2, 90, 100]), 2)
+    >>> _split_into_blocks(np.array([0, 1, 2, 90, 100]), 2)
     [slice(0, 3, None), slice(3, 5, None)]
     """
     edges = places[0] + (places[-1] - places[0]) * np.arange(count) / count
@@ -527,13 +534,13 @@ def _blocks(places: Floats, count: int) -> list[slice]:
     return [slice(a, b) for a, b in pairwise(cuts) if b > a]
 
 
-def _fit(windows: Floats) -> tuple[Any, Any, Any]:
+def _fit_lines(windows: Floats) -> tuple[Any, Any, Any]:
     """Fit a line through the medians of the two halves of each window.
 
     Returns:
         The value of the line just after the window, its slope, and the scatter around it.
 
-    >>> [float(each) for each in _fit(np.array([1.0, 2.0, 3.0, 4.0]))]
+    >>> [float(each) for each in _fit_lines(np.array([1.0, 2.0, 3.0, 4.0]))]
     [5.0, 1.0, 0.0]
     """
     count = windows.shape[-1]
@@ -542,10 +549,14 @@ def _fit(windows: Floats) -> tuple[Any, Any, Any]:
     ended = _median(windows[..., -half:])
     slope = (ended - begun) / max(1, count - half)
     end = ended + slope * (half + 1) / 2
-    return end, slope, _sigma(windows - end[..., None] - slope[..., None] * np.arange(-count, 0))
+    return (
+        end,
+        slope,
+        _estimate_sigma(windows - end[..., None] - slope[..., None] * np.arange(-count, 0)),
+    )
 
 
-def _sigma(values: Floats, center: float | None = None) -> Any:
+def _estimate_sigma(values: Floats, center: float | None = None) -> Any:
     """Estimate the standard deviation around ``center``, by default around the median.
 
     Scales the median absolute deviation by 1.4826, which is exact for a normal distribution
@@ -561,19 +572,19 @@ def _median(values: Floats) -> Any:
     return (ordered[..., half] + ordered[..., -half - 1]) / 2
 
 
-def _grain(values: Floats) -> float:
+def _printed_precision(values: Floats) -> float:
     """Return the smallest difference between two values, an estimate of the printed precision."""
     steps = np.diff(np.sort(values))  # np.unique would import numpy.ma, which is slow
     return float(steps.min(initial=np.inf, where=steps > 0))
 
 
-def _outstanding(sizes: Sequence[float] | Floats, least: Any, most: int, gap: float) -> int:
+def _count_outliers(sizes: Sequence[float] | Floats, least: Any, most: int, gap: float) -> int:
     """Return how many of the sizes, sorted in descending order, are outliers.
 
     Outliers exceed ``least``, and the smallest of them is at least ``gap`` times the next size. If
     more than ``most`` sizes are comparably large, none of them is an outlier.
 
-    >>> _outstanding([9, 8, 2], 5, 2, 3.0), _outstanding([9, 8, 7], 5, 2, 3.0)
+    >>> _count_outliers([9, 8, 2], 5, 2, 3.0), _count_outliers([9, 8, 7], 5, 2, 3.0)
     (2, 0)
     """
     below = np.append(sizes[1:], 0.0)

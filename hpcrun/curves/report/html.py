@@ -85,7 +85,7 @@ def html_text(runs: Sequence[ParsedRun]) -> str:
     import jinja2
 
     with package_of("html"):
-        plotly, packed = _plotly()
+        plotly, packed = _load_plotly()
     script = (_PARTS / "page.js").read_text("utf-8")
     data = page_data(runs)
     environment = jinja2.Environment(
@@ -113,14 +113,14 @@ def html_text(runs: Sequence[ParsedRun]) -> str:
         failures=[(run.source, run.failure) for run in runs if run.failure],
         warnings=[(run.source, text) for run in runs for text in run.warnings],
         runs_table=_table(runs),
-        tiles=_tiles(runs),
+        tiles=_build_tiles(runs),
         settings=_settings(runs),
         attempt_headings=ATTEMPT_COLUMNS,
     )
 
 
 @cache
-def _plotly() -> tuple[str, str]:
+def _load_plotly() -> tuple[str, str]:
     """Return the source of plotly.js, and its gzipped form encoded in base64."""
     from plotly.offline import get_plotlyjs
 
@@ -170,7 +170,7 @@ def _restart_text(run: ParsedRun, restart: Restart, *, short: bool = False) -> s
     )
 
 
-def _tiles(runs: Sequence[ParsedRun]) -> list[tuple[str, str, str]]:
+def _build_tiles(runs: Sequence[ParsedRun]) -> list[tuple[str, str, str]]:
     """Return the facts of a single run as (name, value, details)."""
     main = facts.main_metric(runs)
     if len(runs) != 1 or main is None:
@@ -229,7 +229,7 @@ def page_data(runs: Sequence[ParsedRun]) -> dict[str, Any]:
     Metrics that were logged on the same lines share an axis. Non-finite values are the strings
     "NaN", "Infinity" and "-Infinity". Memory is in GiB.
     """
-    panels = _panels(runs)
+    panels = _build_panels(runs)
     curves = [run.curve for run in runs]
     axes = [
         by
@@ -240,7 +240,7 @@ def page_data(runs: Sequence[ParsedRun]) -> dict[str, Any]:
         "runs": [_run(run) for run in runs],
         "panels": panels,
         "axes": axes,
-        "smoothing": _smoothing(runs, panels[0]["metrics"][0]) if panels else 0.0,
+        "smoothing": _choose_smoothing(runs, panels[0]["metrics"][0]) if panels else 0.0,
     }
 
 
@@ -274,7 +274,7 @@ def _axis(curve: Curve, name: str) -> dict[str, Any]:
     return found
 
 
-def _panels(runs: Sequence[ParsedRun]) -> list[dict[str, Any]]:
+def _build_panels(runs: Sequence[ParsedRun]) -> list[dict[str, Any]]:
     """List the panels, most important first; only the first ones are open initially."""
     metrics = dict.fromkeys(name for run in runs for name in run.curve.metrics)
     there = [name for name in metrics if facts.has_curve(runs, name)]
@@ -313,7 +313,7 @@ def _factor(name: str) -> float:
     return GIB if name == MEMORY_BYTES else 1.0
 
 
-def _smoothing(runs: Sequence[ParsedRun], name: str) -> float:
+def _choose_smoothing(runs: Sequence[ParsedRun], name: str) -> float:
     """Return the initial smoothing weight; 0 unless the metric is noisy in at least one run."""
     scale, _ = panel_scale(runs, [name])
     noisy = [

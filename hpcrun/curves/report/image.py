@@ -147,16 +147,16 @@ def _draw(figure: Figure, runs: Sequence[ParsedRun], by: By) -> None:
     figure.set_size_inches(9.6, 5.2 + 1.9 * (rows - 1))
     grid = figure.add_gridspec(rows, max(1, len(small)), height_ratios=[3.0, 1.0][:rows])
     top = figure.add_subplot(grid[0, :])
-    has_trend = _panel(top, runs, large, by, ticks=(9, 8))
+    has_trend = _draw_panel(top, runs, large, by, ticks=(9, 8))
     _head(top, runs, large[0])
-    _legend(figure, top, _entries(runs, large, has_trend=has_trend))
+    _draw_legend(figure, top, _legend_entries(runs, large, has_trend=has_trend))
     for column, name in enumerate(small):
         below = figure.add_subplot(grid[1, column])
-        _panel(below, runs, [name], by, ticks=(max(4, 9 // len(small)), 5))
+        _draw_panel(below, runs, [name], by, ticks=(max(4, 9 // len(small)), 5))
         below.set_title(TITLES[name], loc="left", fontsize=9, color="#333333")
 
 
-def _panel(
+def _draw_panel(
     axes: Axes, runs: Sequence[ParsedRun], names: Sequence[str], by: By, ticks: tuple[int, int]
 ) -> bool:
     """Draw metrics of all runs into one panel.
@@ -173,7 +173,7 @@ def _panel(
     """
     by = shared_axis([run.curve for run in runs], names[0], by)
     scale, beyond = panel_scale(runs, names)
-    _value_ticks(axes, scale, most=ticks[1])
+    _set_value_ticks(axes, scale, most=ticks[1])
     size, unit = 1.0, _X_LABELS[by]
     if by == "time":
         axis_of_each = (x_axis(run.curve, name, by) for name in names for run in runs)
@@ -184,7 +184,7 @@ def _panel(
     axes.margins(x=0.01)
     axes.set_axisbelow(True)
     lines = [
-        ([place / size for place in x], run.curve.values(name), _look(runs, names, n, row))
+        ([place / size for place in x], run.curve.values(name), _line_style(runs, names, n, row))
         for row, name in enumerate(names)
         for n, run in enumerate(runs)
         if (x := x_axis(run.curve, name, by))
@@ -193,7 +193,7 @@ def _panel(
     for x, values, look in lines:
         _draw_line(axes, x, values, look, with_trend=noisy and len(x) >= FEWEST)
     for number, run in enumerate(runs):
-        colour = _look(runs, names, number, 0)["color"] if len(runs) > 1 else _GREY
+        colour = _line_style(runs, names, number, 0)["color"] if len(runs) > 1 else _GREY
         for restart in run.curve.restarts if by == "step" else ():
             if restart.resumed_at is not None:
                 axes.axvline(restart.resumed_at, color=colour, ls=(0, (4, 4)), lw=0.8, zorder=1.5)
@@ -203,7 +203,7 @@ def _panel(
     return noisy
 
 
-def _value_ticks(axes: Axes, scale: Axis, most: int) -> None:
+def _set_value_ticks(axes: Axes, scale: Axis, most: int) -> None:
     """Scale the y axis and label it with plain numbers instead of superscript exponents."""
     if scale.is_log:
         axes.set_yscale("log")
@@ -215,7 +215,7 @@ def _value_ticks(axes: Axes, scale: Axis, most: int) -> None:
     axes.set_ylim(scale.low, scale.high)
 
 
-def _look(
+def _line_style(
     runs: Sequence[ParsedRun], names: Sequence[str], number: int, place: int
 ) -> dict[str, Any]:
     """Return the line style: runs differ in colour and dash, metrics of a single run in colour."""
@@ -267,7 +267,7 @@ def _outcome(runs: Sequence[ParsedRun], name: str) -> str:
     return text
 
 
-def _entries(
+def _legend_entries(
     runs: Sequence[ParsedRun], names: Sequence[str], *, has_trend: bool
 ) -> list[tuple[str, dict[str, Any]]]:
     """List the legend entries as (text, line style)."""
@@ -278,7 +278,7 @@ def _entries(
         ]
     else:
         shown = [(truncate_start(run.source, 44), number, 0) for number, run in enumerate(runs)]
-    entries = [(label, _look(runs, names, number, place)) for label, number, place in shown]
+    entries = [(label, _line_style(runs, names, number, place)) for label, number, place in shown]
     grey: dict[str, Any] = {"color": _GREY}
     if len(runs) > 1 and len(names) > 1:
         entries.append((TITLES[names[1]], grey | {"lw": 0.9, "marker": "o", "mfc": "white"}))
@@ -291,7 +291,7 @@ def _entries(
     return entries
 
 
-def _legend(figure: Figure, axes: Axes, entries: Sequence[tuple[str, dict[str, Any]]]) -> None:
+def _draw_legend(figure: Figure, axes: Axes, entries: Sequence[tuple[str, dict[str, Any]]]) -> None:
     """Add a legend inside the axes, or below the figure if it has many entries."""
     if len(entries) < 2:
         return

@@ -61,7 +61,7 @@ class Line(Struct, frozen=True):
     is_points: bool = False
 
 
-class _Drawn(Struct, frozen=True):
+class _DrawnLine(Struct, frozen=True):
     """A line that is ready to be drawn, in axis positions from 0 to 1.
 
     Attributes:
@@ -129,14 +129,16 @@ def plot_lines(
         named += ", noise smoothed"
     if y_axis.is_log:
         named += ", log axis"
-    heading = _heading(named, _keys(drawn, bool(restarts), beyond, look), look)
+    heading = _format_heading(named, _legend_keys(drawn, bool(restarts), beyond, look), look)
     rows = look.height - len(heading) - 2
     if rows < SMALLEST_HEIGHT - 3:
         return ""
-    return "\n".join([*heading, *_framed(drawn, restarts, axes, rows, look)]) + "\n"
+    return "\n".join([*heading, *_draw_frame(drawn, restarts, axes, rows, look)]) + "\n"
 
 
-def _prepare(lines: Sequence[Line], index: int, axes: tuple[Axis, Axis], look: Display) -> _Drawn:
+def _prepare(
+    lines: Sequence[Line], index: int, axes: tuple[Axis, Axis], look: Display
+) -> _DrawnLine:
     line, several = lines[index], len(lines) > 1
     x, y = ([axis.place(v) for v in own] for axis, own in zip(axes, (line.x, line.y), strict=True))
     if len(x) > 16 * look.width:  # smoothing is slow, and more points are not visible
@@ -154,7 +156,7 @@ def _prepare(lines: Sequence[Line], index: int, axes: tuple[Axis, Axis], look: D
     style = Style(mark, f"1;{sgr}" if raw else sgr)
     # Round to columns, since marks within a column coincide.
     broken = {round(a * look.width) / look.width for a, b in zip(x, y, strict=True) if b != b}
-    return _Drawn(line, places, style, raw, is_smoothed, broken)
+    return _DrawnLine(line, places, style, raw, is_smoothed, broken)
 
 
 def _is_alone(lines: Sequence[Line]) -> bool:
@@ -180,8 +182,8 @@ def thin(x: Sequence[float], y: Sequence[float], columns: int) -> list[tuple[flo
     return kept
 
 
-def _keys(
-    drawn: Sequence[_Drawn], restarts: bool, beyond: int, look: Display
+def _legend_keys(
+    drawn: Sequence[_DrawnLine], restarts: bool, beyond: int, look: Display
 ) -> list[tuple[Style, str]]:
     several, is_alone = len(drawn) > 1, _is_alone([each.line for each in drawn])
     keys: list[tuple[Style, str]] = []
@@ -202,7 +204,7 @@ def _keys(
     return keys
 
 
-def _heading(title: str, keys: Sequence[tuple[Style, str]], look: Display) -> list[str]:
+def _format_heading(title: str, keys: Sequence[tuple[Style, str]], look: Display) -> list[str]:
     """Format the title and the legend keys in as few rows as possible."""
     title = truncate_start(title, look.width, look)
     rows, room = [title], look.width - text_width(title)
@@ -222,8 +224,8 @@ def _heading(title: str, keys: Sequence[tuple[Style, str]], look: Display) -> li
     return rows
 
 
-def _framed(
-    drawn: Sequence[_Drawn],
+def _draw_frame(
+    drawn: Sequence[_DrawnLine],
     restarts: Sequence[float],
     axes: tuple[Axis, Axis],
     rows: int,
@@ -255,11 +257,11 @@ def _framed(
         f"{at_row.get(number, ''):>{margin}} {'┤' if number in at_row else '│'}{row}"
         for number, row in enumerate(canvas.rows(colour=look.colour))
     ]
-    framed += _x_axis(x_axis, margin + 1, width, look)
+    framed += _draw_x_axis(x_axis, margin + 1, width, look)
     return [row.translate(_ASCII) for row in framed] if look.ascii_only else framed
 
 
-def _x_axis(axis: Axis, indent: int, width: int, look: Display) -> list[str]:
+def _draw_x_axis(axis: Axis, indent: int, width: int, look: Display) -> list[str]:
     x_ticks = axis.ticks(max(2, width // 16), whole=True)
     rule, numbers = ["─"] * width, ""
     for tick, label in zip(x_ticks, tick_labels(x_ticks), strict=True):
@@ -290,7 +292,7 @@ class Canvas:
         across, down = (1, 1) if style.mark else (2, 4)
         columns, rows = self.width * across, self.height * down
         masks: dict[int, int] = {}
-        for column, top, bottom in _spans(points, columns, rows):
+        for column, top, bottom in _column_spans(points, columns, rows):
             bits = _DOTS[column % across]
             for row in range(top, bottom + 1):
                 cell = row // down * self.width + column // across
@@ -326,14 +328,14 @@ class Canvas:
         return found
 
 
-def _spans(
+def _column_spans(
     points: Iterable[tuple[float, float]], columns: int, rows: int
 ) -> list[tuple[int, int, int]]:
     """Return (column, top row, bottom row) for each column that the curve crosses.
 
-    >>> _spans([(0.0, 1.0), (1.0, 0.0)], 3, 3)
+    >>> _column_spans([(0.0, 1.0), (1.0, 0.0)], 3, 3)
     [(0, 0, 0), (1, 1, 1), (2, 2, 2)]
-    >>> _spans([(0.0, 1.0), (0.0, 0.0), (0.5, math.nan), (1.0, 0.0)], 3, 3)
+    >>> _column_spans([(0.0, 1.0), (0.0, 0.0), (0.5, math.nan), (1.0, 0.0)], 3, 3)
     [(0, 0, 2), (2, 2, 2)]
     """
     spans: dict[tuple[int, int], tuple[int, int]] = {}
@@ -343,14 +345,16 @@ def _spans(
             last, gaps = None, gaps + 1
             continue
         place = (x * (columns - 1), (1 - y) * (rows - 1))
-        for column, top, bottom in _pieces(last or place, place):
+        for column, top, bottom in _split_by_column(last or place, place):
             before = spans.get((gaps, column), (top, bottom))
             spans[gaps, column] = min(top, before[0]), max(bottom, before[1])
         last = place
     return [(column, *span) for (_, column), span in spans.items()]
 
 
-def _pieces(begin: tuple[float, float], end: tuple[float, float]) -> Iterator[tuple[int, int, int]]:
+def _split_by_column(
+    begin: tuple[float, float], end: tuple[float, float]
+) -> Iterator[tuple[int, int, int]]:
     """Split the line between two positions into (column, top row, bottom row)."""
     (x0, y0), (x1, y1) = begin, end
     first, last = round(x0), round(x1)

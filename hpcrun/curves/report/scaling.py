@@ -100,10 +100,10 @@ def build_scaling(runs: Sequence[ParsedRun], *, per_gpu: bool = False) -> Scalin
         runs: The runs.
         per_gpu: Whether the rates in the logs are per GPU.
     """
-    counts, counted = _gpus(runs)
-    gpus, batches = _column(counts), _column(map(_batch, runs))
-    seconds, by = _step_seconds(runs)
-    work = _work(runs, gpus, batches / seconds, seconds, by, per_gpu=per_gpu)
+    counts, counted = _count_gpus(runs)
+    gpus, batches = _to_column(counts), _to_column(map(_samples_per_step, runs))
+    seconds, by = _measure_step_seconds(runs)
+    work = _choose_work(runs, gpus, batches / seconds, seconds, by, per_gpu=per_gpu)
     values = speedup = efficiency = np.full(len(runs), math.nan)
     baseline, kind, notes = None, None, []
     if work is not None:
@@ -112,10 +112,10 @@ def build_scaling(runs: Sequence[ParsedRun], *, per_gpu: bool = False) -> Scalin
         baseline = int(measured[gpus[measured].argmin() if are_known else 0])
         speedup = values / values[baseline]
         how = ", ".join(part for part in (work.how, "" if work.is_rate else by) if part)
-        notes = [f"{work.unit} {how}", *_doubts(runs, work)]
+        notes = [f"{work.unit} {how}", *_note_limits(runs, work)]
         if are_known and len(set(counts)) > 1:
             efficiency = speedup * gpus[baseline] / gpus
-            kind = _kind(work, gpus, batches, seconds)
+            kind = _classify_scaling(work, gpus, batches, seconds)
             types = {run.facts.get("resources.gpu_type") for run in runs} - {None}
             if len(types) > 1:
                 names = ", ".join(sorted(map(str, types)))
@@ -135,7 +135,7 @@ def build_scaling(runs: Sequence[ParsedRun], *, per_gpu: bool = False) -> Scalin
     return Scaling(tuple(speeds), unit, counted, baseline, kind, tuple(notes))
 
 
-def _column(values: Iterable[float | None]) -> Floats:
+def _to_column(values: Iterable[float | None]) -> Floats:
     """Convert values to an array; missing, non-positive and implausible values become nan."""
     column = np.array([*values], float)
     return np.where((column > 1e-50) & (column < 1e50), column, math.nan)
@@ -145,7 +145,7 @@ def _count(column: Floats) -> int:
     return int(np.isfinite(column).sum())
 
 
-def _gpus(runs: Sequence[ParsedRun]) -> tuple[list[int | None], str]:
+def _count_gpus(runs: Sequence[ParsedRun]) -> tuple[list[int | None], str]:
     """Return the GPUs of each run, or the ranks if no run has GPUs and all ranks are known."""
     gpus = [run.gpus for run in runs]
     worlds = [run.facts.get("world_size", "") for run in runs]
@@ -154,7 +154,7 @@ def _gpus(runs: Sequence[ParsedRun]) -> tuple[list[int | None], str]:
     return gpus, "GPUs"
 
 
-def _step_seconds(runs: Sequence[ParsedRun]) -> tuple[Floats, str]:
+def _measure_step_seconds(runs: Sequence[ParsedRun]) -> tuple[Floats, str]:
     """Measure the duration of a step in seconds by the method available for the most runs.
 
     Returns:
@@ -164,7 +164,7 @@ def _step_seconds(runs: Sequence[ParsedRun]) -> tuple[Floats, str]:
         ("by the median step time", lambda run: quantile_of(run.curve, STEP_SECONDS, 0.5)),
         ("by the log's time stamps", lambda run: seconds_by_stamps(run.curve)),
     )
-    found = [(how, _column(map(way, runs))) for how, way in ways]
+    found = [(how, _to_column(map(way, runs))) for how, way in ways]
     how, seconds = max(found, key=lambda each: _count(each[1]))
     return (seconds, how) if _count(seconds) > 1 else (np.full(len(runs), math.nan), "")
 
@@ -191,7 +191,7 @@ def seconds_by_stamps(curve: Curve) -> float | None:
     return quantile(took[counts] / passed[counts], 0.5)
 
 
-def _work(
+def _choose_work(
     runs: Sequence[ParsedRun],
     gpus: Floats,
     samples: Floats,
@@ -201,22 +201,22 @@ def _work(
     per_gpu: bool,
 ) -> _Measured | None:
     """Choose the measure of work that is available for the most runs, at least two."""
-    tokens = _column(_per_step(run.curve, TOKEN_COUNTERS) for run in runs) / seconds
+    tokens = _to_column(_increase_per_step(run.curve, TOKEN_COUNTERS) for run in runs) / seconds
     counted = [
-        _Measured("tokens/s", "by the log's token counters", _column(tokens)),
-        _Measured("samples/s", _source_of_batches(runs), _column(samples)),
+        _Measured("tokens/s", "by the log's token counters", _to_column(tokens)),
+        _Measured("samples/s", _source_of_batches(runs), _to_column(samples)),
     ]
     how = "as the logs print them" + (", times the GPUs" if per_gpu else "")
     printed = []
     for unit, name in (("samples/s", SAMPLES_PER_SECOND), ("tokens/s", TOKENS_PER_SECOND)):
-        rates = _column(quantile_of(run.curve, name, 0.5) for run in runs)
+        rates = _to_column(quantile_of(run.curve, name, 0.5) for run in runs)
         printed.append(_Measured(unit, how, rates * gpus if per_gpu else rates, is_rate=True))
     best = max([*counted, *printed], key=lambda each: _count(each.values))
     steps = _Measured("steps/s", "", 1 / seconds)
     return next((choice for choice in (best, steps) if _count(choice.values) > 1), None)
 
 
-def _batch(run: ParsedRun) -> float | None:
+def _samples_per_step(run: ParsedRun) -> float | None:
     """Return the samples per step according to the log, or the planned batch size."""
     counted = _batch_of_log(run.curve)
     planned = run.facts.get("effective_batch", "")
@@ -227,7 +227,7 @@ def _batch_of_log(curve: Curve) -> float | None:
     for name in curve.metrics:
         if fold(name.rpartition("/")[2]) in BATCH_SIZES:
             return quantile_of(curve, name, 0.5)
-    return _per_step(curve, SAMPLE_COUNTERS)
+    return _increase_per_step(curve, SAMPLE_COUNTERS)
 
 
 def _source_of_batches(runs: Sequence[ParsedRun]) -> str:
@@ -237,7 +237,7 @@ def _source_of_batches(runs: Sequence[ParsedRun]) -> str:
     return "by the planned batches" if not any(counted) else "by batches, counted or planned"
 
 
-def _per_step(curve: Curve, counters: frozenset[str]) -> float | None:
+def _increase_per_step(curve: Curve, counters: frozenset[str]) -> float | None:
     """Return the average increase of a counter per step."""
     for name, series in curve.metrics.items():
         first, last = series.summary.first, series.summary.last
@@ -252,7 +252,9 @@ def _per_step(curve: Curve, counters: frozenset[str]) -> float | None:
     return None
 
 
-def _kind(work: _Measured, gpus: Floats, batches: Floats, seconds: Floats) -> Kind | None:
+def _classify_scaling(
+    work: _Measured, gpus: Floats, batches: Floats, seconds: Floats
+) -> Kind | None:
     """Return the kind of scaling: constant global batch (strong), or batch per GPU (weak)."""
     if work.unit == "steps/s":
         return None
@@ -269,7 +271,7 @@ def _are_alike(column: Floats) -> bool:
     return bool(np.ptp(column) <= _ALIKE * column.max())
 
 
-def _doubts(runs: Sequence[ParsedRun], work: _Measured) -> list[str]:
+def _note_limits(runs: Sequence[ParsedRun], work: _Measured) -> list[str]:
     notes = []
     if work.unit == "steps/s":
         notes.append("every step counts as the same work: the batch sizes are not known")

@@ -44,7 +44,7 @@ def write_tensorboard(runs: Sequence[ParsedRun], folder: Path) -> None:
         with write_atomically(folder / name / EVENT_FILE) as file:
             records = RecordWriter(file)
             records.write(Event(file_version="brain.Event:2").SerializeToString())
-            for step, wall_time, values in _events(run.curve):
+            for step, wall_time, values in _merge_events(run.curve):
                 summary = Summary(
                     value=[Summary.Value(tag=tag, simple_value=value) for tag, value in values]
                 )
@@ -81,13 +81,13 @@ def folder_names(sources: Sequence[str]) -> list[str]:
         chosen = "-".join(part[-2:] if has_twin else part[-1:])
         chosen = re.sub(r"[^\w.+=@-]", "_", chosen, flags=re.ASCII)
         plain.append(chosen.strip(".")[-100:] or "run")
-    return _unique(plain, "-")
+    return _number_duplicates(plain, "-")
 
 
-def _unique(names: Iterable[str], mark: str = "_") -> list[str]:
+def _number_duplicates(names: Iterable[str], mark: str = "_") -> list[str]:
     """Append numbers to repeated names, ignoring case as some file systems do.
 
-    >>> _unique(["a", "A", "b", "a"])
+    >>> _number_duplicates(["a", "A", "b", "a"])
     ['a', 'A_2', 'b', 'a_3']
     """
     chosen: list[str] = []
@@ -102,10 +102,10 @@ def _unique(names: Iterable[str], mark: str = "_") -> list[str]:
     return chosen
 
 
-def _events(curve: Curve) -> Iterator[tuple[int, float, list[tuple[str, float]]]]:
+def _merge_events(curve: Curve) -> Iterator[tuple[int, float, list[tuple[str, float]]]]:
     """Yield (step, wall time, [(tag, value)]) in step order; equal steps and times are merged."""
     events: dict[tuple[int, float], list[tuple[str, float]]] = {}
-    tags = _unique(tag(name) for name in curve.metrics)
+    tags = _number_duplicates(tag(name) for name in curve.metrics)
     for own_tag, (name, series) in zip(tags, curve.metrics.items(), strict=True):
         steps = x_axis(curve, name, "step") or x_axis(curve, name, "order") or []
         times: Sequence[float] = series.times or x_axis(curve, name, "time") or [0.0] * len(steps)

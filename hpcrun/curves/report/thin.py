@@ -28,7 +28,7 @@ def thin_series(
     """
     if len(values) <= max(most, 16):
         return build_series(steps, values, times)
-    kept, even = _choose(values, max(most, 16))
+    kept, even = _choose_points(values, max(most, 16))
     return Series(
         steps[kept].tolist(),
         values[kept].tolist(),
@@ -39,7 +39,7 @@ def thin_series(
     )
 
 
-def _choose(column: Floats, most: int) -> tuple[NDArray[np.intp], int]:
+def _choose_points(column: Floats, most: int) -> tuple[NDArray[np.intp], int]:
     """Return the indices of at most ``most`` points to keep, and the stride of an even sample."""
     even, kept = 1, np.arange(len(column))
     while len(column) > even * most:

@@ -285,7 +285,7 @@ def test_missing_plotly_has_a_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         return real(name, *args)
 
-    html._plotly.cache_clear()
+    html._load_plotly.cache_clear()
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(InputError, match="pip install plotly"):
         write_html(runs.one(), tmp_path / "a.html")
