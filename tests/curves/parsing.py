@@ -1,4 +1,4 @@
-"""Parses runs whose logs are bytes in memory, in pieces of any size."""
+"""Parse runs whose logs are bytes in memory, in chunks of any size."""
 
 from __future__ import annotations
 

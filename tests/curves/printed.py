@@ -1,4 +1,4 @@
-"""Lines as programs print them (printed.txt), and lines that only look like it (prose.txt)."""
+"""Lines printed by programs (printed.txt), and look-alikes (prose.txt)."""
 
 from __future__ import annotations
 

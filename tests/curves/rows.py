@@ -1,4 +1,4 @@
-"""Rows of a log in few words, and the curve of them."""
+"""Concise construction of log rows, and their curve."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Line(Struct, frozen=True):
 
 
 def at(attempt: int, step: int | None, value: float, *, name: str = "loss", **more: Any) -> Line:
-    """Write one value."""
+    """Return a line with one value."""
     split = "eval" if name.startswith("eval") else "train"
     return Line(((name, value),), step, attempt=attempt, **{"split": split, **more})
 

@@ -1,4 +1,4 @@
-"""The curve of a run's logs: one value per step, passes, restarts, ranks."""
+"""The curve of a run's logs: one value per step; passes, restarts, ranks."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.curves.rows import Line, at, both, build, pieces_of
 
 
 def losses(steps: Iterable[int], start: float = 0.0, **more: Any) -> list[Line]:
-    """Write a loss at each step: ``start``, and one more at each."""
+    """Return a loss at each step, increasing by one from ``start``."""
     return [at(0, step, start + number, **more) for number, step in enumerate(steps)]
 
 
 class TestAttempts:
-    def test_a_later_attempt_replaces_what_it_replays(self) -> None:
+    def test_later_attempt_replaces_replayed_steps(self) -> None:
         first = [at(0, step, 10.0 - step) for step in range(1, 6)]
         second = [at(1, step, 20.0 - step) for step in range(4, 9)]
         curve = build(first + second)
@@ -35,41 +35,41 @@ class TestAttempts:
         )
         assert curve.restarts == (Restart(1, lost_at=5, resumed_at=4, replayed=2),)
 
-    def test_steps_not_reached_again_are_gone_with_their_weights(self) -> None:
+    def test_steps_lost_by_a_restart_are_removed(self) -> None:
         lines = [at(0, step, 1.0) for step in range(1, 101)]
         lines += [at(0, 100, 1.0, name="eval_loss"), at(1, 51, 2.0), at(1, 52, 2.0)]
         curve = build(lines)
         assert curve.steps("loss") == list(range(1, 53))
         assert "eval_loss" not in curve.metrics
 
-    def test_an_evaluation_before_training_replaces_no_training(self) -> None:
+    def test_initial_evaluation_replaces_no_training_steps(self) -> None:
         lines = [at(0, step, 1.0) for step in range(1, 101)] + [at(0, 50, 3.0, name="eval_loss")]
         lines += [at(1, 0, 9.0, name="eval_loss"), at(1, 81, 2.0)]
         curve = build(lines)
         assert curve.steps("loss") == list(range(1, 82))
         assert curve.steps("eval_loss") == [0, 50]
 
-    def test_an_attempt_without_a_metric_is_a_restart(self) -> None:
+    def test_attempt_without_metrics_is_a_restart(self) -> None:
         curve = build([at(0, 1, 1.0), at(2, 2, 1.0)], attempts=[0, 1, 2])
         assert curve.restarts == (Restart(1, 1, None, 0), Restart(2, 1, 2, 0))
 
-    def test_an_attempt_that_logs_first(self) -> None:
+    def test_first_logging_attempt_is_a_restart_without_a_lost_step(self) -> None:
         curve = build([at(1, 5, 1.0)], attempts=[0, 1])
         assert curve.restarts == (Restart(1, None, 5, 0),)
 
-    def test_a_run_without_a_loss_restarts_all_the_same(self) -> None:
+    def test_run_without_a_loss_has_restarts(self) -> None:
         lines = [at(0, step, 0.1, name="lr") for step in range(10)]
         lines += [at(1, step, 0.2, name="lr") for step in (6, 7)]
         curve = build(lines)
         assert both(curve, "lr") == ([*range(8)], [0.1] * 6 + [0.2] * 2)
         assert curve.restarts == (Restart(1, lost_at=9, resumed_at=6, replayed=4),)
 
-    def test_without_steps_nothing_can_be_replaced(self) -> None:
+    def test_points_without_steps_are_never_replaced(self) -> None:
         curve = build([at(0, None, 3.0), at(1, None, 2.0)])
         assert both(curve, "loss") == ([None, None], [3.0, 2.0])
         assert curve.restarts == (Restart(1, None, None, 0),)
 
-    def test_a_restart_within_epochs_replays_its_epoch(self) -> None:
+    def test_restart_within_an_epoch_replays_that_epoch(self) -> None:
         lines = [at(0, step, 1.0, epoch=float(epoch)) for epoch in range(3) for step in range(5)]
         lines += [at(1, step, 2.0, epoch=2.0) for step in range(2, 5)]
         curve = build(lines)
@@ -77,7 +77,7 @@ class TestAttempts:
         assert curve.values("loss") == [1.0] * 12 + [2.0] * 3
         assert curve.restarts == (Restart(1, lost_at=4, resumed_at=2, replayed=3),)
 
-    def test_a_restart_in_an_earlier_epoch(self) -> None:
+    def test_restart_in_an_earlier_epoch_replaces_later_steps(self) -> None:
         lines = [at(0, step, 1.0, epoch=float(epoch)) for epoch in range(1, 4) for step in range(5)]
         lines += [at(1, step, 2.0, epoch=2.0) for step in (3, 4)]
         lines += [at(1, 0, 2.0, epoch=3.0)]
@@ -85,7 +85,7 @@ class TestAttempts:
         assert curve.steps("loss") == [*range(5), *range(5), 0]
         assert curve.values("loss") == [1.0] * 8 + [2.0] * 3
 
-    def test_an_attempt_per_epoch_is_no_replay(self) -> None:
+    def test_steps_repeated_per_epoch_are_no_replay(self) -> None:
         lines = [at(e, s, 1.0, epoch=float(e)) for e in range(3) for s in range(5)]
         curve = build(lines)
         assert len(curve.steps("loss")) == 15
@@ -93,11 +93,11 @@ class TestAttempts:
 
 
 class TestOneLog:
-    def test_interleaved_values_of_one_step_count_once(self) -> None:
+    def test_interleaved_values_of_one_step_are_one_point(self) -> None:
         curve = build([at(0, s, float(i)) for i, s in enumerate([1, 1, 2, 1, 2, 3, 2, 3])])
         assert both(curve, "loss") == ([1, 2, 3], [3.0, 6.0, 7.0])
 
-    def test_a_step_printed_in_two_forms_is_one_point(self) -> None:
+    def test_step_printed_in_two_formats_is_one_point(self) -> None:
         lines = []
         for step in range(1, 50):
             lines += [at(0, step, 2.5, form="deepspeed"), at(0, step, 2.4996, form="megatron")]
@@ -105,13 +105,13 @@ class TestOneLog:
         assert both(curve, "loss") == ([*range(1, 50)], [2.4996] * 49)
         assert (curve.notes, curve.restarts) == ((), ())
 
-    def test_a_counter_that_starts_again_each_epoch_is_no_replay(self) -> None:
+    def test_counter_restarting_each_epoch_is_no_replay(self) -> None:
         lines = [at(0, s, e + s / 10, epoch=float(e)) for e in range(3) for s in range(2)]
         curve = build(lines)
         assert both(curve, "loss") == ([0, 1] * 3, [0.0, 0.1, 1.0, 1.1, 2.0, 2.1])
         assert curve.restarts == ()
 
-    def test_epochs_by_marks(self) -> None:
+    def test_epoch_marks_separate_epochs(self) -> None:
         lines = []
         for epoch in range(3):
             lines += [Line(mark=Mark(epoch=epoch)), *losses(range(4), 10.0 * epoch)]
@@ -119,7 +119,7 @@ class TestOneLog:
         assert curve.steps("loss") == [*range(4)] * 3
         assert (curve.restarts, curve.notes) == ((), ())
 
-    def test_a_counter_that_restarts_without_an_epoch_is_another_run(self) -> None:
+    def test_counter_restarting_without_an_epoch_is_another_run(self) -> None:
         curve = build(losses(range(4)) + losses(range(4), 10.0))
         assert curve.values("loss") == [0, 1, 2, 3, 10, 11, 12, 13]
         assert curve.restarts == ()
@@ -128,23 +128,23 @@ class TestOneLog:
             "read as another run in the same file, not as a requeue",
         )
 
-    def test_trainings_that_were_cut_short_are_shown_too(self) -> None:
+    def test_short_trainings_are_shown(self) -> None:
         curve = build([line for n in (5, 2, 1, 4) for line in losses(range(1, n + 1), 10.0 * n)])
         assert curve.steps("loss") == [1, 2, 3, 4, 5, 1, 2, 1, 1, 2, 3, 4]
         assert curve.restarts == ()
         assert ["restarts after step 5 and at 2 other" in note for note in curve.notes] == [True]
 
-    def test_points_that_are_not_shown_are_counted(self) -> None:
+    def test_hidden_points_are_counted(self) -> None:
         curve = build(losses([*range(10, 110, 10), 60, 50, 40, 30]))
         assert curve.steps("loss") == [*range(10, 110, 10)]
         assert ["10 of 14 losses are shown" in note for note in curve.notes] == [True]
 
-    def test_a_counter_that_was_full_may_begin_another_epoch(self) -> None:
+    def test_counter_restarting_at_its_total_begins_another_epoch(self) -> None:
         curve = build(losses(range(1, 9), total=8) + losses(range(1, 9), 10.0, total=8))
         assert curve.steps("loss") == [*range(1, 9)] * 2
         assert ["the next epoch, or another run" in note for note in curve.notes] == [True]
 
-    def test_many_runs_in_a_log_are_one_note(self) -> None:
+    def test_many_runs_in_a_log_have_one_note(self) -> None:
         lengths = (8, 9, 8, 30, 7)
         curve = build([line for length in lengths for line in losses(range(1, 1 + length))])
         assert curve.summary("loss").count == sum(lengths)  # type: ignore[union-attr]
@@ -155,7 +155,7 @@ class TestOneLog:
         ("back_to", "restarts", "text"),
         [(30, 1, "falls from 0.5 to 0.3: the run was resumed"), (1, 0, "to 0.01: read as anot")],
     )
-    def test_epochs_that_fall_where_there_are_no_steps(
+    def test_falling_epochs_without_steps_are_handled(
         self, back_to: int, restarts: int, text: str
     ) -> None:
         parts = [*range(1, 51), *range(back_to, 90)]
@@ -164,42 +164,42 @@ class TestOneLog:
         assert curve.restarts == (Restart(0, None, None, 0),) * restarts
         assert [text in note for note in curve.notes] == [True]
 
-    def test_a_log_that_was_resumed_without_a_word(self) -> None:
+    def test_unannounced_resumption_is_detected(self) -> None:
         curve = build(losses(range(0, 200, 10)) + losses(range(120, 300, 10), 50.0))
         assert curve.steps("loss") == [*range(0, 300, 10)]
         assert curve.values("loss")[11:14] == [11.0, 50.0, 51.0]
         assert curve.restarts == (Restart(0, lost_at=190, resumed_at=120, replayed=71),)
 
-    def test_a_log_that_says_that_it_was_resumed(self) -> None:
+    def test_announced_resumption_is_detected(self) -> None:
         lines = [*losses(range(20)), Line(mark=Mark(restart=True)), *losses([18, 19, 20], 50.0)]
         curve = build(lines)
         assert curve.restarts == (Restart(0, lost_at=19, resumed_at=18, replayed=2),)
         assert both(curve, "loss") == ([*range(21)], [*range(18), 50.0, 51.0, 52.0])
 
-    def test_a_program_that_says_so_before_it_logs_anything_restarts_nothing(self) -> None:
+    def test_restart_message_before_any_value_is_no_restart(self) -> None:
         assert build([Line(mark=Mark(restart=True)), *losses(range(5))]).restarts == ()
 
     @pytest.mark.parametrize("late", [[150], [180], [150, 160]], ids=str)
-    def test_a_late_line_is_no_restart(self, late: list[int]) -> None:
+    def test_late_line_is_no_restart(self, late: list[int]) -> None:
         curve = build(losses(range(0, 200, 10)) + losses(late, 50.0))
         assert curve.restarts == ()
         assert curve.steps("loss") == [*range(0, 200, 10)]
         assert curve.values("loss")[late[0] // 10] == 50.0
 
-    def test_processes_that_print_across_each_other_are_one_curve_and_a_note(self) -> None:
+    def test_interleaved_processes_are_one_curve_with_a_note(self) -> None:
         lines = [at(0, step, step + who / 10) for step in range(0, 500, 20) for who in range(4)]
         curve = build(lines)
         assert curve.steps("loss") == [*range(0, 500, 20)]
         assert curve.restarts == ()
         assert [note[:25] for note in curve.notes] == ["each step appears 4 times"]
 
-    def test_processes_that_drift_are_no_restarts(self) -> None:
+    def test_drifting_processes_are_no_restarts(self) -> None:
         drifts = (0, 100, 160)
         lines = [at(0, step - drift, 1.0) for step in range(200, 900, 20) for drift in drifts]
         assert build(lines).restarts == ()
 
     @pytest.mark.slow
-    def test_lines_that_each_name_their_own_metric_do_not_fill_the_memory(self) -> None:
+    def test_many_different_metrics_are_limited(self) -> None:
         lines = [
             Line(tuple((f"m{step}_{metric}", 1.0) for metric in range(100)), step=step)
             for step in range(120)
@@ -208,58 +208,58 @@ class TestOneLog:
         assert len(curve.metrics) == MAX_METRICS + 1 and len(curve.steps("loss")) == 10
         assert ["more than 10,000 metrics" in note for note in curve.notes] == [True]
 
-    def test_a_closing_summary_without_a_step_is_left_out(self) -> None:
+    def test_closing_summary_without_a_step_is_excluded(self) -> None:
         assert both(build([at(0, 1, 3.0), at(0, None, 9.0)]), "loss") == ([1], [3.0])
 
-    def test_a_few_losses_with_a_step_do_not_decide_about_many_without(self) -> None:
+    def test_few_losses_with_steps_do_not_outweigh_many_without(self) -> None:
         epochs = [at(0, None, 60.0 - epoch, epoch=float(epoch)) for epoch in range(60)]
         assert build([*epochs, at(0, 700, 0.25)]).steps("loss") == [*range(60)]
 
-    def test_the_epochs_of_many_losses_count_more_than_the_steps_of_a_few(self) -> None:
+    def test_epochs_of_many_losses_outweigh_steps_of_few(self) -> None:
         epochs = [at(0, None, 60.0 - epoch, epoch=float(epoch)) for epoch in range(60)]
         saved = [at(0, step, 0.25) for step in range(0, 200, 10)]
         assert build([*epochs, *saved]).steps("loss") == [*range(60)]
 
-    def test_a_step_that_never_moves_is_none(self) -> None:
+    def test_constant_step_is_ignored(self) -> None:
         stuck = [at(0, 0, 100.0 - n) for n in range(80)]
         assert both(build(stuck), "loss") == ([None] * 80, [100.0 - n for n in range(80)])
         assert build(stuck[:64]).steps("loss") == [0]  # as many processes may print it
 
-    def test_losses_without_a_step_are_not_left_out_in_silence(self) -> None:
+    def test_excluded_losses_without_steps_have_a_note(self) -> None:
         lines = [line for n in range(20) for line in (at(0, n, 1.0), *[at(0, None, 2.0)] * 3)]
         curve = build(lines)
         assert curve.steps("loss") == [*range(20)]
         assert curve.notes == ("60 losses without a step are not shown",)
 
-    def test_times_are_those_of_the_rows(self) -> None:
+    def test_times_are_taken_from_the_rows(self) -> None:
         curve = build([at(0, 1, 3.0, time=100.0), at(0, 2, 2.0, time=101.5)])
         assert curve.metrics["loss"].times == [100.0, 101.5]
         assert build([at(0, 1, 3.0, time=100.0), at(0, 2, 2.0)]).metrics["loss"].times is None
 
-    def test_the_total_is_that_of_the_training(self) -> None:
+    def test_total_steps_are_those_of_the_training(self) -> None:
         lines = [*losses(range(1, 9), total=100), at(0, 8, 1.0, name="eval_loss", total=5000)]
         assert build(lines).total_steps == 100
 
-    def test_the_first_epoch_of_all_rows_is_where_epochs_count_from(self) -> None:
+    def test_epochs_are_counted_from_the_first_epoch_of_all_rows(self) -> None:
         lines = [at(0, step, 3.0, epoch=0.0) for step in (10, 20)]
         for epoch in (1.0, 2.0):
             lines += losses((10, 20, 30), epoch=epoch, total=30)
         assert build(lines).steps("loss") == [10, 20, 40, 50, 60, 70, 80, 90]
 
-    def test_a_total_beside_whole_epochs_may_be_that_of_each(self) -> None:
+    def test_total_next_to_epochs_may_be_per_epoch(self) -> None:
         first = losses(range(1, 9), epoch=0.0, total=100)
         assert build(first).total_steps is None
         assert build(first + losses(range(9, 12), epoch=1.0, total=100)).total_steps == 100
 
 
 class TestRanksAndFiles:
-    def test_the_lowest_rank_counts(self) -> None:
+    def test_lowest_rank_is_used(self) -> None:
         lines = [at(0, step, float(rank), rank=rank) for step in range(9) for rank in (3, 1, 2)]
         curve = build(lines)
         assert both(curve, "loss") == ([*range(9)], [1.0] * 9)
         assert curve.notes == ()
 
-    def test_ranks_that_log_different_metrics_each_count_for_theirs(self) -> None:
+    def test_each_metric_is_taken_from_the_rank_that_logs_it(self) -> None:
         lines = []
         for step in range(9):
             lines += [at(0, step, 2.0, rank=7), at(0, step, 0.1, name="lr", rank=0)]
@@ -267,32 +267,32 @@ class TestRanksAndFiles:
         assert curve.values("loss") == [2.0] * 9
         assert curve.values("lr") == [0.1] * 9
 
-    def test_a_rank_that_prints_one_line_of_its_own_does_not_count(self) -> None:
+    def test_rank_with_a_single_line_is_ignored(self) -> None:
         lines = [at(0, 0, 9.0, rank=0)] + [at(0, step, 2.0, rank=63) for step in range(9)]
         assert build(lines).values("loss") == [2.0] * 9
 
-    def test_very_many_ranks(self) -> None:
+    def test_many_ranks_are_handled(self) -> None:
         lines = [at(0, 0, 9.0, rank=rank) for rank in range(64)]
         lines += [at(0, step, 2.0, rank=63) for step in range(9)]
         assert build(lines).values("loss") == [2.0] * 9
 
-    def test_the_first_file_counts_unless_another_has_more(self) -> None:
+    def test_first_file_is_used_unless_another_has_more(self) -> None:
         lines = [at(0, step, float(file), file=file) for file in (0, 1) for step in range(9)]
         lines += [at(0, step, 0.1, name="lr", file=1) for step in range(9)]
         curve = build(lines)
         assert curve.values("loss") == [0.0] * 9
         assert curve.values("lr") == [0.1] * 9
 
-    def test_each_attempt_has_its_own_source(self) -> None:
+    def test_source_is_chosen_per_attempt(self) -> None:
         lines = [at(0, step, 1.0) for step in range(9)]
         lines += [at(1, 5, 0.1, name="lr"), *(at(1, step, 2.0, file=1) for step in (5, 6))]
         assert both(build(lines), "loss") == ([*range(7)], [1.0] * 5 + [2.0] * 2)
 
-    def test_a_restart_is_counted_once_however_many_files_show_it(self) -> None:
+    def test_restart_in_several_files_is_counted_once(self) -> None:
         lines = [at(a, step, 1.0, file=f) for a in (0, 1) for f in (0, 1) for step in range(9)]
         assert build(lines).restarts == (Restart(1, lost_at=8, resumed_at=0, replayed=9),)
 
-    def test_logs_may_grow_side_by_side(self) -> None:
+    def test_logs_may_grow_in_parallel(self) -> None:
         store = Store()
         for first in (0, 3):
             for file in (0, 1):
@@ -301,12 +301,12 @@ class TestRanksAndFiles:
                 store.add(pieces_of([at(0, step, 1.0, name=name) for step in range(first, 3)]))
         assert derive_curve(store).steps("loss") == derive_curve(store).steps("lr") == [0, 1, 2]
 
-    def test_a_log_must_be_begun(self) -> None:
+    def test_adding_to_an_unstarted_log_is_an_error(self) -> None:
         with pytest.raises(ValueError, match="begin"):
             Store().add([])
 
 
-def test_a_note_names_the_metric_that_stands_in_for_the_loss() -> None:
+def test_note_names_the_metric_used_as_loss() -> None:
     values = (("loss_disc", 3.0), ("loss_fm", 2.0), ("grad_norm", 1.0))
     (note,) = build([Line(values, step=step) for step in range(5)]).notes
     assert "using loss_disc" in note and "(loss_fm)" in note
@@ -314,7 +314,7 @@ def test_a_note_names_the_metric_that_stands_in_for_the_loss() -> None:
     assert build([Line(with_loss, step=step) for step in range(5)]).notes == ()
 
 
-def test_summary() -> None:
+def test_summary_has_first_last_and_best_values() -> None:
     values = [3.0, math.nan, 1.0, math.inf, 2.0]
     summary = build([at(0, i, v) for i, v in enumerate(values)]).summary("loss")
     assert summary is not None
@@ -322,14 +322,14 @@ def test_summary() -> None:
     assert (summary.min, summary.max) == ((2, 1.0), (3, math.inf))
 
 
-def test_summary_of_nothing() -> None:
+def test_summary_without_values_is_none() -> None:
     assert build([]).summary("loss") is None
     only_nan = build([at(0, 1, math.nan)]).summary("loss")
     assert only_nan is not None
     assert only_nan.min is None and only_nan.max is None
 
 
-def test_a_look_at_a_growing_log_changes_nothing() -> None:
+def test_reading_a_growing_log_does_not_change_the_curve() -> None:
     lines = losses(range(9)) + losses([3, 4, 5], 20.0) + losses([6, 7, 8, 9], 30.0)
     watched = Store()
     watched.begin(0)
@@ -341,7 +341,7 @@ def test_a_look_at_a_growing_log_changes_nothing() -> None:
 
 @pytest.mark.slow
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1), st.floats(0, 1))
-def test_quantile_is_that_of_numpy(values: list[float], share: float) -> None:
+def test_quantile_matches_numpy(values: list[float], share: float) -> None:
     found = quantile(values, share)
     assert found is not None
     assert found == np.quantile(values, share)
@@ -380,13 +380,13 @@ _LINES = st.lists(
 
 @pytest.mark.slow
 @given(_LINES, st.sets(st.integers(0, 50)))
-def test_the_pieces_do_not_matter(lines: list[Line], cuts: set[int]) -> None:
+def test_curve_is_independent_of_chunks(lines: list[Line], cuts: set[int]) -> None:
     assert build(lines, cuts=cuts) == build(lines)
 
 
 @pytest.mark.slow
 @given(_LINES)
-def test_a_curve_invents_nothing(lines: list[Line]) -> None:
+def test_curve_contains_only_values_of_the_log(lines: list[Line]) -> None:
     text = {(name, value) for line in lines for name, value in line.values}
     text |= {("epoch", line.epoch) for line in lines if line.epoch is not None}
     shown: set[float | None] = {line.step for line in lines}
@@ -408,7 +408,7 @@ def test_a_curve_invents_nothing(lines: list[Line]) -> None:
 
 @pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 20), st.floats(0, 9)), max_size=60))
-def test_every_point_stands_in_the_log_at_its_step(rows: list[tuple[int, int, float]]) -> None:
+def test_every_point_is_in_the_log_at_its_step(rows: list[tuple[int, int, float]]) -> None:
     lines = [at(attempt, step, value) for attempt, step, value in rows]
     text = {(line.step, line.values[0][1]) for line in lines}
     steps, values = both(build(lines), "loss")
@@ -417,7 +417,7 @@ def test_every_point_stands_in_the_log_at_its_step(rows: list[tuple[int, int, fl
 
 @pytest.mark.slow
 @given(st.lists(st.lists(st.integers(0, 20), min_size=1, unique=True).map(sorted), max_size=4))
-def test_the_latest_attempt_wins(attempts: list[list[int]]) -> None:
+def test_latest_attempt_wins(attempts: list[list[int]]) -> None:
     lines = [at(a, step, float(a)) for a, steps in enumerate(attempts) for step in steps]
     expected: dict[int | None, float] = {}
     for attempt, steps in enumerate(attempts):

@@ -1,4 +1,4 @@
-"""Files that are JSON documents, or a dict of Python."""
+"""Files that are JSON documents, or a Python dict."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ _DOCUMENTS: dict[str, list[object]] = {
 
 @pytest.mark.parametrize("between", ["\n", ""])
 @pytest.mark.parametrize("kind", _DOCUMENTS)
-def test_documents(kind: str, between: str) -> None:
+def test_json_documents_are_read(kind: str, between: str) -> None:
     curve = curve_of(between.join(json.dumps(each, indent=1) for each in _DOCUMENTS[kind]))
     assert both(curve, "loss") == ([1, 2], [2.5, 2.0])
     assert both(curve, "eval_loss") == ([1, 2], [3.5, 3.0])
 
 
-def test_a_dict_of_lists_as_python_prints_it() -> None:
+def test_printed_python_dict_of_lists_is_read() -> None:
     history = {"loss": [2.5, math.nan], "lr": [0.1, 0.1], "val_loss": [3.5, 3.0], "best": None}
     curve = curve_of(str(history))
     assert curve.steps("loss") == [1, 2] and math.isnan(curve.values("loss")[1])

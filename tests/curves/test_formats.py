@@ -21,7 +21,7 @@ LOOK_ALIKES = [
 ]
 PAIRS = [*zip(FORMATS, LOOK_ALIKES, strict=True)]
 IDS = [f"{form.name} {place}" for place, form in enumerate(FORMATS)]
-# What a line may get in front on its way to a log.
+# Prefixes that a line may get on its way to a log.
 PREFIXES = (
     "",
     "[rank0]: ",
@@ -73,6 +73,6 @@ def test_own_pattern_is_found_anywhere() -> None:
     assert (shown[1].step, shown[1].rank, shown[1].values) == (12, 2, (("loss", 2.5),))
 
 
-def test_own_pattern_needs_a_name() -> None:
+def test_own_pattern_without_a_named_group_is_refused() -> None:
     with pytest.raises(ValueError, match="named group"):
         own_format("mine", r"it (\d+)")

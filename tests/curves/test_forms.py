@@ -1,4 +1,4 @@
-"""How people print a loss: where it stands, in whose words, behind what punctuation.
+"""Formats of printed losses: position, names and punctuation.
 
 forms.txt has lines below what they say: a step, an epoch, a training loss of 0.59, an evaluation
 loss of 0.61. Those below "nothing" hold the same words and numbers. A tab is drawn as ␉, a blank
@@ -18,7 +18,7 @@ VALUES = {"loss": 0.59, "eval_loss": 0.61}
 
 
 def forms() -> Iterator[tuple[str, str]]:
-    """Yield each line with what it says."""
+    """Yield each line with its expected values."""
     says = ""
     for line in FORMS.read_text(encoding="utf-8").splitlines():
         if line.startswith("== "):
@@ -28,7 +28,7 @@ def forms() -> Iterator[tuple[str, str]]:
 
 
 def reading_of(line: str) -> str:
-    """Return what a line is read as, in the words of forms.txt."""
+    """Return the values read from a line, in the notation of forms.txt."""
     shown = read_line(line)
     row = shown[1] if shown is not None and isinstance(shown[1], Row) else None
     if row is None or not row.is_sure:
@@ -44,7 +44,7 @@ def reading_of(line: str) -> str:
     return " ".join(words)
 
 
-def test_each_way_to_print_a_loss_is_read_and_no_look_alike() -> None:
+def test_printed_losses_are_read_and_look_alikes_are_not() -> None:
     misread = {line: reading_of(line) for line, says in forms() if reading_of(line) != says}
     assert misread == {}
     assert len([*forms()]) > 300

@@ -1,4 +1,4 @@
-"""Lines that are metrics, and lines that only look like it."""
+"""Lines that are metrics, and lines that only look like metrics."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ MEASURED: list[tuple[str, int | None, dict[str, float]]] = [
     ("\x1b]0;title\x07step=10 loss=2.5", 10, {"loss": 2.5}),
     ("\t 10%|#   | 3/30\rstep=10 loss=2.5", 10, {"loss": 2.5}),
     ("step=0 loss=2.5", 0, {"loss": 2.5}),
-    # a name that nobody knows beside others, with no sign
+    # an unknown name next to others, without a separator
     ("epoch=1 step=5/120 loss=0.6 host_gb 0.4", 5, {"loss": 0.6, "host_gb": 0.4}),
     ("step 5 loss 0.6 perf/roofline 0.4", 5, {"loss": 0.6, "perf/roofline": 0.4}),
     ("[5/120] host_gb 0.4 loss 0.6 lr 0.1", 5, {"host_gb": 0.4, "loss": 0.6, "lr": 0.1}),
@@ -129,7 +129,7 @@ NOT_MEASURED = [
     "step 5 loss 0.6 and then host_gb 0.4",
     "step 5 warmup_steps 100 host_gb 0.4",
     "train_loop 3 loss 2.5 in step 4",
-    # numbers that are none, or that could be read in two ways
+    # invalid or ambiguous numbers
     "step=10 loss=1e999",
     "step=10 loss=2.3.1",
     "step=10 loss=0x10",
@@ -213,7 +213,7 @@ def row_of(line: str) -> Row | None:
     return row if row is not None and row.is_sure else None
 
 
-def test_a_step_in_thousands_is_known_for_one() -> None:
+def test_step_in_thousands_is_marked_as_rounded() -> None:
     row = row_of("step:1K smpl:32K ep:101 epch:2.53 loss:1.226 grdn:34.825 lr:1.0e-05 updt_s:0.502")
     assert row is not None and (row.step, row.epoch, row.is_rounded) == (1000, 2.53, True)
     values = {"loss": 1.226, "grad_norm": 34.825, "lr": 1e-5, "step_seconds": 0.502}
@@ -230,7 +230,7 @@ def test_a_step_in_thousands_is_known_for_one() -> None:
         ("   --> TIME: 2026-11-20 08:04:09 -- STEP: 24/36 -- GLOBAL_STEP: 1000025", 1000025, None),
     ],
 )
-def test_a_line_of_places_is_the_heading_of_a_step(
+def test_line_with_only_step_and_epoch_is_a_heading(
     line: str, step: int, epoch: float | None
 ) -> None:
     row = row_of(line)
@@ -263,7 +263,7 @@ def test_line_is_read(line: str, step: int | None, values: dict[str, float]) -> 
         ("cur_epoch :   3|1000, weighted_loss : 86.4, loss : 6.5", None, 3.0, {"loss": 6.5}),
     ],
 )
-def test_values_and_places_as_few_print_them(
+def test_unusual_lines_are_read(
     line: str, step: int | None, epoch: float | None, values: dict[str, float]
 ) -> None:
     read = read_line(line)
@@ -278,7 +278,7 @@ def test_look_alike_yields_nothing(line: str) -> None:
 
 
 @pytest.mark.slow
-def test_source_code_is_no_log() -> None:
+def test_source_code_yields_no_values() -> None:
     """Python's own library, code and prose: nothing is trained in it."""
     library = Path(sysconfig.get_path("stdlib"))
     files = [*library.glob("*.py"), *library.glob("[a-e]*/*.py")]
@@ -292,7 +292,7 @@ def test_source_code_is_no_log() -> None:
         assert all(not log.forms and not log.marks for log in store.proven_logs()), path
 
 
-# What a person takes for a measurement if it stands there again and again: {} is the number.
+# Lines that are measurements if they recur; {} is the number.
 RECURRING = [
     "loss: {}, rec_loss: 0.2",
     "loss={}, orth_loss=0.0018, total_loss=2.8637",
@@ -303,7 +303,7 @@ RECURRING = [
     "step 5: loss {} BPC, time 12.5ms",
     "epoch 1 our training of today has loss: {}",
     "Train 7, loss: {}, train acc: 0.95",
-    # A number that belongs to nothing is passed over.
+    # A number without a name is ignored.
     "Epoch  1 completed out of  20 loss:  {}",
     "Epoch 3 out of 10, loss {}",
     "| epoch 3 |  5000 samples | lr 0.1 | mean loss {}",
@@ -315,7 +315,7 @@ RECURRING = [
     "Train loss: box_loss=0.25, cls_loss=0.50, total={}",
     "06/02 10:11:12 AM train 100 {} 34.375000 62.500000",
 ]
-# What is one wherever it stands.
+# Lines that are measurements in any position.
 EVIDENT = [
     "Epoch 0 Update 100 Cost {} PD 0.07 UD 1.4",
     "epoch 1 loss {} recall 0.2 ndcg 0.1",
@@ -329,7 +329,7 @@ EVIDENT = [
 
 
 def parsed(line: str, numbers: Sequence[float], name: str = "loss") -> list[float]:
-    """Return the losses that are stored of a log of one line with these numbers."""
+    """Return the losses stored from a log of one line repeated with these numbers."""
     store, reader = Store(), LogReader()
     store.begin(0)
     for number in numbers:
@@ -338,7 +338,7 @@ def parsed(line: str, numbers: Sequence[float], name: str = "loss") -> list[floa
 
 
 @pytest.mark.parametrize("line", RECURRING)
-def test_what_is_no_evident_measurement_is_proven_by_recurrence(line: str) -> None:
+def test_unclear_measurement_is_accepted_after_recurring(line: str) -> None:
     assert parsed(line, [2.75, 2.5, 2.25, 2.125]) == [2.75, 2.5, 2.25, 2.125]
     assert parsed(line, [2.75, 2.5]) == []  # twice is no proof
     assert parsed(line, [2.5, 2.5, 2.5, 2.5]) == []  # a setting that is printed again
@@ -346,7 +346,7 @@ def test_what_is_no_evident_measurement_is_proven_by_recurrence(line: str) -> No
 
 
 @pytest.mark.parametrize("line", ["Current learning rate: {}", "learning rate is {}"])
-def test_a_learning_rate_may_stand_alone_beside_losses(line: str) -> None:
+def test_learning_rate_on_its_own_line_is_read(line: str) -> None:
     both = f"epoch {{0}} loss 0.{{0}}5\n{line}"
 
     def rates(line: str, *rates: float) -> list[float]:
@@ -362,20 +362,20 @@ def test_a_learning_rate_may_stand_alone_beside_losses(line: str) -> None:
     assert rates(line, 0.1, 0.01, 0.001) == []  # of a sweep
 
 
-def test_a_mean_of_steps_is_no_counter() -> None:
+def test_mean_number_of_steps_is_no_counter() -> None:
     """Not even where it happens to be whole."""
     row = read_generic("[ 230] ep=2300 steps=112.0 ploss=-0.5")
     assert row is not None and (row.step, row.epoch) == (230, 2300.0)
 
 
-def test_an_evaluation_may_stand_in_a_sentence() -> None:
+def test_evaluation_in_a_sentence_is_read() -> None:
     line = "The result of a network with a head is test acc: 76.82%, loss: {}"
     assert parsed(line, [2.75, 2.5, 2.25], "test_loss") == [2.75, 2.5, 2.25]
     assert parsed(line, [2.75, 2.5, 2.25]) == []
 
 
 @pytest.mark.parametrize("line", EVIDENT)
-def test_names_of_any_kind_are_evident_behind_a_place(line: str) -> None:
+def test_any_metric_name_is_accepted_after_a_step(line: str) -> None:
     assert parsed(line, [2.75]) == [2.75]
 
 
@@ -388,7 +388,7 @@ def test_names_of_any_kind_are_evident_behind_a_place(line: str) -> None:
         "epoch: 0, 3/313, eval_acc: 37.5, loss: {}",
     ],
 )
-def test_an_evaluation_is_evident(line: str) -> None:
+def test_evaluation_loss_is_accepted_at_once(line: str) -> None:
     name = "test_loss" if "test" in line else "eval_loss"
     assert parsed(line, [2.75], name) == [2.75]
     assert parsed(line, [2.75]) == []
@@ -414,11 +414,11 @@ PROSE = [
 
 
 @pytest.mark.parametrize("line", PROSE)
-def test_prose_and_settings_are_not_proven_by_recurrence(line: str) -> None:
+def test_recurring_prose_and_settings_yield_nothing(line: str) -> None:
     assert parsed(line, [2.75, 2.5, 2.25, 2.125]) == []
 
 
-def test_surer_lines_give_their_losses() -> None:
+def test_clear_lines_take_precedence_over_unclear_ones() -> None:
     lines = "".join(
         f"step: {n}, loss: {n}.5\n" + f"epoch {n} until now has loss: 0.{n}5\n" for n in range(1, 9)
     )
@@ -426,13 +426,13 @@ def test_surer_lines_give_their_losses() -> None:
     assert run.curve.values("loss") == [n + 0.5 for n in range(1, 9)]
 
 
-def test_a_last_line_that_was_cut_off_is_one_of_those_before_it() -> None:
+def test_truncated_last_line_yields_no_new_metric() -> None:
     lines = b"".join(b"step %d: loss 2.%d BPC, mfu 5.5%%\n" % (n, n) for n in range(1, 6))
     run = parse_chunks("x", [(0, [lines + b"step 6: loss 2.6 BPC, mfu 5."])])
     assert run.curve.values("loss")[-1] == 2.6
 
 
-def test_the_loss_may_go_by_another_name() -> None:
+def test_loss_under_another_name_is_found() -> None:
     line = "Step {}: {} = {}.5\n"
     names = ("Train accuracy", "Cross entropy")
     log = "".join(line.format(n, name, n) for n in range(5) for name in names)
@@ -453,14 +453,14 @@ def test_the_loss_may_go_by_another_name() -> None:
     ],
 )
 @pytest.mark.parametrize("name", ["whole_loss", "loss_overall", "loss_combined"])
-def test_a_total_is_the_loss_among_its_parts(line: str, name: str) -> None:
+def test_total_loss_is_the_loss(line: str, name: str) -> None:
     text = "".join(line.format(n, name) for n in range(100, 500, 100))
     curve = parse_chunks("x", [(0, [text.encode()])]).curve
     assert curve.steps("loss") == [*range(100, 500, 100)]
     assert curve.values("loss") == [n + 0.5 for n in range(100, 500, 100)]
 
 
-def test_what_is_odd_behind_a_loss_takes_nothing_from_it() -> None:
+def test_unusual_text_after_a_loss_is_harmless() -> None:
     line = "Step {}: loss: {}.5, val loss: 1.5, NDCG: {{'ndcg@5': 0.4}}, Hits: {{'hits@5': 0.{}}}\n"
     text = "".join(line.format(n, 9 - n, n) for n in range(1, 9))
     curve = parse_chunks("x", [(0, [text.encode()])]).curve
@@ -469,7 +469,7 @@ def test_what_is_odd_behind_a_loss_takes_nothing_from_it() -> None:
 
 
 @pytest.mark.parametrize("name", ["contrastive loss", "loss_pixel"])
-def test_the_only_loss_is_the_loss_by_whatever_name(name: str) -> None:
+def test_only_loss_is_the_loss_under_any_name(name: str) -> None:
     text = "".join(f"epoch {n}/9, {name}: {5 - n / 4}, acc: 0.5\n" for n in range(1, 10))
     curve = parse_chunks("x", [(0, [text.encode()])]).curve
     assert curve.values("loss") == [5 - n / 4 for n in range(1, 10)]
@@ -480,14 +480,14 @@ def test_the_only_loss_is_the_loss_by_whatever_name(name: str) -> None:
     assert curve.notes[0].endswith("; --metric plots another (align loss)")
 
 
-def test_losses_of_two_networks_count_without_a_word_of_where_they_stand() -> None:
+def test_losses_of_two_networks_without_steps_are_read() -> None:
     for line in ("Generator Loss: {}.5, Discriminator Loss: 514.8540\n", "{} [D loss: {}.5]\n"):
         text = "".join(line.format(n, n) for n in range(9))
         curve = parse_chunks("x", [(0, [text.encode()])]).curve
         assert curve.values("loss") == [n + 0.5 for n in range(9)]
 
 
-def test_a_counter_without_an_end_is_around_one_that_has_an_end() -> None:
+def test_unlimited_counter_encloses_a_limited_one() -> None:
     line = "iteration:{} step:{}/400, NER loss:{}.5\n"
     places = [(around, step) for around in (1, 2, 3) for step in (100, 200, 300, 400)]
     text = "".join(line.format(*place, n) for n, place in enumerate(places))
@@ -496,14 +496,14 @@ def test_a_counter_without_an_end_is_around_one_that_has_an_end() -> None:
 
 
 @pytest.mark.parametrize(("encoding", "epoch"), [("utf-8", "轮"), ("gb18030", "个epoch")])
-def test_lines_may_be_chinese(encoding: str, epoch: str) -> None:
+def test_chinese_lines_are_read(encoding: str, epoch: str) -> None:
     text = "模型训练开始\n" + "".join(f"第{n}{epoch} 损失：{5 - n / 4}\n" for n in range(1, 10))
     curve = parse_chunks("x", [(0, [text.encode(encoding)])]).curve
     assert curve.values("loss") == [5 - n / 4 for n in range(1, 10)]
     assert curve.steps("loss") == [*range(1, 10)]
 
 
-def test_of_several_losses_one_is_that_of_the_whole() -> None:
+def test_overall_loss_is_chosen_among_several() -> None:
     line = "Epoch: [0]  [{}/90]  eta: 0:04:30  edge_loss: 0.1 (0.1)  predict_loss: {} (0.5)\n"
     text = "".join(line.format(n, n + 0.5) for n in range(1, 10))
     curve = parse_chunks("x", [(0, [text.encode()])]).curve
@@ -512,19 +512,19 @@ def test_of_several_losses_one_is_that_of_the_whole() -> None:
     assert curve.notes == (f"no metric named loss: using predict_loss; {suggestion}",)
 
 
-def test_a_second_loss_of_an_evaluation_is_no_loss_of_the_training() -> None:
+def test_second_loss_of_an_evaluation_is_no_training_loss() -> None:
     row = row_of('{"split": "val", "step": 3, "eval_loss": 0.5, "loss": 0.75}')
     assert row is not None and "loss" not in dict(row.values)
 
 
-def test_of_several_learning_rates_the_first_is_meant() -> None:
+def test_first_of_several_learning_rates_is_used() -> None:
     row = row_of("Iteration: 3, Generator Learning Rate: 2e-4, Discriminator lr: 1e-4, loss: 0.5")
     assert row is not None and dict(row.values)["lr"] == 2e-4
     row = row_of("step: 3, min_lr: 2e-4, loss: 0.5")
     assert row is not None and "lr" not in dict(row.values)
 
 
-def test_what_another_process_prints_behind_a_bar_does_no_harm() -> None:
+def test_output_of_another_process_after_a_bar_is_harmless() -> None:
     bar = "Epoch 0:  31%|### | {}/39 [00:35<02:33,  3.31s/it, v_num=29, train_loss={}]"
     log = "".join(bar.format(n, n + 0.5) + "\r" for n in range(1, 9))
     log += bar.format(9, 9.5) + "[rank: 2] Received SIGTERM: 15\n"
@@ -535,7 +535,7 @@ def test_what_another_process_prints_behind_a_bar_does_no_harm() -> None:
 @pytest.mark.parametrize(
     ("line", "step", "epoch", "values"),
     [
-        # The time of a batch is no number of one; two parts of a loss stand behind it.
+        # The time of a batch is no batch number; two parts of a loss follow it.
         (
             "(3/9) LR: 0.5 | Batch: 0.25s | ETA: 3min | Loss: 1.5 | Loss(map/edge): 1.25/0.25",
             3,
@@ -546,7 +546,7 @@ def test_what_another_process_prints_behind_a_bar_does_no_harm() -> None:
         ("Epoch: 02, trloss: 1.5, valloss: 1.25", None, 2.0, {"loss": 1.5, "eval_loss": 1.25}),
     ],
 )
-def test_further_lines_of_a_training(
+def test_other_training_lines_are_read(
     line: str, step: int | None, epoch: float | None, values: dict[str, float]
 ) -> None:
     logged = f"2026-11-20 08:04:09,098 - INFO - main.py - fit - 58 - {line}"

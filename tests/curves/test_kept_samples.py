@@ -1,4 +1,4 @@
-"""What was read of a long log is kept: as long as the log stays as it is it is not read again."""
+"""Cached samples of a long log: an unchanged log is not read again."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _small() -> Iterator[None]:
 
 
 def stored(path: Path, kept: Path | None = None, **options: Any) -> tuple[str, int, int]:
-    """All that reading a log gives, and how much of it was fed to the reader of lines."""
+    """Return all data read from a log, and how much of it was parsed."""
     log, store = LogFileReader(path, kept=kept, **options), Store()
     store.begin(0)
     for pieces in log:
@@ -75,7 +75,7 @@ def log(tmp_path: Path) -> Path:
 @pytest.mark.slow
 @settings(max_examples=20)
 @given(data=some.data())
-def test_however_it_grows_the_same_is_found(
+def test_growing_log_with_cache_yields_the_same_data(
     tmp_path_factory: pytest.TempPathFactory, data: some.DataObject
 ) -> None:
     folder = tmp_path_factory.mktemp("log")
@@ -93,9 +93,7 @@ def test_however_it_grows_the_same_is_found(
     assert kept.exists()
 
 
-def test_much_that_is_kept_is_not_read_again(
-    log: Path, feeds: Feeds, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_cache_is_used(log: Path, feeds: Feeds, monkeypatch: pytest.MonkeyPatch) -> None:
     """More than a record may have."""
     monkeypatch.setattr(files, "MAX_FILE_BYTES", 100)
     kept = log.with_name("samples")
@@ -105,7 +103,7 @@ def test_much_that_is_kept_is_not_read_again(
     assert stored(log, kept) == expected and feeds.bytes == 0
 
 
-def test_what_is_kept_is_not_read_again(log: Path, feeds: Feeds) -> None:
+def test_cached_samples_are_not_read_again(log: Path, feeds: Feeds) -> None:
     kept = log.with_name("samples")
     expected = stored(log, kept)
     assert feeds.bytes == len(PLAIN)
@@ -134,7 +132,7 @@ OTHERS: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("how", OTHERS)
-def test_another_log_is_read_whole(log: Path, how: str) -> None:
+def test_changed_log_is_read_completely(log: Path, how: str) -> None:
     kept = log.with_name("samples")
     stored(log, kept)
     text = OTHERS[how](PLAIN)
@@ -143,7 +141,7 @@ def test_another_log_is_read_whole(log: Path, how: str) -> None:
     assert stored(log, kept) == stored(log)
 
 
-def test_a_file_in_its_place_is_read_whole(log: Path, feeds: Feeds) -> None:
+def test_replaced_log_is_read_completely(log: Path, feeds: Feeds) -> None:
     kept = log.with_name("samples")
     stored(log, kept)
     log.rename(log.with_name("rank-0.log.1"))
@@ -154,7 +152,7 @@ def test_a_file_in_its_place_is_read_whole(log: Path, feeds: Feeds) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 3, 4, 60, 3000, -1])
-def test_what_is_damaged_counts_for_nothing(log: Path, place: int) -> None:
+def test_corrupt_cache_is_ignored(log: Path, place: int) -> None:
     kept = log.with_name("samples")
     expected = stored(log, kept)
     data = bytearray(kept.read_bytes())
@@ -167,7 +165,7 @@ def test_what_is_damaged_counts_for_nothing(log: Path, place: int) -> None:
     assert stored(log, kept) == expected
 
 
-def test_who_reads_otherwise_reads_it_whole(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_formats_ignore_the_cache(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = log.with_name("samples")
     stored(log, kept)
     own = (own_format("mine", r"noise (?P<noise>\d+)"), *FORMATS)
@@ -179,7 +177,7 @@ def test_who_reads_otherwise_reads_it_whole(log: Path, monkeypatch: pytest.Monke
     assert feeds.bytes == len(PLAIN)
 
 
-def test_where_there_is_no_room_it_is_read_all_the_same(tmp_path: Path, log: Path) -> None:
+def test_unwritable_cache_does_not_prevent_reading(tmp_path: Path, log: Path) -> None:
     kept = tmp_path / "gone" / "samples"
     assert stored(log, kept) == stored(log)
     assert not kept.parent.exists()

@@ -1,4 +1,4 @@
-"""The reader of one line: what frameworks and people print, what launchers do to it, damage."""
+"""The line reader: output of frameworks and users, launcher prefixes, damage."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ def test_line_is_read(printed: Printed) -> None:
 
 
 @pytest.mark.parametrize("line", PROSE, ids=[line[:60] for line in PROSE])
-def test_what_is_no_measurement_yields_nothing(line: str) -> None:
+def test_other_lines_yield_nothing(line: str) -> None:
     assert row_of(line) is None
 
 
 EXAMPLES = [printed.line for printed in PRINTED] + [form.example for form in FORMATS]
 
 
-def test_lines_hold_what_logs_are_searched_for() -> None:
+def test_every_example_contains_a_needle() -> None:
     lines = [line.lower().encode() for line in EXAMPLES]
     assert [line for line in lines if not any(needle in line for needle in NEEDLES)] == []
 
 
 @pytest.mark.parametrize("line", EXAMPLES, ids=[line[:60] for line in EXAMPLES])
-def test_numbers_do_not_decide(line: str) -> None:
+def test_reading_is_independent_of_the_digits(line: str) -> None:
     """With other digits a line says the same of other values: templates build on that."""
     first = row_of(line)
-    # An exponent stays, and so does the fraction of a count that is printed as 794.0.
+    # Exponents are kept, and so is the fraction of a count printed as 794.0.
     changed = re.sub(
         r"[eE][-+]?\d+|\.0+(?!\d)|(\d)",
         lambda digit: "3475869152"[int(digit[1])] if digit[1] else digit[0],
@@ -82,7 +82,7 @@ def test_damage_does_not_crash(line: str, damage: list[tuple[int, str]]) -> None
 
 
 @given(st.sampled_from(EXAMPLES), st.integers(0, 300))
-def test_a_cut_line_does_not_crash(line: str, end: int) -> None:
+def test_truncated_line_does_not_crash(line: str, end: int) -> None:
     read_line(line[:end])
     read_line(line[end:])
 
@@ -99,7 +99,7 @@ WORDS = st.sampled_from(
 @pytest.mark.slow
 @given(st.lists(WORDS, min_size=3, max_size=14))
 @settings(max_examples=300)
-def test_prose_yields_no_loss_that_it_does_not_name(words: list[str]) -> None:
+def test_prose_yields_only_named_losses(words: list[str]) -> None:
     """Words in any order: where a row comes out, its numbers stand behind their names."""
     line = " ".join(words)
     row = row_of(line)
@@ -108,7 +108,7 @@ def test_prose_yields_no_loss_that_it_does_not_name(words: list[str]) -> None:
     for name, value in row.values:
         number = f"{value:g}"
         word = name.rpartition("_")[2].split(" ")[-1].split(".")[-1]
-        # The split may stand between: "loss train 3"; and an aside: "loss (see) 3".
+        # The split may be in between ("loss train 3"), and so may a parenthesis ("loss (see) 3").
         between = (
             r"(?: \(see\))?[:.,]? (?:is |was |(?:at |for |after |of )?"
             r"(?:(?:step|epoch)(?: [\d.]+:?|:) (?:is |was )?)?)(?:(?:train|validation) )?"
@@ -118,7 +118,7 @@ def test_prose_yields_no_loss_that_it_does_not_name(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("pair", ["0.5/0.75", "3 of 2.5", "[0.5, 0.75]", "1,000/2.5", "nan/3"])
-def test_a_side_before_two_numbers_that_count_nothing(pair: str) -> None:
+def test_split_before_a_pair_of_numbers_is_harmless(pair: str) -> None:
     row = row_of(f"epoch 3 train: {pair} loss: 2.5")
     assert row is None or dict(row.values)["loss"] == 2.5
 
@@ -183,7 +183,7 @@ HOSTILE = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("line", HOSTILE, ids=[line[:24] for line in HOSTILE])
-def test_hostile_lines_take_no_longer_than_their_length(line: str) -> None:
+def test_hostile_lines_are_read_in_linear_time(line: str) -> None:
     """64 KiB in a moment, whatever is in them; by the square it would be a minute."""
     yolo = TableHead("columns", ("Epoch", "gpu_mem", "box", "total"))
     for table in (None, yolo):
@@ -197,14 +197,14 @@ def _seconds(line: str, table: TableHead | None) -> float:
 
 
 @pytest.mark.parametrize("bar", ["5/9 [00:01<00:09,  1.5it/s]", "3it [1:02:03, 2.5s/it, loss=0.5]"])
-def test_a_dictionary_beside_a_bar_is_a_record_of_its_own(bar: str) -> None:
+def test_dictionary_next_to_a_bar_is_a_separate_record(bar: str) -> None:
     logged, drawn = b"{'loss': 2.5}", f" 56%|##  | {bar}".encode()
     assert split_records(drawn + logged) == [drawn, logged]
     assert split_records(logged + drawn) == [logged, drawn]
     assert split_records(b"[08:04:09]" + logged) == [b"[08:04:09]" + logged]
 
 
-def test_the_end_of_an_epoch_behind_a_message_behind_a_bar() -> None:
+def test_epoch_end_after_a_message_and_a_bar_is_a_record() -> None:
     drawn = b"499/500 [======>.] - ETA: 0s - loss: 0.398Epoch 00004: val_acc improved, saving to m"
     ended = b"500/500 [========] - 51s 102ms/step - loss: 0.3986 - val_loss: 0.3770"
     assert split_records(drawn + ended) == [drawn, ended]
@@ -212,7 +212,7 @@ def test_the_end_of_an_epoch_behind_a_message_behind_a_bar() -> None:
     assert split_records(b"epoch: 1 [lr 0.1] " + ended) == [b"epoch: 1 [lr 0.1] " + ended]
 
 
-def test_two_records_on_a_line() -> None:
+def test_two_records_on_a_line_are_split() -> None:
     line = b"[rank1]: step 5/30 loss 3.5[rank0]: step 5/30 loss 7.5"
     shown = [row_of(record.decode()) for record in split_records(line)]
     assert [(row.rank, row.values) for row in shown if row] == [
@@ -292,7 +292,7 @@ def test_two_records_on_a_line() -> None:
         ("===> Resuming from checkpoint /runs/a", Mark(restart=True)),
     ],
 )
-def test_marks(line: str, mark: Mark | None) -> None:
+def test_marks_are_read(line: str, mark: Mark | None) -> None:
     shown = read_line(line)
     if mark is None:
         assert shown is None or line.startswith("[rank0]")
@@ -314,7 +314,7 @@ def test_marks(line: str, mark: Mark | None) -> None:
         ("Step 2: install the driver", None),
     ],
 )
-def test_the_heading_of_a_step_is_a_row_without_values(line: str, step: int | None) -> None:
+def test_step_heading_is_a_row_without_values(line: str, step: int | None) -> None:
     row = row_of(line)
     assert (row.step, row.values) == (step, ()) if step and row else row is None
 
@@ -377,7 +377,7 @@ def test_the_heading_of_a_step_is_a_row_without_values(line: str, step: int | No
         ),
     ],
 )
-def test_tables(head: str, row: str, values: dict[str, float]) -> None:
+def test_table_rows_are_read_by_their_head(head: str, row: str, values: dict[str, float]) -> None:
     shown = read_line(head)
     assert shown is not None and isinstance(shown[1], TableHead)
     read = row_of(row, shown[1])
@@ -386,7 +386,7 @@ def test_tables(head: str, row: str, values: dict[str, float]) -> None:
     assert row_of(row) is None
 
 
-def test_an_index_without_a_name_counts_where_no_column_does() -> None:
+def test_unnamed_index_column_is_the_step_without_another() -> None:
     for head, step in ((",loss,val_loss", 7), (",epoch,loss", None)):
         shown = read_line(head)
         assert shown is not None and isinstance(shown[1], TableHead)
@@ -394,7 +394,7 @@ def test_an_index_without_a_name_counts_where_no_column_does() -> None:
         assert row is not None and row.step == step
 
 
-def test_a_cell_may_count_as_i_of_n() -> None:
+def test_table_cell_may_be_a_fraction() -> None:
     prefix = "2026-11-20 08:04:09 [INFO]: "
     shown = read_line(f"{prefix}   Epoch       Batch       box      conf     total  nTargets")
     assert shown is not None and isinstance(shown[1], TableHead)
@@ -407,7 +407,7 @@ def test_a_cell_may_count_as_i_of_n() -> None:
     assert row_of(f"{prefix}Extracting 40/438, # of instances 2641", shown[1]) is None
 
 
-def test_a_row_may_have_an_empty_cell_too_many() -> None:
+def test_table_row_may_have_an_extra_empty_cell() -> None:
     shown = read_line("EPOCH\tTIME\tLEARNING_RATE\tTRAIN_LOSS\tDEV_LOSS\tDEV_F1")
     assert shown is not None and isinstance(shown[1], TableHead)
     row = row_of("3\t17:54:34\t0.1000\t14.25\t\t_\t0.5", shown[1])
@@ -427,12 +427,12 @@ def test_a_row_may_have_an_empty_cell_too_many() -> None:
         "epoch step and then the loss",
     ],
 )
-def test_no_head(line: str) -> None:
+def test_other_lines_are_no_table_head(line: str) -> None:
     shown = read_line(line)
     assert shown is None or line == "step loss"
 
 
-def test_a_document_may_have_several_objects_with_columns() -> None:
+def test_document_with_several_column_objects_is_read() -> None:
     losses = [4.5, 4.25, 4.0]
     document = {
         "run": {"lr": 0.1, "steps": [10, 20]},
@@ -450,7 +450,7 @@ def test_a_document_may_have_several_objects_with_columns() -> None:
 
 
 @pytest.mark.parametrize("key", ["epoch_{}", "{}"])
-def test_a_document_may_have_an_object_for_each_epoch(key: str) -> None:
+def test_document_with_an_object_per_epoch_is_read(key: str) -> None:
     document = {key.format(epoch): {"train_loss": 5.5 - epoch} for epoch in range(1, 4)}
     rows = read_document(json.dumps(document)) or []
     assert [(row.epoch, row.values) for row in rows] == [
@@ -458,7 +458,7 @@ def test_a_document_may_have_an_object_for_each_epoch(key: str) -> None:
     ]
 
 
-def test_an_export_of_tensorboard_has_the_time_before_each_step() -> None:
+def test_tensorboard_export_is_read() -> None:
     document = {"runs/Mar03/loss/train": [[1677844801.5, 0, 2.5], [1677844802.5, 1, 2.25]]}
     rows = read_document(json.dumps(document)) or []
     assert [(row.step, row.values) for row in rows] == [
@@ -467,18 +467,18 @@ def test_an_export_of_tensorboard_has_the_time_before_each_step() -> None:
     ]
 
 
-def test_patterns_end_in_time_whatever_blanks_stand_in_front() -> None:
+def test_patterns_are_fast_after_unusual_blanks() -> None:
     for blank in ("\xa0", "\u2003", "\u3000", " ", "=", "★"):
         assert read_mark(blank * 60 + "epoch loss") is None
 
 
-def test_words_of_other_languages_in_any_case_break_nothing() -> None:
+def test_non_english_words_in_any_case_do_not_crash() -> None:
     for line in ("kayip: 0.5 epoch", "VALİDASİ epoch 3", "KAYIP: 2.5", "ſtrata epoch"):
         read_line(line)
     assert read_line("[1]\ttrain-rmse:1,233.5\teval-rmse:0.9") is not None
 
 
-def test_a_document_may_hold_a_list_for_each_split() -> None:
+def test_document_with_a_list_per_split_is_read() -> None:
     points = [{"step": 1, "loss": 2.5}, {"step": 2, "loss": 2.0}]
     rows = read_document(json.dumps({"train": points, "val": points})) or []
     assert [(row.split, row.step) for row in rows] == [
@@ -486,17 +486,17 @@ def test_a_document_may_hold_a_list_for_each_split() -> None:
     ]  # fmt: skip
 
 
-def test_marks_of_columns_alone_are_no_head() -> None:
+def test_separators_alone_are_no_table_head() -> None:
     assert [read_head(text) for text in ("|   |", ",,", "\t")] == [None] * 3
 
 
-def test_names_with_numbers_behind_them_are_no_head() -> None:
+def test_names_followed_by_numbers_are_no_table_head() -> None:
     row = row_of("kl:0.02,loss:8.8,entropy:4.2")
     assert row is not None and dict(row.values) == {"kl": 0.02, "loss": 8.8, "entropy": 4.2}
 
 
 @pytest.mark.parametrize("between", ["", "   "])
-def test_what_stands_behind_a_bar_was_printed_by_something_else(between: str) -> None:
+def test_text_after_a_bar_is_a_separate_record(between: str) -> None:
     bar = b" 75%|###   | 45/60 [00:01<00:00, 27.59it/s]"
     for line in (
         b"slurmstepd: error: *** JOB 47 ON n01 CANCELLED AT 2026-11-20T08:14:55 DUE TO PREEMPTION",

@@ -1,4 +1,4 @@
-"""A learned pattern says of a line what the reader of lines says, or nothing."""
+"""A learned pattern reads a line like the line reader does, or not at all."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Answer = tuple[str, Row | Mark | TableHead] | None
 
 
 def agrees(pattern: LinePattern, line: str) -> bool:
-    """Whether a pattern fits a line and says of it what the reader of lines says."""
+    """Return True if a pattern matches a line and agrees with the line reader."""
     found = pattern.regex.fullmatch(line.encode())
     if found is None:
         return True
@@ -75,7 +75,7 @@ def by_shape(learned_from: str, line: str) -> Row | None:
         ("step     9 loss  2.5000 lr 1e-05", "step 10009 loss 12.5000 lr 1e-05"),
     ],
 )
-def test_lines_of_one_shape_are_read_alike(first: str, second: str) -> None:
+def test_lines_of_one_shape_share_a_pattern(first: str, second: str) -> None:
     assert by_shape(first, second) is not None
 
 
@@ -93,7 +93,7 @@ def test_lines_of_one_shape_are_read_alike(first: str, second: str) -> None:
         ("step=1 loss=2", "step=1 loss=" + "1" * 400),
     ],
 )
-def test_lines_of_another_shape_are_left_to_the_reader_of_lines(first: str, second: str) -> None:
+def test_lines_of_another_shape_do_not_match_the_pattern(first: str, second: str) -> None:
     text = second.encode()
     pattern = learn_pattern(first.encode(), read_line)
     assert pattern is not None
@@ -113,7 +113,7 @@ def test_every_example_is_learned_or_refused_but_never_misread() -> None:
     assert learned > len(FORMATS) // 2
 
 
-def test_noise_is_noise_with_any_numbers() -> None:
+def test_noise_is_recognized_with_any_numbers() -> None:
     assert is_noise(b"epoch of rank 3 took 4.5 s", read_line)
     assert not is_noise(b"step=1 loss=2.5", read_line)
 
@@ -130,7 +130,7 @@ PRINTED = st.from_regex(r"[-+]?[0-9]{1,40}(\.[0-9]{0,40})?([eE][-+]?[0-9]{1,2})?
 
 @pytest.mark.slow
 @given(st.lists(PRINTED, min_size=1))
-def test_numbers_are_what_float_makes_of_them(texts: list[str]) -> None:
+def test_numbers_match_float(texts: list[str]) -> None:
     found = NumberSlot(0, 0).convert([text.encode() for text in texts])
     assert [*map(float, found)] == [*map(float, texts)]
 
@@ -147,7 +147,7 @@ KEYS = st.sampled_from(
     st.sampled_from([" ", ", ", " | ", "  ", " - "]),
     st.sampled_from(["", "[rank1]: ", "2026-11-20 08:04:09,098 - x - INFO - ", "3: "]),
 )
-def test_any_line_of_pairs(
+def test_patterns_of_random_pair_lines_agree_with_the_reader(
     pairs: list[tuple[str, str, str]], sign: str, between: str, prefix: str
 ) -> None:
     first, second = (
@@ -175,7 +175,7 @@ LINES = sorted(
 
 
 @pytest.mark.slow
-def test_shapes_of_real_lines_bear_other_numbers_and_blanks() -> None:
+def test_patterns_of_real_lines_match_other_numbers_and_blanks() -> None:
     """Mutate every twelfth line of the project's logs: a pattern says the same, or nothing."""
     rng, tried = random.Random(1), 0
     for line in LINES[::12]:

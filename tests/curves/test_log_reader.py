@@ -1,4 +1,4 @@
-"""The reader: pieces, damage, long lines, ranks, unfinished lines."""
+"""The log reader: chunks, damage, long lines, ranks, unfinished lines."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def read_lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def rows(pieces: list[Frame | Mark]) -> list[Told]:
-    """Every row, in the order of the log; values as text, so that nan equals nan."""
+    """Return every row in log order, with values as text so that nan equals nan."""
     shown = []
     for piece in pieces:
         if isinstance(piece, Mark):
@@ -119,14 +119,14 @@ def line_by_line(data: bytes) -> list[Told]:
 
 @pytest.mark.slow
 @given(log, st.lists(st.integers(0, 40), max_size=60))
-def test_pieces_do_not_matter(data: bytes, sizes: list[int]) -> None:
+def test_rows_do_not_depend_on_chunks(data: bytes, sizes: list[int]) -> None:
     assert in_pieces(data, sizes) == in_one(data)
 
 
 @pytest.mark.slow
 @given(log)
 @settings(max_examples=50)
-def test_small_blocks_do_not_matter(data: bytes) -> None:
+def test_rows_do_not_depend_on_small_blocks(data: bytes) -> None:
     whole = in_one(data)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(log_reader, "BLOCK_BYTES", 7)
@@ -168,7 +168,7 @@ def test_offsets_point_at_the_line(data: bytes) -> None:
 
 @pytest.mark.slow
 @given(log, st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), max_size=20))
-def test_damage_neither_crashes_nor_invents(data: bytes, damage: list[tuple[int, int]]) -> None:
+def test_damage_neither_crashes_nor_adds_values(data: bytes, damage: list[tuple[int, int]]) -> None:
     """Lines that the damage did not reach give what they gave; no number comes from elsewhere."""
     damaged = bytearray(data)
     for place, byte in damage:
@@ -190,12 +190,12 @@ def test_damage_neither_crashes_nor_invents(data: bytes, damage: list[tuple[int,
 
 
 @given(st.binary(max_size=300))
-def test_any_bytes_are_survived(data: bytes) -> None:
+def test_random_bytes_do_not_crash(data: bytes) -> None:
     assert in_pieces(data, [1] * len(data)) == in_one(data)
 
 
 @given(st.text(alphabet="steploss=: ,.0123456789nainf{}\"'\r\n-|", max_size=80))
-def test_texts_made_of_metric_letters_are_survived(text: str) -> None:
+def test_texts_of_metric_letters_do_not_crash(text: str) -> None:
     assert all(row.layout.names for row in in_one(text.encode() + b"\n"))
 
 
@@ -217,7 +217,7 @@ PIECES = st.one_of(
 @pytest.mark.slow
 @given(st.lists(PIECES, max_size=40).map(b"".join), st.integers(1, 3000))
 @settings(max_examples=25, deadline=None)
-def test_fuzzed_bytes_end_in_an_answer_within_seconds(piece: bytes, times: int) -> None:
+def test_repeated_random_bytes_are_read_in_linear_time(piece: bytes, times: int) -> None:
     """Any bytes again and again: read in linear time, and in memory that what they say explains."""
     log = (piece * times)[: 1 << 20]
     reader = LogReader()
@@ -237,19 +237,19 @@ def test_fuzzed_bytes_end_in_an_answer_within_seconds(piece: bytes, times: int) 
 
 
 class TestUnfinishedLine:
-    def test_is_kept_until_the_rest_comes(self) -> None:
+    def test_unfinished_line_is_kept_until_complete(self) -> None:
         reader = LogReader()
         assert reader.feed(b"hello\nstep=10 loss=2.") == []
         (row,) = rows(reader.feed(b"25\n"))
         assert (row.offset, row.step, row.values) == (6, 10, ("2.25",))
         assert reader.finish() == []
 
-    def test_a_number_that_may_be_cut_is_not_read(self) -> None:
+    def test_possibly_truncated_number_is_not_read(self) -> None:
         assert in_one(b"step=10 loss=2.2") == []
         (row,) = in_one(b"step=10 loss=2.2 lr=0.0001")
         assert row.layout.names == ("loss",)
 
-    def test_a_number_with_as_many_decimals_as_all_above_is_whole(self) -> None:
+    def test_last_number_with_the_usual_decimals_is_complete(self) -> None:
         lines = [b"epoch: %d, loss: 2.%04d\n" % (epoch, epoch) for epoch in range(10)]
         for size in (1, 7, 1000):
             log = b"".join(lines) + b"epoch: 10, loss: 1.5000"
@@ -263,25 +263,25 @@ class TestUnfinishedLine:
         constant = b"step: 1, loss: 2.5, lr: 0.001\n" * 20 + b"step: 1, loss: 2.5, lr: 0.000"
         assert in_one(constant)[-1].layout.names == ("loss",)
 
-    def test_the_name_of_a_number_that_may_be_cut_is_none(self) -> None:
+    def test_possibly_truncated_number_adds_no_metric(self) -> None:
         line = b"31/31 [=====] - 3s 9ms/step - loss: 2.5 - val_loss: 2.25 - val_acc: 0.5"
         (frame,) = chain.from_iterable(LogReader().read([line]))
         assert isinstance(frame, Frame)
         assert frame.layout.names[1:] == ("loss", "eval_loss") and frame.layout.is_sure
 
-    def test_a_whole_json_object_is_read(self) -> None:
+    def test_complete_json_object_is_read(self) -> None:
         (row,) = in_one(b'{"step": 1, "loss": 2.5}')
         assert row.values == ("2.5",)
         assert in_one(b'{"step": 1, "loss": 2.5, "lr": 0.1') == []
 
-    def test_reading_goes_on_from_an_offset(self) -> None:
+    def test_reading_continues_from_an_offset(self) -> None:
         data = b"step=1 loss=2.5\nstep=2 loss=2.25\n"
         assert rows(LogReader(offset=16).feed(data[16:])) == in_one(data)[1:]
 
 
 class TestLongLines:
     @pytest.mark.parametrize("piece", [1 << 10, 1 << 16, 1 << 22])
-    def test_a_line_too_long_is_passed_over(self, piece: int) -> None:
+    def test_too_long_line_is_skipped(self, piece: int) -> None:
         long = b"step=1 loss=2 x=" + b"y" * LONGEST_LINE_BYTES + b"\n"
         data = b"step=0 loss=1\n" + long + b"step=2 loss=3\n" + long[:-1]
         found = in_pieces(data, [piece] * (len(data) // piece))
@@ -334,17 +334,17 @@ class TestRareForms:
         monkeypatch.setattr(log_reader, "BLOCK_BYTES", 1 << 10)
         monkeypatch.setattr(log_reader, "FULL_SEARCH_BYTES", 1 << 14)
 
-    def test_a_loss_is_found_wherever_it_begins(self) -> None:
+    def test_first_loss_is_found_at_any_position(self) -> None:
         data = b"x" * 99 + b"\n"
         for begin in (0, 20_000, 50_000):
             log = data * (begin // 100) + b"step=1 loss=2.5\n" + data * 99
             assert len(in_one(log)) == 1
 
-    def test_a_form_seen_early_is_found_everywhere(self) -> None:
+    def test_early_format_is_found_everywhere(self) -> None:
         log = b"".join(b"epoch=%d accuracy=0.5\n%s\n" % (i, b"x" * 300) for i in range(500))
         assert len(in_one(log)) == 500
 
-    def test_a_form_that_begins_late_is_found_soon(self) -> None:
+    def test_late_format_is_found_soon(self) -> None:
         metric = b"".join(b"epoch=%d accuracy=0.5\n%s\n" % (i, b"x" * 90) for i in range(2000))
         found = in_one(b"y" * 99 + b"\n" + b"z\n" * 12_000 + metric)
         assert len(found) > 100
@@ -361,13 +361,13 @@ class TestDrawnOver:
     @pytest.mark.parametrize(
         "drawn", ["  0%|          | 0/10 [00:00<?, ?it/s]", "0it [00:00, ?it/s]"]
     )
-    def test_the_line_of_the_logger_is_read(self, drawn: str, head: str) -> None:
+    def test_logger_line_after_a_bar_is_read(self, drawn: str, head: str) -> None:
         log = "".join(f"{drawn}\x1b[A{head}step: {i} loss: {i}.5\n" for i in range(1, 9))
         found = [row for row in in_one(log.encode()) if row.values]
         assert [(row.step, row.values) for row in found] == [(i, (f"{i}.5",)) for i in range(1, 9)]
         assert all(row.layout.bar is None for row in found)
 
-    def test_a_cursor_that_goes_up_behind_a_bar_changes_nothing(self) -> None:
+    def test_cursor_up_after_a_bar_is_ignored(self) -> None:
         log = "".join(f"  0%|   | {i}/10 [00:00<?, ?it/s, loss={i}.5]\x1b[A\r" for i in range(9))
         assert [row.step for row in in_one(log.encode())] == [*range(9)]
 
@@ -378,13 +378,13 @@ class TestDense:
     LOG = "".join(dense_lines(1800)).encode()
 
     @pytest.mark.slow
-    def test_every_line_is_read_as_by_itself(self) -> None:
+    def test_each_line_is_read_independently(self) -> None:
         found = in_one(self.LOG)
         assert found == line_by_line(self.LOG) and len(found) == 1800
 
     @pytest.mark.slow
     @pytest.mark.parametrize("size", [1, 97, 4096])
-    def test_pieces_do_not_matter(self, size: int) -> None:
+    def test_rows_do_not_depend_on_chunks(self, size: int) -> None:
         log = self.LOG[:30_000]
         assert in_pieces(log, [size] * (len(log) // size)) == in_one(log)
 
@@ -395,7 +395,7 @@ class TestDense:
         assert in_one(self.LOG) == whole
 
     @pytest.mark.slow
-    def test_few_lines_are_read_one_by_one(self, read_lines: list[str]) -> None:
+    def test_most_lines_are_read_by_patterns(self, read_lines: list[str]) -> None:
         """What makes it fast: bars, dictionaries, Megatron's columns and others are learned."""
         in_one(self.LOG)
         short = len(read_lines)
@@ -403,7 +403,7 @@ class TestDense:
         in_one(self.LOG * 5)
         assert len(read_lines) < short + 200
 
-    def test_lines_of_many_numbers_are_rarely_read_again(self, read_lines: list[str]) -> None:
+    def test_lines_of_many_numbers_are_read_by_patterns(self, read_lines: list[str]) -> None:
         names = [f"actor/{chr(97 + n % 26) * (1 + n // 26)}/loss" for n in range(80)]
         small = [f"{name}:{n}.5e-05" for n, name in enumerate(names)]
         large = [f"{name}:{n}.25" for n, name in enumerate(names)]
@@ -416,7 +416,7 @@ class TestDense:
 
 
 class TestTotals:
-    def test_an_epoch_s_length_is_each_frame_s_own(self) -> None:
+    def test_epoch_length_is_stored_per_frame(self) -> None:
         log = "".join(
             f"Epoch: [{epoch}/9]  [{step:4d}/{total}]  eta: 0:12:33  loss: 2.5 (2.6)\n"
             for epoch in range(9)
@@ -431,12 +431,12 @@ class TestTotals:
 
 
 class TestRanks:
-    def test_the_rank_of_a_line_is_known(self) -> None:
+    def test_rank_is_read_from_the_line_prefix(self) -> None:
         data = b"".join(b"[rank%d]: step=%d loss=2.5\n" % (i % 3, i // 3) for i in range(30))
         assert [row.layout.rank for row in in_one(data)] == [0, 1, 2] * 10
         assert in_one(data) == line_by_line(data)
 
-    def test_rank_key(self) -> None:
+    def test_rank_is_read_from_a_json_key(self) -> None:
         data = "".join(json.dumps({"step": 1, "loss": 2.5, "rank": r}) + "\n" for r in range(4))
         assert [row.layout.rank for row in in_one(data.encode())] == [0, 1, 2, 3]
 
@@ -450,7 +450,7 @@ class TestTimes:
             ("2026-11-20T08:04:%02d+05:30", 1795142040.0),
         ],
     )
-    def test_time_stamps_are_seconds(self, stamp: str, seconds: float) -> None:
+    def test_time_stamps_are_converted_to_seconds(self, stamp: str, seconds: float) -> None:
         lines = [f"{stamp % i} - INFO - step={i} loss=2.5\n".encode() for i in range(50)]
         times: list[float] = []
         for piece in LogReader().feed(b"".join(lines)):

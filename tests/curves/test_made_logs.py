@@ -1,4 +1,4 @@
-"""The project's own logs: what is read in them is what the programs that made them logged."""
+"""The project's own logs are read as logged by the programs that created them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.curves.parsing import parse_chunks
 
 assert printed_language and printed_other and printed_plain  # they fill FORMATS
 ENTRIES: list[dict[str, Any]] = yaml.load(INDEX.read_text(encoding="utf-8"), yaml.CSafeLoader)
-# The kinds of worry that the index names, as a warning may word them.
+# The kinds of warnings in the index, and patterns of their text.
 WORDS = {
     "nan": r"\bnan\b|finite",
     "spike": r"spike|jump",
@@ -31,7 +31,7 @@ WORDS = {
 
 
 def read(entry: dict[str, Any]) -> ParsedRun:
-    """Parse the files of a log, in pieces that end anywhere."""
+    """Parse the files of a log in chunks that end anywhere."""
 
     def pieces(name: str) -> Iterator[bytes]:
         text = (LOGS / name).read_bytes()
@@ -41,7 +41,7 @@ def read(entry: dict[str, Any]) -> ParsedRun:
 
 
 def disagreements(entry: dict[str, Any], run: ParsedRun) -> Iterator[str]:
-    """Yield where what was read is not what was logged, what is ambiguous aside."""
+    """Yield the differences between read and logged values, except ambiguous ones."""
     ambiguous = set(entry.get("ambiguous", ()))
     if not ambiguous & {"points", "count", "loss"} and run.points != entry["points"]:
         yield f"points: {run.points}, not {entry['points']}"
@@ -81,23 +81,23 @@ def _of_metric(
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=[entry["name"] for entry in ENTRIES])
-def test_what_is_read_is_what_was_logged(entry: dict[str, Any]) -> None:
+def test_read_values_match_the_logged_values(entry: dict[str, Any]) -> None:
     assert list(disagreements(entry, read(entry))) == []
 
 
 @pytest.mark.parametrize("made", FORMATS, ids=[made.name for made in FORMATS])
-def test_a_printed_log_is_what_its_format_prints(made: Format) -> None:
+def test_printed_log_is_reproducible(made: Format) -> None:
     files, entry = make_printed(made)
     assert {name: (LOGS / name).read_bytes() for name in files} == files
     assert [known for known in ENTRIES if known["name"] == made.name] == [entry]
 
 
-def test_the_index_names_every_log() -> None:
+def test_index_names_every_log() -> None:
     named = [name for entry in ENTRIES for name in entry["files"]]
     assert sorted(named) == sorted(path.name for path in LOGS.glob("[!.]*") if path != INDEX)
 
 
-def test_logs_are_small_and_say_nothing_of_the_machine_they_were_made_on() -> None:
+def test_logs_are_small_and_contain_no_machine_details() -> None:
     texts = {path.name: path.read_bytes() for path in LOGS.iterdir()}
     assert sum(map(len, texts.values())) < 600_000
     traces = re.compile(rb"/root\b|/work/|/tmp/|/var/tmp")

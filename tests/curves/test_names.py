@@ -1,4 +1,4 @@
-"""Names: the spellings of the metrics, and what only looks like one."""
+"""Names: spellings of the metrics, and look-alikes."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_spelling_names_its_split(key: str, split: str) -> None:
         ("max_mem", "M", 2345.0, 2345e6),
     ],
 )
-def test_units(key: str, unit: str, value: float, seconds_or_bytes: float) -> None:
+def test_units_are_converted(key: str, unit: str, value: float, seconds_or_bytes: float) -> None:
     known = metric_of(key, unit)
     assert known is not None
     assert known.scale(value) == pytest.approx(seconds_or_bytes, rel=1e-12)
@@ -82,22 +82,22 @@ def test_units(key: str, unit: str, value: float, seconds_or_bytes: float) -> No
 @pytest.mark.parametrize(
     ("key", "unit"), [("loss", "ms"), ("lr", "GB"), ("time", "s"), ("memory", "ms"), ("eta", "s")]
 )
-def test_units_that_do_not_go_with_the_key(key: str, unit: str) -> None:
+def test_units_unsuitable_for_the_key_are_refused(key: str, unit: str) -> None:
     assert metric_of(key, unit) is None
 
 
-def test_a_rate_of_nothing_is_endless() -> None:
+def test_rate_of_zero_is_infinite() -> None:
     known = metric_of("it/s")
     assert known is not None and known.scale(0.0) == float("inf")
 
 
-def test_of_two_spellings_the_plainer_is_meant() -> None:
+def test_plainer_spelling_has_precedence() -> None:
     ranks = [metric_of(key) for key in ("loss", "train_loss", "avg_loss", "epoch_loss", "ce_loss")]
     assert [known.rank for known in ranks if known] == sorted(
         known.rank for known in ranks if known
     )
 
 
-def test_names_are_folded_and_placed() -> None:
+def test_names_are_folded_and_prefixed_with_their_split() -> None:
     assert fold("  Grad-Norm ") == fold("grad.norm") == fold("GradNorm") == "grad_norm"
     assert name_in("test", "loss") == "test_loss"

@@ -1,4 +1,4 @@
-"""From the logs of a run to what its report needs."""
+"""From the logs of a run to the data of its report."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import pytest
 from tests.curves.parsing import parse_chunks
 
 
-def test_formats_are_named_most_frequent_first() -> None:
+def test_formats_are_listed_most_frequent_first() -> None:
     data = b'step=1 loss=2\n{"step": 2, "loss": 2.0}\n{"step": 3, "loss": 2.0}\n'
     run = parse_chunks("x", [(0, [data])])
     assert run.formats == ("json lines", "key=value")
     assert (run.points, run.files, run.lines, run.bytes) == (3, 1, 3, len(data))
 
 
-def test_the_first_file_of_an_attempt_counts_for_it() -> None:
+def test_first_file_of_an_attempt_takes_precedence() -> None:
     run = parse_chunks(
         "x",
         [(0, [b"step=1 loss=2\n"]), (0, [b"step=1 loss=9\nstep=1 eval_loss=3\n"])],
@@ -26,12 +26,12 @@ def test_the_first_file_of_an_attempt_counts_for_it() -> None:
     assert run.curve.restarts == ()
 
 
-def test_a_healthy_log_gets_no_warning() -> None:
+def test_healthy_log_has_no_warning() -> None:
     data = b"".join(b"step=%d loss=2.5 grad_norm=inf\nWARNING: slow\n" % n for n in range(9))
     assert parse_chunks("x", [(0, [data])]).warnings == ()
 
 
-def test_a_loss_that_is_no_number_gets_one() -> None:
+def test_nan_loss_has_a_warning() -> None:
     data = b"step=1 loss=2\nstep=2 loss=nan\nstep=3 loss=nan\nstep=3 eval_loss=inf\n"
     run = parse_chunks("x", [(0, [data])])
     about_loss, about_eval = run.warnings
@@ -40,25 +40,25 @@ def test_a_loss_that_is_no_number_gets_one() -> None:
     assert math.isnan(run.curve.values("loss")[1])
 
 
-def test_a_nan_that_a_restart_replaced_is_past() -> None:
+def test_nan_replaced_by_a_restart_has_no_warning() -> None:
     attempts = [(0, [b"step=1 loss=2\nstep=2 loss=nan\n"]), (1, [b"step=2 loss=1.5\n"])]
     assert parse_chunks("x", attempts).warnings == ()
 
 
-def test_nan_without_steps() -> None:
+def test_nan_without_steps_is_reported_by_point() -> None:
     assert parse_chunks("x", [(0, [b"loss: 2.5\nloss: nan\n"])]).warnings == (
         "loss is nan at point 2",
     )
 
 
-def test_nothing_to_read() -> None:
+def test_empty_logs_yield_an_empty_curve() -> None:
     nothing: list[list[tuple[int, list[bytes]]]] = [[], [(0, [])], [(0, [b""])]]
     for attempts in nothing:
         run = parse_chunks("x", attempts)
         assert (run.points, len(run.samples), run.formats, run.lines) == (0, 0, (), 0)
 
 
-def test_a_trainer_that_counts_tokens_prints_its_runtime_with_each_loss() -> None:
+def test_losses_with_a_training_runtime_are_points() -> None:
     state = b"""{"global_step": 2, "log_history": [
         {"loss": 3.0, "learning_rate": 1e-4, "train_runtime": 1.5, "step": 1},
         {"loss": 2.0, "learning_rate": 1e-4, "train_runtime": 3.0, "step": 2},
@@ -69,7 +69,7 @@ def test_a_trainer_that_counts_tokens_prints_its_runtime_with_each_loss() -> Non
     assert curve.values("train_loss") == [2.5]
 
 
-def test_a_closing_summary_is_no_loss_wherever_its_runtime_stands() -> None:
+def test_closing_summary_with_a_runtime_is_no_loss() -> None:
     log = b"""{"step": 1, "loss": 3.0}
 {"step": 2, "loss": 2.0}
 {"step": 2, "epoch": 1.0, "train_runtime": 9.5, "train_loss": 2.5}
@@ -79,7 +79,7 @@ def test_a_closing_summary_is_no_loss_wherever_its_runtime_stands() -> None:
     assert curve.values("train_loss") == [2.5]
 
 
-def test_a_table_behind_a_byte_order_mark_is_read() -> None:
+def test_table_after_a_byte_order_mark_is_read() -> None:
     log = b"\xef\xbb\xbfepoch,train_loss\r\n1,3.0\r\n2,2.0\r\n"
     curve = parse_chunks("x", [(0, [log])]).curve
     assert (curve.steps("loss"), curve.values("loss")) == ([1, 2], [3.0, 2.0])
@@ -95,13 +95,13 @@ def rounded_log(steps: range) -> bytes:
     ).encode()
 
 
-def test_rounded_steps_follow_from_the_stride_of_the_first_ones() -> None:
+def test_rounded_steps_are_derived_from_the_first_stride() -> None:
     for steps in (range(200, 80_000, 200), range(500, 9_000, 500)):
         curve = parse_chunks("a.log", [(0, [rounded_log(steps)])]).curve
         assert curve.steps("loss") == [*steps]
 
 
-def test_a_box_of_three_digits_has_the_steps_that_its_first_ones_lead_to() -> None:
+def test_box_with_three_digit_steps_gets_derived_steps() -> None:
     log = ""
     for place in range(300):
         cells = {
@@ -118,12 +118,12 @@ def test_a_box_of_three_digits_has_the_steps_that_its_first_ones_lead_to() -> No
     assert curve.values("loss")[50] == 8.0
 
 
-def test_rounded_steps_without_exact_ones_are_not_known() -> None:
+def test_rounded_steps_without_exact_ones_are_unknown() -> None:
     curve = parse_chunks("a.log", [(0, [rounded_log(range(1200, 9_000, 200))])]).curve
     assert set(curve.steps("loss")) == {None} and len(curve.values("loss")) == 39
 
 
-def test_a_loss_of_each_step_and_its_mean_over_the_epoch_are_two_columns() -> None:
+def test_step_and_epoch_loss_columns_are_separated() -> None:
     """Lightning's CSV: a row fills one or the other."""
     rows = [b"epoch,step,train_loss_epoch,train_loss_step,val_loss_epoch,val_loss_step"]
     for epoch in range(3):
@@ -138,7 +138,7 @@ def test_a_loss_of_each_step_and_its_mean_over_the_epoch_are_two_columns() -> No
 
 
 @pytest.mark.parametrize("trainings", [1, 2])
-def test_the_last_drawing_of_a_keras_epoch_is_its_mean_of_training_and_of_evaluation(
+def test_last_bar_of_a_keras_epoch_is_its_mean(
     trainings: int,
 ) -> None:
     lines = []
@@ -157,7 +157,7 @@ def test_the_last_drawing_of_a_keras_epoch_is_its_mean_of_training_and_of_evalua
         assert curve.values(name) == values * trainings
 
 
-def test_the_heading_of_a_step_places_what_is_below_it() -> None:
+def test_step_heading_applies_to_lines_below() -> None:
     log = "".join(
         f"-----Iteration: {n}-----\nLoss: {9 - n / 1000}\n" for n in range(1000, 6000, 1000)
     )
@@ -165,7 +165,7 @@ def test_the_heading_of_a_step_places_what_is_below_it() -> None:
     assert curve.steps("loss") == [1000, 2000, 3000, 4000, 5000]
 
 
-def test_losses_below_the_heading_of_an_evaluation_are_its_own() -> None:
+def test_losses_below_an_evaluation_heading_are_evaluation_losses() -> None:
     lines = []
     for epoch in range(1, 7):
         lines.append(
@@ -188,7 +188,7 @@ def _dictionary(step: int) -> str:
     return f"{{'loss': {3 - step / 100:.3f}, 'epoch': {step / 100}}}\n"
 
 
-def test_dictionaries_that_waited_in_a_buffer_are_no_part_of_the_bar_beside_them() -> None:
+def test_buffered_dictionaries_are_separated_from_bars() -> None:
     log = ""
     for end in (50, 100):
         waited = [_dictionary(step) for step in range(end - 40, end + 1, 10)]
@@ -199,7 +199,7 @@ def test_dictionaries_that_waited_in_a_buffer_are_no_part_of_the_bar_beside_them
     assert len(curve.values("step_seconds")) == 100
 
 
-def test_a_dictionary_behind_each_drawing_has_its_step() -> None:
+def test_dictionary_after_each_bar_has_its_step() -> None:
     log = "".join(_drawing(step) + f"{{'loss': {3 - step / 100:.3f}}}\n" for step in range(1, 101))
     curve = parse_chunks("x", [(0, [log.encode()])]).curve
     assert curve.steps("loss") == [*range(1, 101)]

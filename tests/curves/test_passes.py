@@ -1,4 +1,4 @@
-"""What it means that a counter falls."""
+"""Interpretation of a falling step counter."""
 
 from __future__ import annotations
 
@@ -42,40 +42,40 @@ def course(
 
 
 def resumed(turns: Iterable[CounterTurn]) -> list[CounterTurn]:
-    """Return where steps are done again."""
+    """Return the positions at which steps are repeated."""
     return [turn for turn in turns if turn.replayed is not None]
 
 
 def in_epochs(*epochs: tuple[int, Iterable[int]]) -> tuple[list[int], list[float]]:
-    """Write steps within epochs."""
+    """Return steps within epochs."""
     rows = [(step, float(epoch)) for epoch, steps in epochs for step in steps]
     return [step for step, _ in rows], [epoch for _, epoch in rows]
 
 
-def test_a_resumption_needs_five_steps() -> None:
+def test_resumption_needs_five_steps() -> None:
     (turn,) = resumed(course([*_UP, 500, 510, 520, 530, 540, 3, 3]))
     assert (turn.reached, turn.at) == (Position(0, 990), Position(0, 500))
     assert course([*_UP, 500, 510, 520, 530, 3, 3]) == []
 
 
-def test_or_all_the_way_up() -> None:
+def test_fewer_steps_up_to_the_previous_end_are_a_resumption() -> None:
     (turn,) = resumed(course([*_UP, 960, 970, 980, 990, 3, 3]))
     assert turn.at.step == 960
 
 
-def test_where_the_log_ends_three_steps_are_enough() -> None:
+def test_three_steps_at_the_end_of_the_log_are_a_resumption() -> None:
     (turn,) = course([*_UP, 500, 510, 520])
     assert (turn.reached, turn.at) == (Position(0, 990), Position(0, 500))
     assert turn.replayed == 491
 
 
 @pytest.mark.parametrize("steps", [[500], [500, 510], [500, 700, 720]], ids=str)
-def test_fewer_or_uneven_steps_are_none(steps: list[int]) -> None:
+def test_few_or_uneven_steps_are_no_resumption(steps: list[int]) -> None:
     assert course([*_UP, *steps]) == []
     assert course([*_UP, *steps, *range(1000, 1050, 10)]) == []
 
 
-def test_a_bar_that_was_full_begins_again_at_once() -> None:
+def test_full_bar_restarts_immediately() -> None:
     steps = [*range(1, 11), 1]
     assert course(steps, total=10) == [CounterTurn(10, 1, Position(0, 1), reached=Position(0, 10))]
     assert course(steps, total=20) == []
@@ -94,12 +94,12 @@ def test_a_bar_that_was_full_begins_again_at_once() -> None:
     ],
     ids=str,
 )
-def test_runs_however_short_begin_at_the_first_step(steps: list[int], begins: list[int]) -> None:
+def test_short_runs_begin_at_the_first_step(steps: list[int], begins: list[int]) -> None:
     """Unless it is a summary, stands twice at each beginning, or the counter falls elsewhere."""
     assert [turn.offset for turn in course(steps)] == begins
 
 
-def test_runs_however_short_begin_at_the_first_step_of_the_first_epoch() -> None:
+def test_short_runs_begin_at_the_first_step_of_the_first_epoch() -> None:
     tries = [(0, [10, 20, 30]), (0, [10, 20]), (0, [10])]
     whole = [(epoch, [10, 20, 30]) for epoch in range(3)]
     steps, epochs = in_epochs(*tries, *whole, (0, [10]), *whole)
@@ -107,22 +107,22 @@ def test_runs_however_short_begin_at_the_first_step_of_the_first_epoch() -> None
     assert [turn.offset for turn in turns if turn.reached] == [3, 5, 6, 15, 16]
 
 
-def test_a_counter_of_another_distance_is_another_run() -> None:
+def test_counter_with_another_stride_is_another_run() -> None:
     (turn,) = course([*range(200), *range(10, 110, 10)])
     assert (turn.run, turn.at, turn.replayed) == (1, Position(0, 10), None)
 
 
-def test_what_falls_for_ever_means_nothing() -> None:
+def test_constantly_falling_counter_has_no_turns() -> None:
     assert course(range(1000, 0, -1)) == []
 
 
-def test_one_row_an_epoch() -> None:
+def test_one_row_per_epoch_has_a_turn_per_epoch() -> None:
     found = course([1563] * 3, [1.0, 2.0, 3.0])
     assert [turn.at.epoch for turn in found] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_epochs_that_are_done_again_are_counted_whole(first: int) -> None:
+def test_repeated_epochs_are_counted_completely(first: int) -> None:
     whole = range(first, first + 100)
     steps, epochs = in_epochs(
         *((epoch, whole) for epoch in range(3)),
@@ -133,19 +133,19 @@ def test_epochs_that_are_done_again_are_counted_whole(first: int) -> None:
     assert turn.replayed == 50 + 100 + 40
 
 
-def test_the_next_epoch_after_a_restart_does_nothing_again() -> None:
+def test_restart_in_the_next_epoch_replays_nothing() -> None:
     steps, epochs = in_epochs(*((epoch, range(1, 101)) for epoch in range(3)), (3, range(1, 10)))
     (turn,) = resumed(course(steps, epochs, marks=[300]))
     assert turn.replayed == 0
 
 
-def test_an_epoch_that_grows_while_the_steps_go_on_is_no_pass() -> None:
+def test_growing_epoch_with_continuing_steps_is_no_turn() -> None:
     steps = [*range(50, 300, 50)]
     assert course(steps, [step / 100 for step in steps]) == []
 
 
 @given(st.lists(st.integers(0, 60), min_size=1), st.lists(st.integers(0, 60)))
-def test_what_comes_later_moves_no_bound_that_was_sure(steps: list[int], more: list[int]) -> None:
+def test_later_rows_do_not_move_settled_turns(steps: list[int], more: list[int]) -> None:
     """What a fall means is known after 64 rows: before them nothing find_changes."""
     settled = course(steps + [61 + n for n in range(70)])
     longer = course(steps + [61 + n for n in range(70)] + more)
@@ -153,12 +153,12 @@ def test_what_comes_later_moves_no_bound_that_was_sure(steps: list[int], more: l
 
 
 @given(st.lists(st.integers(0, 9)))
-def test_rises(steps: list[int]) -> None:
+def test_is_increasing_requires_strictly_rising_steps(steps: list[int]) -> None:
     assert is_increasing(np.array(steps)) == (sorted(set(steps)) == steps)
 
 
 @pytest.mark.parametrize("epoch", [10**15, 10**300])
-def test_an_epoch_that_is_no_epoch_takes_no_time(epoch: int) -> None:
+def test_invalid_epoch_is_handled_quickly(epoch: int) -> None:
     steps, epochs = in_epochs((0, range(5)), (1, range(5)), (epoch, range(5)), (1, range(2, 9)))
     (turn,) = resumed(course(steps, epochs, marks=[15]))
     assert turn.replayed is not None and turn.replayed < 20

@@ -1,4 +1,4 @@
-"""Logs whose lines look like the training's: an evaluation's, means, what was said before."""
+"""Logs with lines similar to training lines: evaluations, means, repeated values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hpcrun.curves.curve import Curve
 from tests.curves.parsing import parse_chunks
 from tests.curves.rows import both
 
-# How a batch's loss and the mean of the epoch are printed.
+# Formats of a batch loss and of the epoch mean.
 MEANS = [
     ("Epoch {epoch} - Batch loss: {loss}", "Epoch {epoch} - Average Train Loss: {loss}"),
     ("Epoch {epoch} loss: {loss}", "Epoch {epoch} mean loss: {loss}"),
@@ -68,7 +68,7 @@ def trained(epochs: Sequence[int], steps: int) -> list[float]:
     return [loss_at(epoch * 100 + step) for epoch in epochs for step in range(1, steps + 1)]
 
 
-def test_attempts_that_end_at_other_steps_are_no_evaluations() -> None:
+def test_attempts_of_different_lengths_are_no_evaluations() -> None:
     lines = [
         line for steps in (30, 25, 20) for line in written("step {step} loss {loss}", 1, steps)
     ]
@@ -76,19 +76,19 @@ def test_attempts_that_end_at_other_steps_are_no_evaluations() -> None:
 
 
 @pytest.mark.parametrize(("batch", "mean"), MEANS, ids=[mean for _, mean in MEANS])
-def test_the_mean_of_an_epoch_is_none_of_its_batches(batch: str, mean: str) -> None:
+def test_epoch_mean_is_not_a_batch_loss(batch: str, mean: str) -> None:
     lines: list[str] = []
     for epoch in (1, 2, 3):
         lines += [*written(batch, epoch, 20), mean.format(epoch=epoch, loss=loss_at(5))]
     assert [*curve_of(lines).values("loss")] == trained((1, 2, 3), 20)
 
 
-def test_means_alone_are_the_curve() -> None:
+def test_epoch_means_alone_are_the_curve() -> None:
     lines = [f"Epoch {epoch} average loss: {loss_at(epoch)}" for epoch in range(1, 30)]
     assert [*curve_of(lines).values("loss")] == [loss_at(epoch) for epoch in range(1, 30)]
 
 
-def test_a_table_that_evaluates_in_some_rows_has_all_its_losses() -> None:
+def test_table_with_occasional_evaluations_keeps_all_losses() -> None:
     rows = [f"{epoch},{loss_at(epoch)},{0.7 if epoch % 10 == 0 else ''}" for epoch in range(50)]
     curve = curve_of(["epoch,train_loss,val_loss", *rows])
     assert [*curve.values("loss")] == [loss_at(epoch) for epoch in range(50)]
@@ -116,7 +116,9 @@ HEADS_OF_TWO_LINES = {
 
 @pytest.mark.parametrize("upper, lower, row", HEADS_OF_TWO_LINES.values(), ids=HEADS_OF_TWO_LINES)
 @pytest.mark.parametrize("between", [[], ["Saving the model"] * 5], ids=["one head", "one each"])
-def test_a_head_over_two_lines(upper: str, lower: str, row: str, between: list[str]) -> None:
+def test_table_head_over_two_lines_is_read(
+    upper: str, lower: str, row: str, between: list[str]
+) -> None:
     lines = [upper, lower, "-" * len(lower)]
     for at in range(1, 30):
         lines.append(row.format(at=at, loss=loss_at(at), evaluated=round(loss_at(at) + 1, 4)))
@@ -130,7 +132,7 @@ def test_a_head_over_two_lines(upper: str, lower: str, row: str, between: list[s
 
 
 @pytest.mark.parametrize("words", ["Train | Valid", "|--- Name ---|--- Train ---|"])
-def test_words_between_pipes_begin_no_table(words: str) -> None:
+def test_words_between_pipes_are_no_table_head(words: str) -> None:
     rows = [f"step: {at}, loss: {loss_at(at)}" for at in range(30)]
     assert [*curve_of([words, *rows]).values("loss")] == [loss_at(at) for at in range(30)]
     numbers = [f"{at} | 2.5" for at in range(30)]
@@ -148,7 +150,7 @@ TWO = ["epoch  train_loss  val_loss", "1      2.5000      2.6000", "2      2.400
         ["1\t\t\t0.5"],
     ],
 )
-def test_what_stands_below_a_table_is_none_of_it(below: list[str]) -> None:
+def test_lines_below_a_table_are_not_part_of_it(below: list[str]) -> None:
     curve = curve_of([*TWO, *below])
     assert both(curve, "loss") == ([1, 2], [2.5, 2.4])
     assert both(curve, "eval_loss") == ([1, 2], [2.6, 2.5])
@@ -157,7 +159,7 @@ def test_what_stands_below_a_table_is_none_of_it(below: list[str]) -> None:
 @pytest.mark.parametrize("mark", [",", "\t", "   "])
 @pytest.mark.parametrize("clock", ["2026-01-01 10:{}:01", "2026-01-01T10:{}:01", "10:{}:01"])
 @pytest.mark.parametrize("stride", [1, 100])
-def test_a_first_column_of_times(mark: str, clock: str, stride: int) -> None:
+def test_table_with_a_time_column_is_read(mark: str, clock: str, stride: int) -> None:
     steps = [stride * at for at in range(10, 30)]
     cells = [
         (clock.format(at), str(step), str(loss_at(at)), "9.5")
@@ -168,11 +170,11 @@ def test_a_first_column_of_times(mark: str, clock: str, stride: int) -> None:
     assert both(curve, "eval_loss") == (steps, [9.5] * 20)
 
 
-def test_names_between_pipes_that_head_no_table_change_nothing() -> None:
+def test_names_between_pipes_without_rows_are_ignored() -> None:
     rows = [f"step: {at}, loss: {loss_at(at)}" for at in range(200)]
     lines = [line for row in rows for line in (row, "validation | epoch done")]
     assert [*curve_of(lines).values("loss")] == [loss_at(at) for at in range(200)]
-    # Nor do they stand above a head that is not right below them.
+    # Names are no head either if the rows are not directly below.
     settings = ["| Name | Loss |", "|---|---|", "| Epoch | Size |", "| 10 | 0.5 |", "| 20 | 0.7 |"]
     assert curve_of(settings).metrics == {}
     places = ["epoch:1 | step:5", "loss: 2.5", "epoch:1 | step:6", "loss: 2.4"]
@@ -193,11 +195,11 @@ def test_names_between_pipes_that_head_no_table_change_nothing() -> None:
         ["{'lr': 0.1, 'batch_size': 8, 'num_iters': 1000, 'l1_loss': 1.0, 'vgg_loss': 0.1}"],
     ],
 )
-def test_settings_and_bills_are_no_curve(lines: list[str]) -> None:
+def test_settings_and_bills_yield_no_curve(lines: list[str]) -> None:
     assert curve_of(lines).metrics == {}
 
 
-def test_empty_cells_between_blanks_are_told_by_what_stands_above() -> None:
+def test_empty_table_cells_are_detected_by_column_position() -> None:
     head = "  epoch    train_loss    valid_acc    valid_loss    cp     dur"
     lines = [head, "-------  ------------  -----------  ------------  ----  ------"]
     for at in range(1, 30):
@@ -210,11 +212,11 @@ def test_empty_cells_between_blanks_are_told_by_what_stands_above() -> None:
 
 
 @pytest.mark.parametrize(("head", "row"), TABLES, ids=[head for head, _ in TABLES])
-def test_tables(head: str, row: str) -> None:
+def test_unusual_tables_are_read(head: str, row: str) -> None:
     assert [*curve_of([head, *written(row, 0, 50)]).values("loss")] == trained((0,), 50)
 
 
-def test_the_logger_says_whose_the_meters_are() -> None:
+def test_logger_name_determines_the_split() -> None:
     form = "2026-01-02 03:04:05,678 - INFO - {side} - Epoch: [{epoch}][{at}/{end}]\tLoss {loss} (2)"
     lines = [
         form.format(side=side, epoch=epoch, at=at, end=end, loss=loss)
@@ -234,7 +236,7 @@ def test_the_logger_says_whose_the_meters_are() -> None:
         ("Test {at}/8 loss {loss}", "test loss {loss}"),
     ],
 )
-def test_the_batches_of_an_evaluation_that_a_line_then_sums_up(batch: str, mean: str) -> None:
+def test_evaluation_batches_before_a_summary_are_excluded(batch: str, mean: str) -> None:
     lines, means = [], [0.9, 0.8, 0.7, 0.6]
     for epoch, loss in enumerate(means):
         lines += [f"loss {loss_at(20 * epoch + step)}" for step in range(20)]
@@ -244,7 +246,7 @@ def test_the_batches_of_an_evaluation_that_a_line_then_sums_up(batch: str, mean:
     assert [*curve_of(lines).values(name)] == means
 
 
-def test_an_evaluation_that_is_printed_before_the_loss_of_its_epoch() -> None:
+def test_evaluation_printed_before_its_epoch_loss_is_placed() -> None:
     lines = []
     for epoch in (1, 2, 3, 4):
         lines += [f"Epoch {epoch}/4", f"val loss {1 / epoch}", f"train loss {loss_at(epoch)}"]
@@ -253,7 +255,7 @@ def test_an_evaluation_that_is_printed_before_the_loss_of_its_epoch() -> None:
     assert curve.values("eval_loss") == [1 / epoch for epoch in (1, 2, 3, 4)]
 
 
-def test_an_evaluation_that_is_printed_before_each_row_of_the_training() -> None:
+def test_evaluation_printed_before_each_training_row_is_placed() -> None:
     lines = []
     for epoch in (1, 2, 3):
         for step in (0, 10, 20):
@@ -262,7 +264,7 @@ def test_an_evaluation_that_is_printed_before_each_row_of_the_training() -> None
     assert curve_of(lines).steps("eval_loss") == [*range(0, 90, 10)]
 
 
-def test_an_evaluation_between_two_regular_steps_is_of_the_next_one() -> None:
+def test_evaluation_between_regular_steps_belongs_to_the_next() -> None:
     lines = []
     for step in range(0, 200, 10):
         lines.append(f"step {step} loss {loss_at(step)}")
@@ -270,7 +272,7 @@ def test_an_evaluation_between_two_regular_steps_is_of_the_next_one() -> None:
     assert curve_of(lines).steps("eval_loss") == [50, 100, 150, 190]
 
 
-def test_of_an_evaluation_that_counts_its_batches_in_each_epoch_the_last_one_counts() -> None:
+def test_last_batch_of_a_counted_evaluation_is_used() -> None:
     lines = []
     for epoch in range(3):
         for step in range(0, 30, 10):
@@ -282,7 +284,7 @@ def test_of_an_evaluation_that_counts_its_batches_in_each_epoch_the_last_one_cou
     assert curve.values("eval_loss") == [4.1, 3.1, 2.1]
 
 
-def test_a_table_of_what_was_printed_before_counts_once() -> None:
+def test_table_repeating_printed_values_counts_once() -> None:
     epochs, lines = range(1, 8), []
     for epoch in epochs:
         lines += [f"Epoch {epoch}/7", f"20/20 - 1s - loss: {loss_at(epoch)} - val_loss: 9.{epoch}"]
@@ -296,7 +298,7 @@ def test_a_table_of_what_was_printed_before_counts_once() -> None:
 
 
 @pytest.mark.parametrize("times", [2, 4])
-def test_what_several_processes_print_of_an_epoch_counts_once(times: int) -> None:
+def test_epoch_printed_by_several_processes_counts_once(times: int) -> None:
     lines = []
     for epoch in range(1, 8):
         lines.append(f"Epoch {epoch}/7 loss: {loss_at(epoch)} val_loss: 9.5")
@@ -306,7 +308,7 @@ def test_what_several_processes_print_of_an_epoch_counts_once(times: int) -> Non
     assert curve.steps("eval_loss") == [*range(1, 8)]
 
 
-def test_a_heading_with_an_equals_sign_is_one_unless_it_stands_alone() -> None:
+def test_heading_with_an_equals_sign_needs_more_lines() -> None:
     lines = []
     for epoch in range(5):
         lines += [f"Epoch = {epoch}", f"Training loss = {loss_at(epoch)}", "Validation loss = 9.5"]
@@ -317,13 +319,13 @@ def test_a_heading_with_an_equals_sign_is_one_unless_it_stands_alone() -> None:
     assert curve_of(lines).steps("eval_loss") == [*range(5)]
 
 
-def test_runs_of_which_only_evaluations_are_logged() -> None:
+def test_runs_with_only_evaluations_are_separated() -> None:
     losses = [9 - epoch - run / 10 for run in range(3) for epoch in range(1, 6)]
     lines = [f"Epoch {1 + n % 5} validation loss: {loss}" for n, loss in enumerate(losses)]
     assert both(curve_of(lines), "eval_loss") == ([1, 2, 3, 4, 5] * 3, losses)
 
 
-def test_a_mean_behind_the_loss_of_its_step_is_no_loss_of_the_curve() -> None:
+def test_epoch_mean_column_is_no_step_loss() -> None:
     steps, lines = range(10, 210, 10), ["step,train_loss_step,epoch,train_loss,train_acc"]
     for step in steps:
         lines.append(f"{step},{loss_at(step)},0,,")
@@ -331,14 +333,14 @@ def test_a_mean_behind_the_loss_of_its_step_is_no_loss_of_the_curve() -> None:
     assert both(curve_of(lines), "loss") == ([*steps], [*map(loss_at, steps)])
 
 
-def test_a_result_behind_the_last_epoch_is_none_of_its_losses() -> None:
+def test_final_result_is_not_an_epoch_loss() -> None:
     lines = [f"[FT] Ep {n}/7 | Tr Loss={loss_at(n)} | Va Loss=9.{n}" for n in range(1, 8)]
     lines += ["Test set", "Accuracy  : 0.9050", "Recall    : 0.8125", "Loss      : 0.1385"]
     curve = curve_of(lines)
     assert both(curve, "loss") == ([*range(1, 8)], [*map(loss_at, range(1, 8))])
 
 
-def test_what_a_bar_shows_of_an_evaluation_counts_where_it_changes() -> None:
+def test_evaluation_on_a_bar_is_a_point_when_it_changes() -> None:
     lines = []
     for epoch in range(3):
         for step in range(0, 101, 5):
@@ -351,13 +353,13 @@ def test_what_a_bar_shows_of_an_evaluation_counts_where_it_changes() -> None:
     assert curve.steps("eval_loss") == [0, 30, 60, 90, 130, 160, 190, 230, 260, 290]
 
 
-def test_an_epoch_whose_first_and_last_step_are_printed_has_one_more() -> None:
+def test_epoch_counted_from_zero_to_its_total_has_one_more_step() -> None:
     steps = [(epoch, step) for epoch in range(3) for step in range(0, 101, 25)]
     curve = curve_of([f"Epoch: [{e}/3] [{s}/100] loss: {loss_at(100 * e + s)}" for e, s in steps])
     assert curve.steps("loss") == [101 * epoch + step for epoch, step in steps]
 
 
-def test_what_runs_into_a_bar_of_keras_is_none_of_it() -> None:
+def test_text_mixed_into_a_keras_bar_is_separated() -> None:
     lines = []
     for epoch in range(1, 6):
         lines.append(f"Epoch {epoch}/5")
@@ -369,7 +371,7 @@ def test_what_runs_into_a_bar_of_keras_is_none_of_it() -> None:
     assert {*curve.metrics} == {"loss", "acc"}
 
 
-def test_nan_is_no_word_of_a_name() -> None:
+def test_nan_is_not_part_of_a_name() -> None:
     losses = [2.5, 2.0, "nan", "nan"]
     values = curve_of(f"iter {n:05} loss {x} scale 1.0" for n, x in enumerate(losses)).values(
         "loss"
@@ -378,7 +380,7 @@ def test_nan_is_no_word_of_a_name() -> None:
     assert math.isnan(values[2]) and math.isnan(values[3])
 
 
-def test_bars_of_an_evaluation_in_the_form_of_the_training_take_turns_with_it() -> None:
+def test_alternating_bars_separate_training_and_evaluation() -> None:
     """Train and test draw one bar (pytorch-cifar): the test's end is its result."""
     bar = " [==>..]  Step: 59ms | Tot: 1s | Loss: {loss} | Acc: 30.0% (38/128) {step}/{end}"
     lines: list[str] = []
@@ -390,7 +392,7 @@ def test_bars_of_an_evaluation_in_the_form_of_the_training_take_turns_with_it() 
     assert [*curve.values("eval_loss")] == [loss_at(epoch * 100 + 8) + 1 for epoch in range(4)]
 
 
-def test_an_evaluation_among_the_batches_has_their_steps() -> None:
+def test_evaluation_among_batches_has_their_steps() -> None:
     lines: list[str] = []
     for epoch in range(4):
         for step in range(20):
@@ -401,7 +403,7 @@ def test_an_evaluation_among_the_batches_has_their_steps() -> None:
     assert curve.steps("test_loss") == [*range(0, 80, 10)]
 
 
-def test_the_end_of_an_epoch_names_how_many_steps_it_has() -> None:
+def test_epoch_end_line_defines_its_length() -> None:
     lines: list[str] = []
     for epoch in (1, 2, 3, 1, 2, 3):  # two experiments
         lines += written("\titers: {step}, epoch: {epoch} | loss: {loss}", epoch, 20)
@@ -411,7 +413,7 @@ def test_the_end_of_an_epoch_names_how_many_steps_it_has() -> None:
     assert [*curve.values("loss")] == trained((1, 2, 3, 1, 2, 3), 20)
 
 
-def test_a_counter_beside_one_that_begins_with_each_epoch_counts_on() -> None:
+def test_global_counter_next_to_an_epoch_counter_is_used() -> None:
     """A bar of the epoch stands among lines that count through it, and a mean closes it."""
     lines: list[str] = []
     for epoch in range(1, 9):
@@ -423,14 +425,14 @@ def test_a_counter_beside_one_that_begins_with_each_epoch_counts_on() -> None:
     assert curve.steps("loss") == [*range(10, 270, 10)]
 
 
-def test_the_number_of_a_row_is_no_cell() -> None:
+def test_row_number_is_no_table_cell() -> None:
     rows = [f"{row}   {row + 1}  {loss_at(row)}  0.5" for row in range(5)]
     assert [*curve_of(["   epoch  train_loss  val_loss", *rows]).values("loss")] == [
         loss_at(row) for row in range(5)
     ]
 
 
-def test_a_table_for_each_epoch_may_name_the_split_in_its_rows() -> None:
+def test_table_rows_may_name_their_split() -> None:
     lines: list[str] = []
     for epoch in range(1, 6):
         lines += [f"Epoch [{epoch}/5]  lr=0.01", "| split | loss | miou |", "|---|---|---|"]
@@ -448,12 +450,12 @@ def test_a_table_for_each_epoch_may_name_the_split_in_its_rows() -> None:
         "[Epoch {}]\tLearning rate: 0.1",
     ],
 )
-def test_headings_of_epochs(heading: str) -> None:
+def test_epoch_headings_are_recognized(heading: str) -> None:
     lines = [text for n in range(1, 6) for text in (heading.format(n), f"train loss: {loss_at(n)}")]
     assert curve_of(lines).steps("loss") == [1, 2, 3, 4, 5]
 
 
-def test_a_dict_over_several_lines() -> None:
+def test_multiline_dict_is_read() -> None:
     lines = [
         text
         for n in range(1, 6)
@@ -464,7 +466,7 @@ def test_a_dict_over_several_lines() -> None:
     assert [*curve.values("loss")] == [loss_at(n) for n in range(1, 6)]
 
 
-def test_a_csv_of_both_sides_is_a_trainings_whatever_else_it_has() -> None:
+def test_csv_of_both_splits_is_read() -> None:
     head = "Model version,Images trained,Time [s],Loss (Training),Loss (Validation)"
     rows = [f"{row},{64 * row},720.5,{loss_at(row)},{loss_at(row) + 1}" for row in range(1, 6)]
     curve = curve_of([head, *rows])
@@ -475,7 +477,7 @@ def test_a_csv_of_both_sides_is_a_trainings_whatever_else_it_has() -> None:
     )
 
 
-def test_bars_of_an_evaluation_have_no_step_of_their_own() -> None:
+def test_evaluation_bars_have_no_own_steps() -> None:
     """Only the ends are drawn, and a line closes each epoch (segmentation_models.pytorch)."""
     lines: list[str] = []
     for epoch in range(1, 9):
@@ -487,7 +489,7 @@ def test_bars_of_an_evaluation_have_no_step_of_their_own() -> None:
     assert curve.steps("loss") == curve.steps("eval_loss") == [*range(1, 9)]
 
 
-def test_a_last_line_without_its_end_has_all_but_its_last_pair() -> None:
+def test_unfinished_last_line_loses_only_its_last_pair() -> None:
     text = "epoch 1 loss 2.5 lr 0.1\nepoch 2 loss 2.25 lr 0.1\nepoch 3 loss 2.125 lr 0."
     curve = parse_chunks("a.log", [(0, [text.encode()])]).curve
     assert curve.values("loss") == [2.5, 2.25, 2.125] and curve.values("lr") == [0.1, 0.1]
@@ -496,7 +498,7 @@ def test_a_last_line_without_its_end_has_all_but_its_last_pair() -> None:
 @pytest.mark.parametrize(
     "form", ["lr=0.1\niter {step}/{end} loss {loss}", "Epoch {epoch} [{step}/{end}] loss {loss}"]
 )
-def test_trainings_of_two_lengths_in_turns_are_no_evaluations(form: str) -> None:
+def test_alternating_trainings_of_two_lengths_are_no_evaluations(form: str) -> None:
     lines = [line for epoch in range(1, 7) for line in written(form, epoch, 6 if epoch % 2 else 5)]
     assert "eval_loss" not in curve_of(lines).metrics
 
@@ -509,18 +511,18 @@ def test_trainings_of_two_lengths_in_turns_are_no_evaluations(form: str) -> None
         "epoch 1 loss 2.5 lr 1\nepoch 2 loss 2.25 lr 1\nepoch 3 loss 2.125 lr 1",
     ],
 )
-def test_cut_anywhere_a_log_has_no_value_that_the_whole_one_lacks(text: str) -> None:
+def test_log_truncated_anywhere_yields_no_other_values(text: str) -> None:
     for end in range(len(text)):
         curve = parse_chunks("a.log", [(0, [text[:end].encode()])]).curve
         assert {*curve.values("loss")} <= {2.5, 2.25, 2.125}, text[:end]
 
 
 @pytest.mark.timeout(20)
-def test_a_last_line_without_its_end_takes_no_time() -> None:
+def test_unfinished_last_line_is_read_quickly() -> None:
     for line in ("a/b/" * 5000 + ";1,5" * 500, "loss " + "it/s" * 5000 + " a 1", "a " * 20000):
         parse_chunks("a.log", [(0, [line.encode()])])
 
 
-def test_an_error_of_a_program_is_no_loss() -> None:
+def test_error_numbers_are_no_loss() -> None:
     lines = [line for n in range(5) for line in (f"Epoch {n} accuracy 0.{n}", "step 3: error 404")]
     assert "loss" not in curve_of(lines).metrics

@@ -1,4 +1,4 @@
-"""A log that is cut anywhere yields a prefix of its curve; numbers of any size end in a curve."""
+"""A truncated log yields a prefix of its curve; any numbers yield a curve."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Line = Callable[[int, float], str]
 
 
 def trainer_with_bar(step: int, loss: float) -> str:
-    """Draw the bar, print the dictionary, draw the bar again, as the HF Trainer does."""
+    """Return the HF Trainer's output: the bar, the dictionary, the bar again."""
     drawn = f"\r{step:3d}%|####      | {step}/100 [00:{step % 60:02d}<01:00,  1.00s/it]"
     return f"{drawn}{' ' * 30}\n{{'loss': {loss:.4f}, 'epoch': {step / 40:.3f}}}\n{drawn}"
 
@@ -38,7 +38,7 @@ LINES: dict[str, Line] = {
 
 
 def write(line: Line, steps: int) -> bytes:
-    """Write a log of so many steps."""
+    """Return a log of this many steps."""
     return "".join(line(step, 2 + 8 * math.exp(-step / 30)) for step in range(steps)).encode()
 
 
@@ -52,7 +52,7 @@ def points(data: bytes) -> list[tuple[int | None, float]]:
 @pytest.mark.parametrize("name", LINES)
 @settings(deadline=None, max_examples=30)
 @given(st.data())
-def test_a_log_that_is_cut_yields_a_prefix(name: str, data: st.DataObject) -> None:
+def test_truncated_log_yields_a_prefix_of_the_curve(name: str, data: st.DataObject) -> None:
     log = write(LINES[name], 60)
     whole = points(log)
     assert len(whole) == 60
@@ -79,6 +79,6 @@ _FORMS = (
 @given(
     st.lists(st.tuples(st.sampled_from(_FORMS), st.lists(st.sampled_from(_NUMBERS), min_size=5)))
 )
-def test_any_numbers_end_in_a_curve(lines: list[tuple[str, list[str]]]) -> None:
+def test_extreme_numbers_do_not_crash(lines: list[tuple[str, list[str]]]) -> None:
     data = "".join(form.format(*numbers) for form, numbers in lines).encode()
     parse_chunks("x", [(0, [data]), (1, [data[: len(data) // 2]])], limit=20)

@@ -1,4 +1,4 @@
-"""What stands in front of a message, and the time in it."""
+"""Line prefixes, and the time stamps in them."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ MESSAGE = "step=1 loss=2"
         ("[10:04:09] --> ", None, None),
     ],
 )
-def test_prefixes_come_off(prefix: str, rank: int | None, label: int | None) -> None:
+def test_prefixes_are_stripped(prefix: str, rank: int | None, label: int | None) -> None:
     line = strip_prefixes(prefix + MESSAGE)
     assert (line.text, line.rank, line.label) == (MESSAGE, rank, label)
 
@@ -118,21 +118,21 @@ def test_prefixes_come_off(prefix: str, rank: int | None, label: int | None) -> 
         "--> loss: 0.5",
     ],
 )
-def test_what_measures_stays(text: str) -> None:
+def test_measurements_are_not_stripped(text: str) -> None:
     assert strip_prefixes(text).text == text
 
 
-def test_indentation_stays() -> None:
+def test_indentation_is_kept() -> None:
     assert strip_prefixes("0:     loss = 0.0").text == "    loss = 0.0"
     assert strip_prefixes("[rank1]:   loss: 0.5").text == "  loss: 0.5"
 
 
-def test_the_split_is_kept() -> None:
+def test_split_in_a_prefix_is_kept() -> None:
     assert strip_prefixes("[2026-11-20 08:04:09,098][train_inner][INFO] - {}").tag == "train_inner"
     assert strip_prefixes("2026-11-20 08:04:09 | INFO | valid | loss 2").tag == "valid"
 
 
-def test_the_source_behind_goes() -> None:
+def test_trailing_source_location_is_stripped() -> None:
     assert strip_prefixes("INFO     step=1 loss=2       train.py:123").text == MESSAGE
     assert strip_prefixes("step=1 loss=2    (2490449:logging.py:145)").text == MESSAGE
 
@@ -176,11 +176,11 @@ OF_DAY = 8 * 3600 + 4 * 60 + 9.0
         ("2026-11-20 08:64:09", None),
     ],
 )
-def test_times(text: str, seconds: float | None) -> None:
+def test_time_stamps_are_parsed(text: str, seconds: float | None) -> None:
     assert read_time(text) == (None if seconds is None else pytest.approx(seconds, abs=1e-6))
 
 
-def test_a_time_is_found_where_it_stands() -> None:
+def test_time_stamp_position_is_found() -> None:
     text = "[rank0]: [2026-11-20 08:04:09,098] [INFO] step 3"
     span = find_time(text)
     assert span is not None and text[slice(*span)] == "2026-11-20 08:04:09,098"
@@ -188,7 +188,7 @@ def test_a_time_is_found_where_it_stands() -> None:
 
 @pytest.mark.slow
 @given(st.datetimes(datetime(2000, 1, 1), datetime(2050, 1, 1)))
-def test_days_as_the_library_counts_them(moment: datetime) -> None:
+def test_dates_match_the_standard_library(moment: datetime) -> None:
     seconds = calendar.timegm(moment.timetuple())
     assert read_time(f"{moment:%Y-%m-%d %H:%M:%S} step") == seconds
     assert read_time(f"{moment:%d %b %Y %H:%M:%S} step") == seconds
@@ -196,7 +196,7 @@ def test_days_as_the_library_counts_them(moment: datetime) -> None:
 
 
 @given(st.text(max_size=120))
-def test_any_text_has_at_most_a_time(text: str) -> None:
+def test_random_text_does_not_crash(text: str) -> None:
     read_time(text)
     strip_prefixes(text)
 
@@ -215,7 +215,7 @@ def test_dotted_dates_are_read_day_first(stamp: str, date: datetime) -> None:
     assert read_time(f"{stamp} step=3 loss=2.5") == date.timestamp()
 
 
-def test_a_run_with_dotted_dates_lasts_as_long_as_its_stamps_say() -> None:
+def test_duration_with_dotted_dates_is_correct() -> None:
     stamps = [f"{day:02d}.12.2025 12:00:00" for day in range(9, 16)]
     times = [read_time(f"{stamp} - INFO - step=3 loss=2.5") for stamp in stamps]
     assert times[0] is not None and times[-1] == times[0] + 6 * 86400

@@ -1,4 +1,4 @@
-"""Log files as frames: plain, compressed, piped, damaged."""
+"""Log files: plain, compressed, piped, damaged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hpcrun.errors import InputError
 
 Row = tuple[object, ...]
 
-# As xz -0: the usual effort takes ten times as long.
+# Like xz -0, because the default preset takes ten times as long.
 QUICK_XZ = functools.partial(lzma.compress, preset=0)
 
 LOG = b"".join(b"noise %d\nstep=%d loss=%d.25\n" % (i, i, i) for i in range(500))
@@ -49,7 +49,7 @@ def read(path: Path) -> list[Row]:
 @pytest.mark.parametrize(
     ("suffix", "compress"), [("gz", gzip.compress), ("bz2", bz2.compress), ("xz", lzma.compress)]
 )
-def test_a_compressed_log_is_read_as_what_it_holds(
+def test_compressed_log_is_read_like_a_plain_one(
     tmp_path: Path, suffix: str, compress: Callable[[bytes], bytes]
 ) -> None:
     plain, compressed = tmp_path / "a.log", tmp_path / f"a.{suffix}"
@@ -61,7 +61,7 @@ def test_a_compressed_log_is_read_as_what_it_holds(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
-def test_a_log_in_utf_16_is_read_as_one_in_utf_8(tmp_path: Path, encoding: str) -> None:
+def test_utf_16_log_is_read_like_utf_8(tmp_path: Path, encoding: str) -> None:
     """PowerShell writes so what it is told to put into a file."""
     text = "".join(f"step: {n} | loss: {9 - n / 500} ▁█\r\n" for n in range(30_000))
     plain, wide = tmp_path / "a.log", tmp_path / "b.log"
@@ -77,7 +77,7 @@ def test_a_log_in_utf_16_is_read_as_one_in_utf_8(tmp_path: Path, encoding: str) 
 @pytest.mark.parametrize(
     ("suffix", "compress"), [("gz", gzip.compress), ("bz2", bz2.compress), ("xz", QUICK_XZ)]
 )
-def test_of_a_compressed_log_that_was_cut_off_the_begin_is_read(
+def test_truncated_compressed_log_is_read_up_to_its_end(
     tmp_path: Path, suffix: str, compress: Callable[[bytes], bytes]
 ) -> None:
     rng = random.Random(1)
@@ -100,14 +100,14 @@ def test_of_a_compressed_log_that_was_cut_off_the_begin_is_read(
         read(path)
 
 
-def test_a_compression_that_python_lacks_is_named(tmp_path: Path) -> None:
+def test_unsupported_compression_is_named(tmp_path: Path) -> None:
     path = tmp_path / "a.log.zst"
     path.write_bytes(b"\x28\xb5\x2f\xfd rest")
     with pytest.raises(InputError, match="compressed by zstd"):
         read(path)
 
 
-def test_a_pipe_is_read(tmp_path: Path) -> None:
+def test_pipe_is_read(tmp_path: Path) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
     writer = threading.Thread(target=lambda: path.write_bytes(gzip.compress(LOG)))
@@ -118,7 +118,7 @@ def test_a_pipe_is_read(tmp_path: Path) -> None:
         writer.join()
 
 
-def test_an_unreadable_file_is_one_clear_error(tmp_path: Path) -> None:
+def test_unreadable_file_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"none\.log: No such file"):
         read(tmp_path / "none.log")
     with pytest.raises(InputError, match="Is a directory"):
@@ -145,14 +145,14 @@ def mixed_log(seed: int, size: int) -> bytes:
     return b"".join(lines)
 
 
-def test_lines_of_a_log_without_metrics_are_all_counted(tmp_path: Path) -> None:
+def test_all_lines_without_metrics_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_bytes(b"nothing to see here\n" * 9000)
     log = LogFileReader(path)
     assert not any(log) and log.lines == 9000
 
 
-def test_lines_are_counted_up_to_the_first_row_even_if_it_comes_late(tmp_path: Path) -> None:
+def test_lines_are_counted_up_to_a_late_first_row(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_bytes(b"x" * 999 + b"\n" + b"nothing to see here\n" * 30_000 + LOG * 4)
     log = LogFileReader(path)
@@ -160,7 +160,7 @@ def test_lines_are_counted_up_to_the_first_row_even_if_it_comes_late(tmp_path: P
     assert 30_000 < log.lines < 50_000
 
 
-def test_a_table_continues_across_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_continues_across_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_reader, "BLOCK_BYTES", 1 << 10)
     monkeypatch.setattr(log_reader, "FULL_SEARCH_BYTES", 1 << 17)
     path = tmp_path / "a.csv"
@@ -170,7 +170,7 @@ def test_a_table_continues_across_blocks(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("offset", range(12))
-def test_the_start_of_the_line_at_an_offset_is_found(tmp_path: Path, offset: int) -> None:
+def test_line_start_at_an_offset_is_found(tmp_path: Path, offset: int) -> None:
     data = b"ab\r\ncd\n\0ef\n"
     path = tmp_path / "a.log"
     path.write_bytes(data)

@@ -12,7 +12,7 @@ from tests.source import ROOT
 
 SHARED = ROOT.parent / "shared" / "logs"
 AT_LEAST = 0.95
-# Why hpcrun reads them otherwise than their index does.
+# Reasons why hpcrun reads them differently from their index.
 EXPLAINED = {
     ("025_hf-trl-sft-sge-stdout.log", "step"): "the step stands in the bar, on the other stream",
     ("071_hf-trainer-v5-string-values.log", "step"): "no step stands beside the dicts",
@@ -37,7 +37,7 @@ def fields(name: str, truth: dict[str, Any]) -> Iterator[tuple[str, bool]]:
 
 if SHARED.is_dir():
 
-    def test_logs_of_other_projects_are_read_as_a_person_reads_them() -> None:
+    def test_logs_of_other_projects_match_their_human_reading() -> None:
         entries = yaml.safe_load((SHARED / "index.yaml").read_text(encoding="utf-8"))["logs"]
         agreed = total = 0
         unexplained = []

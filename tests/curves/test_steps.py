@@ -1,4 +1,4 @@
-"""Rows that belong to a step that stands elsewhere in the log: what shows which it is."""
+"""Rows whose step is elsewhere in the log, and the evidence for it."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ def loss_at(step: int) -> float:
 
 
 @pytest.mark.parametrize("digits", [4, 15])
-def test_a_bar_that_is_one_behind_all_the_time(digits: int) -> None:
+def test_constantly_lagging_bar_is_corrected_by_epochs(digits: int) -> None:
     """The dictionary is printed before the bar moves on; its epoch shows the step."""
     lines = []
     for step in range(25, 2001, 25):
         lines += [bar(step - 1, 2000), at(0, None, loss_at(step), epoch=round(step / 200, digits))]
-    # A dictionary that stands elsewhere, as two streams were joined.
+    # A displaced dictionary, because two streams were merged.
     lines[9], lines[13] = lines[13], lines[9]
     assert build(lines).steps("loss") == [*range(25, 2001, 25)]
 
 
-def test_a_bar_that_shows_the_step_keeps_it_where_epochs_are_too_coarse() -> None:
+def test_bar_step_is_kept_if_epochs_are_too_coarse() -> None:
     lines = []
     for step in range(10, 1000, 10):
         lines += [bar(step, 9000), at(0, None, loss_at(step), epoch=round(step / 3000, 2))]
@@ -59,7 +59,7 @@ def test_a_bar_that_shows_the_step_keeps_it_where_epochs_are_too_coarse() -> Non
         ("Step {step}", "train loss: {loss}"),
     ],
 )
-def test_the_step_in_the_heading_above(head: str, row: str) -> None:
+def test_step_in_the_heading_above_is_used(head: str, row: str) -> None:
     lines = []
     for step in range(1, 40):
         lines.append(head.format(step=1000 * step))
@@ -71,7 +71,7 @@ def test_the_step_in_the_heading_above(head: str, row: str) -> None:
     )
 
 
-def test_the_step_on_the_line_below() -> None:
+def test_step_on_the_line_below_is_used() -> None:
     lines = [
         line
         for step in range(10, 400, 10)
@@ -80,7 +80,7 @@ def test_the_step_on_the_line_below() -> None:
     assert curve_of(lines).steps("loss") == [*range(10, 400, 10)]
 
 
-def test_an_evaluation_without_a_counter_is_of_the_epoch_above_it() -> None:
+def test_evaluation_without_a_counter_belongs_to_the_epoch_above() -> None:
     lines = []
     for epoch in range(1, 51):
         lines.append(at(0, None, loss_at(epoch), epoch=float(epoch)))
@@ -91,7 +91,7 @@ def test_an_evaluation_without_a_counter_is_of_the_epoch_above_it() -> None:
     assert curve.steps("eval_loss") == [*range(5, 55, 5)]
 
 
-def test_evaluations_have_steps_where_the_log_has_no_other_losses() -> None:
+def test_evaluations_alone_have_steps() -> None:
     lines = []
     for step in range(100, 600, 100):
         lines += [bar(n, 500) for n in range(step - 99, step + 1)]
@@ -99,7 +99,7 @@ def test_evaluations_have_steps_where_the_log_has_no_other_losses() -> None:
     assert build(lines).steps("eval_loss") == [*range(100, 600, 100)]
 
 
-def test_an_epoch_that_stands_on_the_line_is_not_replaced_by_a_bar_of_batches() -> None:
+def test_epoch_on_the_line_is_not_replaced_by_a_batch_bar() -> None:
     lines = []
     for epoch in (1, 2, 3):
         for step in range(5 - epoch):
@@ -111,7 +111,7 @@ def test_an_epoch_that_stands_on_the_line_is_not_replaced_by_a_bar_of_batches() 
 
 
 @pytest.mark.parametrize(("shows", "points"), [("means", 4), ("losses", 160)])
-def test_the_mean_so_far_on_a_bar_leads_to_the_line_of_its_epoch(shows: str, points: int) -> None:
+def test_running_mean_on_a_bar_belongs_to_its_epoch_line(shows: str, points: int) -> None:
     """The losses of the batches are worth more than the lines, even if the last one is theirs."""
     dice, lines = random.Random(1), []
     for epoch in range(1, 5):
@@ -129,7 +129,7 @@ def test_the_mean_so_far_on_a_bar_leads_to_the_line_of_its_epoch(shows: str, poi
 
 
 @pytest.mark.parametrize("last", [20, 13])
-def test_what_a_bar_shows_of_each_epoch_until_the_next_one(last: int) -> None:
+def test_epoch_value_repeated_on_a_bar_is_one_point(last: int) -> None:
     lines, shown = [], ""
     for epoch in range(5):
         for step in range(21 if epoch < 4 else last + 1):
@@ -145,7 +145,7 @@ def test_what_a_bar_shows_of_each_epoch_until_the_next_one(last: int) -> None:
         assert steps == [20 * epoch + 20 for epoch in epochs]
 
 
-def test_a_heading_of_an_epoch_may_show_its_learning_rate() -> None:
+def test_epoch_heading_may_contain_a_learning_rate() -> None:
     lines = []
     for epoch in range(3):
         lines.append(f"Epoch: {epoch}/100 | Learning Rate: 2.000e-04")
@@ -153,7 +153,7 @@ def test_a_heading_of_an_epoch_may_show_its_learning_rate() -> None:
     assert curve_of(lines).steps("loss") == [*range(0, 600, 50)]
 
 
-def test_trainings_with_epochs_of_other_lengths_below_headings() -> None:
+def test_trainings_with_different_epoch_lengths_are_separated() -> None:
     lines, steps = [], []
     for length in (44, 55):
         for epoch in range(3):
@@ -163,7 +163,7 @@ def test_trainings_with_epochs_of_other_lengths_below_headings() -> None:
     assert curve_of(lines).steps("loss") == steps
 
 
-def test_a_total_that_each_line_has_another_of_parts_no_trainings(
+def test_total_changing_on_each_line_separates_no_trainings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(store, "_MAX_LAYOUTS", 150)
@@ -172,7 +172,7 @@ def test_a_total_that_each_line_has_another_of_parts_no_trainings(
     ]
 
 
-def test_trainings_with_bars_of_their_own_stand_one_behind_the_other() -> None:
+def test_trainings_with_separate_bars_are_concatenated() -> None:
     lines = [bar(n, 50, "Tokenizing") for n in range(51)]
     for total in (300, 200):
         for step in range(10, total + 1, 10):
@@ -181,7 +181,7 @@ def test_trainings_with_bars_of_their_own_stand_one_behind_the_other() -> None:
     assert build(lines).steps("loss") == [*range(10, 301, 10), *range(10, 201, 10)]
 
 
-def test_a_bar_of_batches_within_a_bar_of_epochs() -> None:
+def test_batch_bar_within_an_epoch_bar_is_used() -> None:
     def drawn(step: int, total: int, loss: float) -> Line:
         return Line((("loss", loss),), step, bar="", total=total, form="bar")
 
@@ -201,7 +201,7 @@ def test_a_bar_of_batches_within_a_bar_of_epochs() -> None:
 
 @pytest.mark.parametrize("epoch", [1e300, -1e300, math.inf, math.nan, 1e17])
 @pytest.mark.parametrize("total", [2000, 10**17])
-def test_numbers_without_end_are_no_places(epoch: float, total: int) -> None:
+def test_infinite_numbers_are_no_steps(epoch: float, total: int) -> None:
     lines = []
     for step in range(25, 2001, 25):
         lines += [bar(step - 1, total), at(0, None, loss_at(step), epoch=step / 200)]
@@ -213,7 +213,7 @@ def test_numbers_without_end_are_no_places(epoch: float, total: int) -> None:
 
 
 @pytest.mark.parametrize("resumed_at", [600, 1000, 1400, 3400])
-def test_rounded_steps_after_a_resumption(resumed_at: int) -> None:
+def test_rounded_steps_after_a_resumption_are_derived(resumed_at: int) -> None:
     def printed(step: int) -> int:
         return step if step < 1000 else round(step / 1000 + 1e-9) * 1000
 
@@ -225,7 +225,7 @@ def test_rounded_steps_after_a_resumption(resumed_at: int) -> None:
     assert all(b - a == 200 for a, b in itertools.pairwise(found[25:]))
 
 
-def test_forms_are_merged_in_the_order_of_the_log_however_long_they_are() -> None:
+def test_formats_are_merged_in_log_order() -> None:
     random.seed(0)
     whose = random.choices(range(3), weights=(80, 15, 5), k=300_000)
     rows = [
@@ -236,13 +236,13 @@ def test_forms_are_merged_in_the_order_of_the_log_however_long_they_are() -> Non
     assert counted.offsets.tolist() == counted.steps.tolist() == [*range(len(whose))]
 
 
-def test_rows_without_epochs_beside_some_with_them_are_placed() -> None:
+def test_rows_without_epochs_are_placed_among_others() -> None:
     log = "Epoch: [0][0/0] loss 0\n" + "{'loss': 0, 'epoch': 0}\n" * 2
     log += "{'loss': 0, 'epoch': nan}\n{'loss': 0, 'epoch': 0}\n"
     assert parse_chunks("x", [(0, [log.encode()])]).points
 
 
-def test_how_large_batches_are_is_no_step_beside_a_counter() -> None:
+def test_batch_size_is_no_step() -> None:
     steps = range(500, 10_001, 500)
     lines = [
         f"[{step:06}/50000] SETA  | loss {loss_at(step):.4f} | GPU {step % 97}% | batch 16"
@@ -251,7 +251,7 @@ def test_how_large_batches_are_is_no_step_beside_a_counter() -> None:
     assert curve_of(lines).steps("loss") == [*steps]
 
 
-def test_evaluations_beside_a_bar_that_begins_again_each_time_stand_in_their_order() -> None:
+def test_evaluations_next_to_a_restarting_bar_keep_their_order() -> None:
     lines = []
     for epoch in range(1, 41):
         at_batch = 6 + epoch % 7
@@ -261,7 +261,7 @@ def test_evaluations_beside_a_bar_that_begins_again_each_time_stand_in_their_ord
     assert len(curve_of(lines).values("eval_loss")) == 40
 
 
-def test_what_is_taken_beside_words_without_sign_recurs() -> None:
+def test_values_without_separators_must_recur() -> None:
     lines = [
         f"S real T sketch Train Ep: {step} lr0.0{9900 - step} \t Loss Class: {loss_at(step):.5f} "
         f"Loss T {loss_at(step) / 9:.5f} Method ABC"
@@ -273,7 +273,7 @@ def test_what_is_taken_beside_words_without_sign_recurs() -> None:
 
 
 @pytest.mark.parametrize("sign", [":", " ", "="])
-def test_any_line_may_print_its_steps_in_thousands(sign: str) -> None:
+def test_steps_in_thousands_are_read_on_any_line(sign: str) -> None:
     steps = range(200, 20_001, 200)
     lines = [
         f"step{sign}{step if step < 1000 else f'{step / 1000:.0f}K'} | loss: {loss_at(step)}"
@@ -282,12 +282,12 @@ def test_any_line_may_print_its_steps_in_thousands(sign: str) -> None:
     assert curve_of(lines).steps("loss") == [*steps]
 
 
-def test_thousands_that_nothing_shows_exactly_are_no_steps() -> None:
+def test_steps_only_in_thousands_are_unknown() -> None:
     curve = curve_of(f"step {step}k | loss: {loss_at(step)}" for step in range(3, 30))
     assert len(curve.values("loss")) == 27 and set(curve.steps("loss")) == {None}
 
 
-def test_an_evaluation_that_shows_its_batches_is_one_point() -> None:
+def test_evaluation_with_its_batches_is_one_point() -> None:
     lines = []
     for step in range(100, 600, 100):
         lines.append(f"step {step} | loss: {loss_at(step)}")
@@ -299,7 +299,7 @@ def test_an_evaluation_that_shows_its_batches_is_one_point() -> None:
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_a_loss_that_is_printed_twice_counts_where_its_epoch_stands(first: bool) -> None:
+def test_loss_printed_twice_is_placed_at_its_epoch(first: bool) -> None:
     lines = []
     for epoch in range(1, 6):
         named = f"Ep. {epoch}: train loss {loss_at(epoch):.3f} | val loss {1 + loss_at(epoch):.3f}"
@@ -311,7 +311,7 @@ def test_a_loss_that_is_printed_twice_counts_where_its_epoch_stands(first: bool)
     assert curve.values("loss") == pytest.approx([*map(loss_at, range(1, 6))], abs=0.001)
 
 
-def test_epochs_of_four_digits_lead_to_the_steps_of_losses_in_lumps() -> None:
+def test_buffered_losses_get_steps_from_four_digit_epochs() -> None:
     """So the HF Trainer prints them since version 5."""
     drawn, losses, lines = 0, [], []
     for step in range(10, 1501, 10):
@@ -326,7 +326,7 @@ def test_epochs_of_four_digits_lead_to_the_steps_of_losses_in_lumps() -> None:
     assert curve_of(lines).steps("loss") == [*range(10, 1501, 10)]
 
 
-def test_an_evaluation_at_the_end_of_an_epoch_is_at_no_multiple() -> None:
+def test_evaluation_at_the_end_of_an_epoch_has_its_exact_step() -> None:
     lines, losses = [], []
     for step in range(1, 1666):
         if step % 10 == 0:
@@ -341,7 +341,7 @@ def test_an_evaluation_at_the_end_of_an_epoch_is_at_no_multiple() -> None:
     assert curve.steps("eval_loss") == [555, 1110, 1665]
 
 
-def test_headings_that_may_be_settings_count_if_they_count_on() -> None:
+def test_ambiguous_headings_count_if_they_increase() -> None:
     lines = []
     for step in range(50, 500, 50):
         lines += [f"step = {step}", f"\tloss = {loss_at(step)}, entropy = 0.5"]
@@ -350,7 +350,7 @@ def test_headings_that_may_be_settings_count_if_they_count_on() -> None:
     assert curve_of(settings).steps("loss") == [None] * 9
 
 
-def test_what_a_program_writes_behind_its_bar_is_a_line_of_its_own() -> None:
+def test_text_after_a_bar_is_a_separate_line() -> None:
     lines = [
         f"ppo: {step}%|#   | {step}/100 [00:10<01:00, 1.5it/s][it={step + 1}] loss={loss_at(step)}"
         for step in range(20)
@@ -358,7 +358,7 @@ def test_what_a_program_writes_behind_its_bar_is_a_line_of_its_own() -> None:
     assert curve_of(lines).steps("loss") == [*range(1, 21)]
 
 
-def test_an_epoch_of_keras_whose_heading_is_cut_off_has_one_row() -> None:
+def test_keras_epoch_without_its_heading_has_one_row() -> None:
     lines = []
     for epoch in range(1, 4):
         lines += [f"Epoch {epoch}/3"] if epoch > 1 else []
@@ -367,7 +367,7 @@ def test_an_epoch_of_keras_whose_heading_is_cut_off_has_one_row() -> None:
     assert curve_of(lines).values("loss") == [loss_at(epoch) for epoch in range(1, 4)]
 
 
-def test_an_evaluation_is_of_the_epoch_of_the_training_above_it() -> None:
+def test_evaluation_belongs_to_the_training_epoch_above() -> None:
     """Also where nothing there is called the loss."""
     lines = []
     for epoch in range(3, 7):
@@ -377,20 +377,20 @@ def test_an_evaluation_is_of_the_epoch_of_the_training_above_it() -> None:
 
 
 @pytest.mark.parametrize("heading", ["[Epoch {}/9]", "(epoch {})", "---<Epoch {}>---"])
-def test_headings_in_brackets(heading: str) -> None:
+def test_headings_in_brackets_are_read(heading: str) -> None:
     lines = []
     for epoch in range(1, 6):
         lines += [heading.format(epoch), f"Train Loss: {loss_at(epoch)}, Train Acc: 0.5"]
     assert curve_of(lines).steps("loss") == [1, 2, 3, 4, 5]
 
 
-def test_cells_of_a_csv_file_in_quotes_may_have_commas() -> None:
+def test_quoted_csv_cells_may_contain_commas() -> None:
     lines = ["epoch,kinds,train_loss,note"]
     lines += [f"{n},\"{{'a', 'b' {'x' * 90}}}\",{loss_at(n)},\"1,2\"" for n in range(1, 6)]
     assert curve_of(lines).steps("loss") == [1, 2, 3, 4, 5]
 
 
-def test_a_bar_of_an_evaluation_shows_one_point_at_its_end() -> None:
+def test_evaluation_bar_is_one_point_at_its_end() -> None:
     lines = []
     for _ in range(3):
         for name, count, more in (("Epoch 1", 8, 0.0), ("evaluating...", 3, 0.5)):
@@ -403,7 +403,7 @@ def test_a_bar_of_an_evaluation_shows_one_point_at_its_end() -> None:
     assert len(curve.values("loss")) == 24
 
 
-def test_a_shorter_bar_of_the_same_words_evaluates_where_they_take_turns() -> None:
+def test_alternating_shorter_bar_is_an_evaluation() -> None:
     lines = []
     for epoch in range(3):
         for count, more in ((8, 0.0), (3, 0.5)):
@@ -416,7 +416,7 @@ def test_a_shorter_bar_of_the_same_words_evaluates_where_they_take_turns() -> No
     assert curve.values("loss") == [*range(1, 9)] * 3
 
 
-def test_the_training_loss_of_evaluations_is_the_loss_where_there_is_no_other() -> None:
+def test_training_loss_of_evaluations_is_used_without_another() -> None:
     lines = [f"step {n}: train loss {loss_at(n)}, val loss 4.5" for n in range(0, 500, 100)]
     assert both(curve_of(lines), "loss") == (
         [*range(0, 500, 100)],
@@ -426,14 +426,14 @@ def test_the_training_loss_of_evaluations_is_the_loss_where_there_is_no_other() 
     assert both(curve_of(lines), "loss") == ([0], [5.5])
 
 
-def test_names_that_touch_their_numbers() -> None:
+def test_names_adjacent_to_their_numbers_are_read() -> None:
     lines = [f"L_rec:0.5,L_total:{loss_at(n)},gan_loss{n / 8}" for n in range(1, 6)]
     curve = curve_of(lines)
     assert curve.values("loss") == [*map(loss_at, range(1, 6))]
     assert curve.values("gan_loss") == [n / 8 for n in range(1, 6)]
 
 
-def test_headings_that_number_their_epochs_and_a_log_that_begins_in_the_first() -> None:
+def test_log_starting_within_the_first_epoch_is_numbered() -> None:
     lines = []
     for epoch in range(1, 6):
         lines += [f"Epoch number: {epoch}"] if epoch > 1 else []
@@ -442,7 +442,7 @@ def test_headings_that_number_their_epochs_and_a_log_that_begins_in_the_first() 
     assert curve.steps("loss") == curve.steps("eval_loss") == [1, 2, 3, 4, 5]
 
 
-def test_names_of_columns_in_the_plural() -> None:
+def test_plural_column_names_are_read() -> None:
     lines = [",train_losses,val_losses,train_F1"]
     lines += [f"{n},{loss_at(n)},{1 + loss_at(n)},0.5" for n in range(5)]
     curve = curve_of(lines)
@@ -450,7 +450,7 @@ def test_names_of_columns_in_the_plural() -> None:
     assert curve.steps("eval_loss") == [0, 1, 2, 3, 4]
 
 
-def test_bars_of_which_only_the_ends_are_drawn_are_lines() -> None:
+def test_bars_drawn_only_at_their_end_are_lines() -> None:
     lines = [f"100%|####| 90/90 [00:12<00:00, 7.5it/s, loss={loss_at(n)}]" for n in range(1, 6)]
     assert curve_of(lines).values("loss") == [*map(loss_at, range(1, 6))]
 
@@ -458,7 +458,7 @@ def test_bars_of_which_only_the_ends_are_drawn_are_lines() -> None:
 @pytest.mark.parametrize(
     "form", ['{{"kind": "{}", "step": {}, "loss": {}}}', "{}: epoch {}, loss: {}, acc 0.5"]
 )
-def test_a_word_in_front_or_a_kind_names_the_side(form: str) -> None:
+def test_leading_word_or_kind_names_the_split(form: str) -> None:
     lines = []
     for step in range(1, 6):
         lines += [form.format("train", step, loss_at(step)), form.format("val", step, 9.5)]
@@ -467,7 +467,7 @@ def test_a_word_in_front_or_a_kind_names_the_side(form: str) -> None:
     assert both(curve, "eval_loss") == ([1, 2, 3, 4, 5], [9.5] * 5)
 
 
-def test_the_first_of_several_losses_has_its_evaluation_beside_it() -> None:
+def test_evaluation_is_matched_to_the_first_of_several_losses() -> None:
     lines = [
         f"Epoch {n}: cls_loss {loss_at(n)}, box_loss 1.5, val_box_loss 7.5, val_cls_loss 9.5"
         for n in range(5)
@@ -477,7 +477,7 @@ def test_the_first_of_several_losses_has_its_evaluation_beside_it() -> None:
     assert curve.values("eval_loss") == [9.5] * 5
 
 
-def test_the_only_loss_of_an_evaluation_is_called_so_beside_the_trainings() -> None:
+def test_only_evaluation_loss_is_named_eval_loss() -> None:
     lines = [f"[{n}]\ttrain-logloss:{loss_at(n)}\tvalid-logloss:9.5" for n in range(5)]
     curve = curve_of(lines)
     assert curve.values("loss") == [*map(loss_at, range(5))]
@@ -491,19 +491,19 @@ def test_the_only_loss_of_an_evaluation_is_called_so_beside_the_trainings() -> N
         "epoch {at} loss: {loss} (train) / loss: 9.5 (val)",
     ],
 )
-def test_sides_behind_their_values(line: str) -> None:
+def test_splits_after_their_values_are_read(line: str) -> None:
     curve = curve_of([line.format(at=at, loss=loss_at(at)) for at in range(1, 6)])
     assert both(curve, "loss") == ([1, 2, 3, 4, 5], [*map(loss_at, range(1, 6))])
     assert both(curve, "eval_loss") == ([1, 2, 3, 4, 5], [9.5] * 5)
 
 
-def test_steps_that_rise_and_fall_by_turns_are_none() -> None:
+def test_alternating_numbers_are_no_steps() -> None:
     steps = [1602400, 1603500, 1602000, 1602600, 1602500, 1602800, 1603200, 1603000, 1602800]
     steps += [1603800, 1602700, 1603800, 1602200]
     rows = [f"{at}.5,{loss_at(at)},{step}" for at, step in enumerate(steps)]
     curve = curve_of(["time,loss,steps", *rows])
     assert both(curve, "loss") == ([None] * 13, [*map(loss_at, range(13))])
-    # Rows of several workers that come in another order than they count are of a counter.
+    # Rows of several workers that arrive out of order share one counter.
     late = [100, 300, 200, 500, 400, 700, 600, 900, 800, 1000]
     shuffled = [7000, 2000, 11000, 4000, 9000, 1000, 12000, 3000, 8000, 5000, 10000, 6000]
     for steps in (late, shuffled):
@@ -520,14 +520,14 @@ def test_steps_that_rise_and_fall_by_turns_are_none() -> None:
         "#epoch loss val_loss\n{0} {1} 9.5",
     ],
 )
-def test_objects_that_name_their_value_or_their_side_in_front(form: str) -> None:
+def test_objects_with_leading_value_or_split_names_are_read(form: str) -> None:
     lines = "\n".join(form.format(step, loss_at(step)) for step in range(1, 6)).split("\n")
     curve = curve_of(dict.fromkeys(lines))
     assert both(curve, "loss") == ([1, 2, 3, 4, 5], [*map(loss_at, range(1, 6))])
     assert both(curve, "eval_loss") == ([1, 2, 3, 4, 5], [9.5] * 5)
 
 
-def test_the_bar_of_a_first_evaluation_is_none_of_the_trainings() -> None:
+def test_bar_of_an_initial_evaluation_is_no_training_bar() -> None:
     drawn, evaluated = " {}% {}/600 [00:09<00:03, 2.1it/s]", " {}% {}/25 [00:02<00:00, 9.0it/s]"
     lines = [evaluated.format(share, share // 4) for share in range(0, 101, 20)]
     for epoch in range(1, 4):
@@ -539,14 +539,14 @@ def test_the_bar_of_a_first_evaluation_is_none_of_the_trainings() -> None:
     assert curve.steps("loss") == [*range(20, 601, 20)]
 
 
-def test_the_first_of_losses_in_one_lump_is_where_all_of_them_lead() -> None:
+def test_first_of_buffered_losses_is_placed_by_all_of_them() -> None:
     lines = [f" 9%|#   | {step}/9000 [00:09<00:03, 2.1it/s]" for step in range(1, 661)]
     lines += [str({"loss": 2.5, "epoch": round(step / 3000, 2)}) for step in range(16, 649, 16)]
     lines += [f" 9%|#   | {step}/9000 [00:09<00:03, 2.1it/s]" for step in range(661, 700)]
     assert curve_of(lines).steps("loss") == [*range(16, 649, 16)]
 
 
-def test_a_name_in_brackets_may_have_the_side_in_it() -> None:
+def test_bracketed_name_may_contain_the_split() -> None:
     lines = []
     for epoch in range(1, 6):
         lines += [
@@ -558,20 +558,20 @@ def test_a_name_in_brackets_may_have_the_side_in_it() -> None:
     assert curve.values("eval_loss") == [9.5] * 5
 
 
-def test_the_first_batch_of_each_epoch_is_no_line_of_several_processes() -> None:
+def test_first_batch_of_each_epoch_is_not_several_processes() -> None:
     lines = [f"[fit] epoch:{epoch} iter:0/40 loss:{loss_at(epoch)}" for epoch in range(30)]
     curve = curve_of(lines)
     assert (curve.steps("loss"), curve.notes) == ([*range(30)], ())
 
 
-def test_a_count_between_dashes_is_the_heading_of_a_step() -> None:
+def test_count_between_dashes_is_a_step_heading() -> None:
     lines = []
     for step in range(20, 100, 20):
         lines += [f" -- {step:03d} / 080 --", f"mean loss: {loss_at(step)}", "accuracy: 0.5"]
     assert both(curve_of(lines), "loss") == ([20, 40, 60, 80], [*map(loss_at, range(20, 100, 20))])
 
 
-def test_the_loss_of_a_whole_autoencoder_stands_for_its_parts() -> None:
+def test_total_autoencoder_loss_is_the_loss() -> None:
     form = "ITER {0} (phase 1). loss_vae: {1}; loss_recon: 0.5; loss_kl: 9.5"
     lines = [form.format(step, loss_at(step)) for step in range(0, 500, 100)]
     assert curve_of(lines).values("loss") == [*map(loss_at, range(0, 500, 100))]

@@ -1,4 +1,4 @@
-"""The truth about logs that are not kept here is well-formed; python -m bench.unseen compares."""
+"""The ground truth about external logs is well-formed; python -m bench.unseen compares with it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def numbers(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def test_there_are_enough_logs_of_enough_projects_in_two_parts() -> None:
+def test_unseen_logs_cover_enough_projects_in_two_parts() -> None:
     assert len(ENTRIES) >= 60
     assert len({entry["id"] for entry in ENTRIES}) == len(ENTRIES)
     parts = {entry["repo"]: entry["part"] for entry in ENTRIES}
@@ -29,7 +29,7 @@ def test_there_are_enough_logs_of_enough_projects_in_two_parts() -> None:
     assert set(parts.values()) == {"open", "aside", "development"}
 
 
-def test_each_log_can_be_found_and_is_described_in_one_way() -> None:
+def test_unseen_log_entries_have_commit_digest_and_consistent_fields() -> None:
     for entry in ENTRIES:
         assert re.fullmatch(r"[0-9a-f]{40}", entry["commit"]), entry["id"]
         assert re.fullmatch(r"[0-9a-f]{64}", entry["sha256"]), entry["id"]
@@ -39,7 +39,7 @@ def test_each_log_can_be_found_and_is_described_in_one_way() -> None:
         assert len(ways) == 1, entry["id"]
 
 
-def test_each_reading_names_points() -> None:
+def test_unseen_readings_name_points() -> None:
     for entry in ENTRIES:
         for reading in [*entry.get("loss", []), *entry.get("eval_loss", [])]:
             assert all(isinstance(count, int) for count in numbers(reading["points"]))

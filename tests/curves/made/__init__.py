@@ -1,4 +1,4 @@
-"""The project's own test logs: what makes them, and what stands in them.
+"""The project's own test logs: the programs that create them, and their expected content.
 
 `python -m tests.curves.made` writes tests/curves/logs anew: by running the frameworks on tiny
 models (programs/, runs.py), or, where a framework cannot run on a few CPUs, by printing with the

@@ -1,4 +1,4 @@
-"""Make the logs: `python -m tests.curves.made [NAME ...]`, where a NAME may have * and ?.
+"""Create the logs: `python -m tests.curves.made [NAME ...]`, where a NAME may have * and ?.
 
 MADE_PYTHONS may name further Pythons, parted by colons, for packages that do not go together.
 """
@@ -27,7 +27,7 @@ HEAD = """\
 
 
 def main(patterns: list[str]) -> None:
-    """Make all logs, or those that are named, as far as the packages are there."""
+    """Create all logs, or the named ones, for which the packages are installed."""
 
     def wanted(name: str) -> bool:
         return not patterns or any(fnmatch(name, pattern) for pattern in patterns)

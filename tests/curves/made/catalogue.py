@@ -1,4 +1,4 @@
-"""The table of logs that real frameworks make."""
+"""The table of logs written by real frameworks."""
 
 from __future__ import annotations
 

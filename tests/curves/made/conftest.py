@@ -1,3 +1,3 @@
-"""What runs in other environments than the tests' own is not imported by pytest."""
+"""Programs that run in other environments are not imported by pytest."""
 
 collect_ignore = ["programs"]

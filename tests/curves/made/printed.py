@@ -31,26 +31,26 @@ class Log:
         self.text += text + "\n"
 
     def note(self, step: int | None, **values: str) -> None:
-        """Note what was logged at a step, as it was printed."""
+        """Record the value logged at a step, as printed."""
         self.notes.append({"step": step, **values})
 
     def losses(self, count: int, first: float, last: float) -> Iterator[float]:
-        """Yield a loss that falls as losses do, with some noise."""
+        """Yield a falling loss with some noise."""
         for index in range(count):
             share = math.exp(-4.0 * index / count)
             yield last + (first - last) * share + self.random.gauss(0, 0.01 * last)
 
     def near(self, value: float, spread: float = 0.02) -> float:
-        """Return a measurement of something constant."""
+        """Return a noisy measurement of a constant."""
         return value * (1 + self.random.uniform(-spread, spread))
 
     def wait(self, seconds: float) -> datetime:
-        """Let time pass; return the new time."""
+        """Advance the time; return the new time."""
         self.clock += timedelta(seconds=seconds)
         return self.clock
 
     def stamp(self) -> str:
-        """Return the time as Python's logging prints it."""
+        """Return the time as formatted by Python's logging."""
         return f"{self.clock:%Y-%m-%d %H:%M:%S},{self.clock.microsecond // 1000:03d}"
 
 
@@ -67,7 +67,7 @@ class Format(NamedTuple):
 
 
 def printed(name: str, source: str, **rest: Any) -> Callable[[Any], Any]:
-    """Put a function that prints a log into the table."""
+    """Register a function that prints a log."""
 
     def put(write: Callable[[Log], None]) -> Callable[[Log], None]:
         FORMATS.append(Format(name, source, write, **rest))

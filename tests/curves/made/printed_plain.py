@@ -1,4 +1,4 @@
-"""Logs of plain loops: healthy, dirty, with something wrong, and of programs that train nothing."""
+"""Logs of plain loops: healthy, damaged or problematic ones, and of programs without training."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests.curves.made.printed import Log, printed
 
 
 def _plain(out: Log, step: int, loss: float, speed: float = 41200.0) -> None:
-    """Print what many loops print."""
+    """Print the output of a typical loop."""
     text = f"step {step}/600 | loss {loss:.4f} | lr 3.00e-04 | {out.near(speed):.0f} tokens/s"
     out.line(f"{out.clock:%Y-%m-%d %H:%M:%S} INFO train.py:88 {text}")
     out.note(step, loss=f"{loss:.4f}", lr="3.00e-04")
@@ -14,7 +14,7 @@ def _plain(out: Log, step: int, loss: float, speed: float = 41200.0) -> None:
 
 @printed("plain_spike", "a plain loop", warnings=("spike",))
 def plain_spike(out: Log) -> None:
-    """Have the loss jump at step 400 and come back."""
+    """Let the loss jump at step 400 and recover."""
     for index, loss in enumerate(out.losses(60, 9.8, 3.2)):
         step = (index + 1) * 10
         out.wait(12)
@@ -23,7 +23,7 @@ def plain_spike(out: Log) -> None:
 
 @printed("plain_divergence", "a plain loop", warnings=("divergence",))
 def plain_divergence(out: Log) -> None:
-    """Have the loss rise from step 300 on, and never come back."""
+    """Let the loss rise from step 300 on without recovering."""
     for index, loss in enumerate(out.losses(60, 9.8, 3.2)):
         out.wait(12)
         _plain(out, (index + 1) * 10, loss + max(0, index - 29) * 0.15)
@@ -31,7 +31,7 @@ def plain_divergence(out: Log) -> None:
 
 @printed("plain_stall", "a plain loop", warnings=("stall",))
 def plain_stall(out: Log) -> None:
-    """Have fifty minutes pass between two lines that are twelve seconds apart otherwise."""
+    """Insert fifty minutes between two lines that are otherwise twelve seconds apart."""
     for index, loss in enumerate(out.losses(60, 9.8, 3.2)):
         out.wait(3000 if index == 40 else 12)
         _plain(out, (index + 1) * 10, loss)
@@ -39,7 +39,7 @@ def plain_stall(out: Log) -> None:
 
 @printed("plain_slower", "a plain loop", warnings=("throughput",))
 def plain_slower(out: Log) -> None:
-    """Have a third of the speed left from step 400 on."""
+    """Reduce the speed to a third from step 400 on."""
     for index, loss in enumerate(out.losses(60, 9.8, 3.2)):
         slow = index >= 39
         out.wait(36 if slow else 12)
@@ -48,7 +48,7 @@ def plain_slower(out: Log) -> None:
 
 @printed("plain_healthy", "a plain loop")
 def plain_healthy(out: Log) -> None:
-    """Warm up, be noisy, save now and then, slow down for a moment: nothing to worry."""
+    """Warm up, with noise, occasional saves and a short slowdown: no reason to warn."""
     for index, loss in enumerate(out.losses(60, 9.8, 3.2)):
         out.wait(45 if index % 20 == 19 else 12)
         _plain(out, (index + 1) * 10, loss + out.random.gauss(0, 0.08), out.near(40000, 0.1))
@@ -58,7 +58,7 @@ def plain_healthy(out: Log) -> None:
 
 @printed("plain_dirt", "a plain loop", note="CRLF, NUL, bytes that are no UTF-8, colours, ranks")
 def plain_dirt(out: Log) -> None:
-    """Be damaged as logs are that went through screen, script and a full disk."""
+    """Damage the log as screen, script and a full disk do."""
     out.line('Script started on 2026-11-20 08:04:09+00:00 [TERM="xterm"]\r')
     for index, loss in enumerate(out.losses(40, 9.8, 3.2)):
         step = index + 1
@@ -73,7 +73,7 @@ def plain_dirt(out: Log) -> None:
 
 @printed("no_training", "programs that train nothing", note="not one number here was measured")
 def no_training(out: Log) -> None:
-    """Print what has the words of a training log and is none."""
+    """Print words of a training log without any training."""
     out.line("Namespace(lr=0.0003, loss='mse', step=100, epochs=3, grad_norm=1.0, batch_size=32)")
     out.line("config:\n  optimizer:\n    lr: 3.0e-4\n  loss: cross_entropy\n  eval_loss: true")
     out.line("  max_steps: 600\n  log_every: 10\n  loss_weight: 0.5\n  loss_scale: 65536")

@@ -1,4 +1,4 @@
-"""Runs of real frameworks: what is started, with which packages, and what its log then is."""
+"""Runs of real frameworks: their programs, packages and resulting logs."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ class Interpreter(NamedTuple):
     versions: dict[str, str]
 
     def has(self, need: str) -> bool:
-        """Tell whether a distribution is there, in the version that is asked for."""
+        """Return True if a distribution is installed in the required version."""
         name, _, version = need.partition("==")
         return self.versions.get(name, "").startswith(version) and name in self.versions
 
 
 def interpreters() -> list[Interpreter]:
-    """Return this Python, then those that MADE_PYTHONS names, with what they have installed."""
+    """Return this Python and those in MADE_PYTHONS, with their installed packages."""
     paths = [sys.executable, *filter(None, os.environ.get("MADE_PYTHONS", "").split(":"))]
     return [
         Interpreter(path, json.loads(subprocess.check_output([path, "-c", VERSIONS])))
@@ -184,7 +184,7 @@ def _printed(text: bytes) -> list[dict[str, Any]]:
 
 
 def _scrub(text: bytes, home: Path, python: Interpreter) -> bytes:
-    """Take out what tells of the machine on which the log was made."""
+    """Remove details of the machine that created the log."""
     prefix = Path(python.path).parent.parent
     base = subprocess.check_output([python.path, "-c", "import sys; print(sys.base_prefix)"])
     for found, instead in (

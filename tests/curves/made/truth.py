@@ -1,4 +1,4 @@
-"""The truth about a made log: noted while it is printed, summed up for the index."""
+"""The ground truth about a created log: recorded while printing, summarized for the index."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ RESTART: dict[str, Any] = {"restart": True}
 
 
 def note(step: int | None, **values: float | str) -> None:
-    """Note what is logged at a step, each value as printed (text) or in full."""
+    """Record a value logged at a step, as printed (text) or in full."""
     if path := os.environ.get("MADE_TRUTH"):
         with Path(path).open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **values}) + "\n")
 
 
 def read_notes(path: Path) -> list[dict[str, Any]]:
-    """Return what was noted, in its order."""
+    """Return the records in order."""
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

@@ -1,1 +1,1 @@
-"""Programs that train something tiny with one framework each and note what they log."""
+"""Programs that train a tiny model with one framework each and record the logged values."""

@@ -1,4 +1,4 @@
-"""What the programs train: a small net that learns a line."""
+"""The tiny network trained by the programs, which learns a line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch.utils.data import TensorDataset
 
 
 def model(width: int = 16) -> nn.Sequential:
-    """Make the net, always the same one."""
+    """Create the network, always with the same weights."""
     torch.manual_seed(7)
     return nn.Sequential(nn.Linear(4, width), nn.Tanh(), nn.Linear(width, 1))
 
