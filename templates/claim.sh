@@ -1,16 +1,16 @@
-# Which job has the run: how the batch script takes it, and hands it on to another job where Slurm may
-# not start its own again. harness.sh sources this there, beside survive.sh.
+# Ownership of the run: how a job's batch script claims the run, and passes it to another job if
+# Slurm may not restart its own. harness.sh sources this in the batch script, with survive.sh.
 # shellcheck shell=bash disable=SC2154 # attempt_dir and host are the harness's
 
 # ---- The claim ---------------------------------------------------------------------------------
 
-# claim JOB BEFORE: make the folder of this start's attempt, and print its number; BEFORE is the job
-# that had the run before this one, or empty. Prints nothing where the run is over or is another
-# job's, and fails with the exit code of a job that is not to run.
+# claim JOB BEFORE: create the folder of this start's attempt, and print its number; BEFORE is the
+# job that had the run before, or empty. If the run is over or belongs to another job, print nothing
+# and fail with the exit code of a superfluous job.
 claim() {
     local attempt='' next mode
-    # What lies there is read by bash: nobody else may write it. The job keeps its umask; a mode that
-    # is named holds where a default ACL replaces the umask, too.
+    # bash reads files from this folder, so nobody else may write to it. The job keeps its umask; an
+    # explicit mode also overrides a default ACL.
     mode=$(printf '%o' $((0755 & ~$(umask))))
     while :; do
         next=$(next_attempt "$1" "$2" "$attempt") || return
@@ -21,16 +21,17 @@ claim() {
         fi
         attempt=$next next=$HPCRUN_RUN_DIR/attempts/$next
         ! mkdir -m "$mode" -- "$next" 2>/dev/null || break
-        # On a network file system another host's may show only now.
+        # A file of another host may appear with a delay on a network file system.
         [ -d "$next" ] || die "cannot write to $HPCRUN_RUN_DIR on $host"
     done
-    # shellcheck disable=SC2174 # the folders above them are there
+    # shellcheck disable=SC2174 # the parent folders exist
     mkdir -p -m "$mode" -- "$next/failures" "$next/ended" "$next/local" "$HPCRUN_RUN_DIR/logs/$attempt"
     echo "$attempt"
 }
 
-# next_attempt JOB BEFORE KNOWN: print the number of the attempt that begins now; see claim. The first
-# start of a run's first job is number 0: who makes that folder has the run. KNOWN is one that is there.
+# next_attempt JOB BEFORE KNOWN: print the number of the attempt that starts now; see claim. The
+# first start of a run's first job is number 0: the process that creates that folder owns the run.
+# KNOWN is an existing attempt.
 next_attempt() {
     local last folder begin end owner='' restarts=-1
     [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] || [ -n "$2" ] || { echo 0 && return; }
@@ -44,7 +45,7 @@ next_attempt() {
     elif [ -n "${HPCRUN_SURVIVE-}" ] && { has_ended "$last" || circles "$last" "$begin" "$1"; }; then
         end=$(cat -- "$folder/end.json")
         say "attempt $last was the last one of this run: see its end.json" >&2
-        # Slurm 24.05 to 25.11 may start a job again that has ended well, if it was preempted before.
+        # Slurm 24.05 to 25.11 may restart a completed job that was preempted before.
         [[ ! $end =~ \"exit_code\":\ ([0-9]+) ]] || return "${BASH_REMATCH[1]}"
     elif [ "${owner:-$1}" = "$1" ] || { [ "$owner" = "$2" ] && is_wanted "$last" "$2" "$1" "$end"; }; then
         echo $((last + 1))
@@ -54,8 +55,8 @@ next_attempt() {
     fi
 }
 
-# is_wanted ATTEMPT BEFORE JOB END: whether JOB is to go on with the run after ATTEMPT of job BEFORE,
-# which has left the record END; none where its node died.
+# is_wanted ATTEMPT BEFORE JOB END: succeed if JOB should continue the run after ATTEMPT of job
+# BEFORE, whose end record is END, or empty if its node died.
 is_wanted() {
     local state
     [ ! -e "$HPCRUN_RUN_DIR/cancelled.json" ] || return 1
@@ -65,9 +66,9 @@ is_wanted() {
     [ "$(HPCRUN_ATTEMPT=$1 jobside continuation "${state:-NODE_FAIL}")" = yes ]
 }
 
-# circles ATTEMPT BEGIN JOB: whether the run is to end after ATTEMPT of this JOB, whose node died before its
-# script could say so: Slurm starts the job again by itself, however often. BEGIN is its first record; it gets
-# one of its end.
+# circles ATTEMPT BEGIN JOB: succeed if the run must end after ATTEMPT of this JOB, whose node died
+# before its script could record that: Slurm restarts the job by itself without a limit. BEGIN is
+# the attempt's begin record; an end record is written for it.
 circles() {
     local folder=$HPCRUN_RUN_DIR/attempts/$1 note
     [[ $2 == *"\"job_id\": \"$3\""* && ! -e $folder/again ]] || return 1
@@ -79,8 +80,8 @@ circles() {
  \"why\": \"node_fail\", \"next\": null, \"note\": $(json_text "$note")}"
 } 2>/dev/null
 
-# last_attempt KNOWN: print the number of the last one that there is, -1 for none; KNOWN, if not empty,
-# is there.
+# last_attempt KNOWN: print the number of the last existing attempt, -1 for none; KNOWN is an
+# existing one, or empty.
 last_attempt() {
     local folder last=${1:--1}
     for folder in "$HPCRUN_RUN_DIR"/attempts/*; do
@@ -89,15 +90,15 @@ last_attempt() {
     echo "$last"
 }
 
-# has_ended ATTEMPT: whether the run did not go on after it, and nobody has asked for more since
-# (`hpcrun requeue`, which leaves the file `again`).
+# has_ended ATTEMPT: succeed if the run did not continue after it, and no restart was requested
+# since (`hpcrun requeue` creates the file `again`).
 has_ended() {
     local folder=$HPCRUN_RUN_DIR/attempts/$1
     [ "$1" -ge 0 ] && [ ! -e "$folder/again" ] && grep -qs '"next": null' -- "$folder/end.json"
 }
 
-# note_rebooted_node ATTEMPT: fails where the node that ran the script of ATTEMPT has booted since, and
-# the run is on it again: Slurm starts the job again by itself, and knows nothing against that node.
+# note_rebooted_node ATTEMPT: fail if the node that ran the script of ATTEMPT has rebooted since,
+# and the run is on it again: Slurm restarts the job by itself, without distrusting that node.
 note_rebooted_node() {
     local begin node began booted
     [[ " ${HPCRUN_SURVIVE-} " == *" node_fail "* && ! -e $HPCRUN_RUN_DIR/attempts/$1/end.json ]] || return 0
@@ -113,9 +114,9 @@ note_rebooted_node() {
     return 1
 }
 
-# take_count: the files that depend on the number of nodes lie in a folder for each number, where the
-# job has a range of them. Those of the number that Slurm has given take the place of any other's.
-# Not by $(<FILE): bash hides that it could not be read.
+# take_count: a job with a range of node counts has a folder for each count, with the files that
+# depend on it. Install those for the count that Slurm has allocated. Not by $(<FILE): bash hides
+# that it could not be read.
 take_count() {
     local file text
     for file in "$HPCRUN_RUN_DIR/nodes-${SLURM_JOB_NUM_NODES-}"/*; do
@@ -128,8 +129,8 @@ take_count() {
 
 # ---- Spare nodes -------------------------------------------------------------------------------
 
-# choose_nodes: take as many of the job's nodes as the ranks need, the healthy ones first; the others
-# are spare. From here on SLURM_JOB_NODELIST has those that are used.
+# choose_nodes: select as many of the job's nodes as the ranks need, healthy ones first; the others
+# are spare. From here on SLURM_JOB_NODELIST contains the selected ones.
 choose_nodes() {
     local fit
     export HPCRUN_ALLOCATED=${HPCRUN_ALLOCATED-$SLURM_JOB_NODELIST}
@@ -155,8 +156,8 @@ healthy_nodes() {
         grep -vxF -e "$(bad_nodes; SLURM_JOB_NODELIST=$HPCRUN_ALLOCATED lost_nodes)"
 }
 
-# spare_is_left WHY: whether the ranks can be started again in this job, on other nodes, after an end for
-# that reason. The time limit's one warning must be to come.
+# spare_is_left WHY: succeed if the ranks can be restarted in this job, on other nodes, after an end
+# for this reason. The single warning before the time limit must not have been sent.
 spare_is_left() {
     local node
     [ "$1" = node_fail ] && [ -n "${HPCRUN_ALLOCATED-}" ] && [ ! -e "$attempt_dir/stop" ] || return 1
@@ -167,9 +168,10 @@ spare_is_left() {
     [ "$(healthy_nodes | wc -l)" -ge "$SLURM_JOB_NUM_NODES" ]
 }
 
-# stand_guard: have another of the job's nodes see whether this one is alive, and one more where that dies. Slurm
-# takes a dead one away from such a job (--no-kill), also that of the batch script: nobody is left then to start
-# the ranks again. The file `guarded` appears once it does, or where it never will.
+# stand_guard: start a watchdog on another of the job's nodes, and a second one in case that node
+# dies. Slurm removes a dead node from such a job (--no-kill), even that of the batch script: then
+# nobody is left to restart the ranks. The file `guarded` appears when the watchdog runs, or never
+# will.
 stand_guard() {
     local node
     while
@@ -184,15 +186,15 @@ stand_guard() {
     do :; done
 }
 
-# guard HOST: until the attempt ends. Where the beat stands, and HOST is none of the job's nodes any more, have
-# Slurm start the job again.
+# guard HOST: run until the attempt ends. If the beat stops, and HOST is no longer one of the job's
+# nodes, make Slurm restart the job.
 guard() {
     local beat='' seen nodes
     echo # which tells stand_guard
     exec >/dev/null
     while :; do
         IFS= read -rt 60 _
-        # Where the input has ended the script is ending, or is gone.
+        # At the end of input the script is ending, or is gone.
         [ $? -gt 128 ] || for _ in {1..60}; do
             [ ! -e "$attempt_dir/end.json" ] || return 0
             sleep 1
@@ -208,12 +210,12 @@ guard() {
     done
 }
 
-# ---- Another job goes on ------------------------------------------------------------------------
+# ---- Continuation by another job ---------------------------------------------------------------
 
-# secure BEFORE: have the run go on where a dead node ends this script. Where Slurm is to start the job
-# again it must be allowed from the first on; where a site forbids it another job waits. BEFORE is the
-# job that had the run before, or empty. Fails where Slurm does not answer, or does not take that job
-# now: then it is tried again later.
+# secure BEFORE: make the run continue if a dead node ends this script. If Slurm is to restart the
+# job, that must be allowed from the start; if a site forbids it, another job waits. BEFORE is the
+# job that had the run before, or empty. Fails if Slurm does not answer or rejects that job now: the
+# call is then repeated later.
 secure() {
     local shown id begin=$attempt_dir/begin.json
     case " ${HPCRUN_SURVIVE-} ${SLURM_JOB_ID+job} " in *" preempted "*job* | *" node_fail "*job*) ;; *) return 0 ;; esac
@@ -229,19 +231,19 @@ secure() {
     stand_by "$(slurm_job)" "$id" || true
 }
 
-# successor: print the job that waits to go on with this run, if there is one.
+# successor: print the job that waits to continue this run, if any.
 successor() {
     local tries=0
     while [ -e "$attempt_dir/chaining" ] && [ $((tries += 1)) -le 25 ]; do sleep 0.2; done
     sed -n 's/.*"successor": "\([0-9]*\)".*/\1/p' "$attempt_dir/begin.json"
 }
 
-# chain PAUSE NODES TRIES: submit another job for the next attempt of this run, and print its number. It
-# begins when this one is over, and ends at once where it is not wanted then (is_wanted).
+# chain PAUSE NODES TRIES: submit another job for the next attempt of this run, and print its
+# number. It starts when this one is over, and exits at once if it is then superfluous (is_wanted).
 chain() {
     local id job
     job=$(slurm_job)
-    # A second one, where only the answer was lost, finds that it is not wanted.
+    # A second job, if only the answer was lost, detects that it is superfluous.
     id=$(insist "$3" submit_next "$1" "$2" "$job") && [[ $'\n'$id =~ $'\n'([0-9]+)(;[^ ]*)?$ ]] || return 1
     printf '%s\n' "${BASH_REMATCH[1]}"
 }
@@ -251,7 +253,7 @@ submit_next() {
     for name in "${!SLURM_@}" "${!SBATCH_@}" "${!HPCRUN_@}"; do
         case $name in
         SLURM_CONF | HPCRUN_RUN_DIR) ;;
-        # Of the user's own, where the job says nothing of them.
+        # The user's own defaults, if the job does not set them.
         SBATCH_ACCOUNT | SBATCH_PARTITION | SBATCH_QOS | SBATCH_CONSTRAINT | SBATCH_RESERVATION) ;;
         *) unset "$name" ;;
         esac
@@ -260,8 +262,8 @@ submit_next() {
         --dependency="afterany:$3" job.sbatch after "$3"
 }
 
-# insist TRIES COMMAND...: run one of Slurm's commands, and print what it printed. A slurmctld that is
-# being restarted is waited for, for some seconds a try: nothing else ends the job meanwhile.
+# insist TRIES COMMAND...: run one of Slurm's commands, and print its output. Wait some seconds per
+# try for a restarting slurmctld: nothing else ends the job meanwhile.
 insist() {
     local answer tries=0
     until answer=$("${@:2}" 2>&1); do
@@ -272,8 +274,9 @@ insist() {
     printf '%s\n' "$answer"
 }
 
-# stand_by JOB NEXT: have your jobs that wait for JOB alone to succeed wait for it or for NEXT, as it
-# may end on a dead node, where nobody is left to hand them on. (A list of several is joined otherwise.)
+# stand_by JOB NEXT: make the user's jobs that depend on the success of JOB alone depend on JOB or
+# NEXT, since JOB may end on a dead node, where nobody is left to update them. (A list of several
+# dependencies is joined differently.)
 stand_by() {
     local id waits
     while read -r id waits; do
@@ -282,9 +285,9 @@ stand_by() {
     done < <(who_waits)
 }
 
-# hand_on OLD NEW: have your jobs that wait for job OLD to succeed wait for NEW, which goes on with it.
-# Of those that wait for the whole array of a task OLD each other task is named. Looked at again until
-# none is left: another task may have changed the same job in the same moment.
+# hand_on OLD NEW: make the user's jobs that depend on the success of job OLD depend on NEW, which
+# continues it. For a dependency on the whole array of a task OLD, list each other task. Repeated
+# until none is left: another task may have changed the same job at the same moment.
 hand_on() {
     local id waits old new array=${1%_*} tries=0 found=1
     [[ $1 == *_* ]] || array=none
@@ -305,13 +308,13 @@ hand_on() {
     done
 }
 
-# who_waits: print your jobs that wait, and for what.
+# who_waits: print the user's pending jobs with their dependencies.
 who_waits() {
     timeout 20 squeue --noheader --user="$(id -un)" --states=PENDING -o '%i %E' 2>/dev/null |
         sed 's/([a-z]*)//g'
 }
 
-# other_tasks ARRAY TASK: print `:ID` for each other task that has not ended well.
+# other_tasks ARRAY TASK: print `:ID` for each other task that has not completed.
 other_tasks() {
     local id state
     while read -r id state; do

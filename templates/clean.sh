@@ -1,6 +1,6 @@
-# Take back what the submitting shell has exported of its own ways: options, and functions named like
-# commands that hpcrun's scripts call. job.sbatch sources this first, in POSIX mode: there no function
-# hides `unset` or `set`. Functions of the environment's tools (module, conda ...) stay.
+# Revert what the submitting shell has exported: shell options, and functions named like commands
+# that hpcrun's scripts call. job.sbatch sources this first, in POSIX mode, where no function hides
+# `unset` or `set`. Functions of the environment's tools (module, conda ...) are kept.
 # shellcheck shell=bash
 
 # Bash's builtins.
@@ -19,7 +19,7 @@ set +o posix
 export -n SHELLOPTS BASHOPTS
 set +o allexport +o errexit +o errtrace +o functrace +o keyword +o noclobber +o noglob +o notify \
     +o nounset +o physical +o pipefail +o verbose +o xtrace
-# Not all of them are known to each bash.
+# Some versions of bash do not know all of them.
 shopt -u autocd cdable_vars cdspell dotglob execfail expand_aliases extdebug extglob failglob globstar \
     gnu_errfmt inherit_errexit lastpipe localvar_inherit localvar_unset nocaseglob nocasematch nullglob \
     shift_verbose xpg_echo compat31 compat32 compat40 compat41 compat42 compat43 compat44 2>/dev/null

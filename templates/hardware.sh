@@ -6,7 +6,7 @@
 # shellcheck disable=SC2154 # $host is the harness's
 set -u
 
-# interface_to ADDRESS: the one that has the address, or that the route to it leaves by.
+# interface_to ADDRESS: print the interface that has the address, or that routes to it.
 interface_to() {
     local line PATH=$PATH:/usr/sbin:/sbin
     if ! command -v ip >/dev/null; then # in an image, as pyxis has it
@@ -22,8 +22,8 @@ interface_to() {
     ip -o route get "$1" 2>/dev/null | sed -n 's/.* dev \([^ ]*\).*/\1/p'
 }
 
-# routed_interface ADDRESS ROOT: the interface by which an IPv4 address is reached, from the kernel's
-# table of routes; its numbers are in the CPU's order of bytes, the lowest first.
+# routed_interface ADDRESS ROOT: print the interface that routes to an IPv4 address, by the kernel's
+# routing table, whose numbers are in the CPU's byte order, the lowest byte first.
 routed_interface() {
     local name target mask address='' best=-1 found='' part parts
     [[ $1 =~ ^[0-9]+(\.[0-9]+){3}$ ]] || return 0
@@ -34,7 +34,7 @@ routed_interface() {
     done
     while read -r name target _ _ _ _ _ mask _; do
         [[ $target$mask =~ ^[0-9A-F]{16}$ ]] || continue # the heading
-        # The longest mask that fits wins; as numbers of this order longer ones are greater.
+        # The longest matching mask wins; as a number of this byte order a longer one is greater.
         if ((16#$mask > best && (16#$address & 16#$mask) == 16#$target)); then
             best=$((16#$mask)) found=$name
         fi
@@ -43,7 +43,7 @@ routed_interface() {
 }
 
 # find_fabric ROOT: slingshot, efa, gib, fastrak, infiniband, roce, omni-path, plugin or ethernet.
-# Ports that are down do not count. The order is that of speed, where a node has several.
+# Ports that are down do not count. If a node has several, the fastest one is printed.
 find_fabric() {
     local fabric=ethernet devices='' kind
     for kind in slingshot efa gib fastrak infiniband roce omni-path plugin; do
@@ -58,7 +58,7 @@ find_fabric() {
     printf '%s\n' "$fabric"
 }
 
-# Slingshot: a card of the cxi driver. (Its first generation is RoCE, and shows as such.)
+# Slingshot: a card of the cxi driver. (Its first generation appears as RoCE.)
 slingshot_devices() {
     local device state
     for device in "$1"/sys/class/cxi/cxi*; do
@@ -70,12 +70,13 @@ slingshot_devices() {
     done
 }
 
-# Google's A3 Mega and A3 Ultra: their cards are plain Ethernet and RoCE to the kernel, and what
-# uses them is Google's plugin (cluster-toolkit, examples/machine-learning/a3-*/nccl-tests).
+# Google's A3 Mega and A3 Ultra: the kernel shows their cards as plain Ethernet and RoCE; Google's
+# plugin uses them (cluster-toolkit, examples/machine-learning/a3-*/nccl-tests).
 fastrak_devices() { net_plugins "$1/var/lib/tcpxo/lib64"; }
 gib_devices() { net_plugins "$1/usr/local/gib/lib64"; }
 
-# net_plugins FOLDER: the libraries by which NCCL uses a network that it does not know itself.
+# net_plugins FOLDER: print the libraries by which NCCL uses networks that it does not support
+# itself.
 net_plugins() {
     local file
     for file in "$1"/libnccl-net*.so*; do
@@ -83,7 +84,7 @@ net_plugins() {
     done
 }
 
-# plugin_devices: a plugin of NCCL's that this job has been given, of whatever network.
+# plugin_devices: print an NCCL plugin that the job was given, for any network.
 plugin_devices() {
     local name folder path=${LD_LIBRARY_PATH-}
     for name in NCCL_NET_PLUGIN NCCL_TUNER_PLUGIN "${!NCCL_FASTRAK_@}" "${!NCCL_GPUDIRECTTCPX_@}"; do
@@ -99,7 +100,7 @@ infiniband_devices() { rdma_devices "$1" verbs InfiniBand; }
 roce_devices() { rdma_devices "$1" verbs Ethernet; }
 omni-path_devices() { rdma_devices "$1" omni-path InfiniBand; }
 
-# rdma_devices ROOT KIND LAYER: those of the kind that have a port of this link layer that is up.
+# rdma_devices ROOT KIND LAYER: print the devices of a kind with an active port of this link layer.
 rdma_devices() {
     local device port
     for device in "$1"/sys/class/infiniband/*; do
@@ -114,7 +115,7 @@ rdma_devices() {
     done
 }
 
-# rdma_kind DEVICE: by its driver. EFA and Omni-Path are there too, and want plugins of their own.
+# rdma_kind DEVICE: print the kind, by driver. EFA and Omni-Path also appear here, and need plugins.
 rdma_kind() {
     local driver
     driver=$(readlink -- "$1/device/driver")
@@ -125,14 +126,14 @@ rdma_kind() {
     esac
 }
 
-# set_nccl_devices ROOT INTERFACE: set NCCL's variables on this node, as names differ between nodes.
-# What is set already stays, in the environment or in NCCL's own files.
+# set_nccl_devices ROOT INTERFACE: set NCCL's variables on this node, since names differ between
+# nodes. Existing settings, in the environment or in NCCL's own files, are kept.
 set_nccl_devices() {
     local infiniband other
     case ${HPCRUN_FABRIC-} in
     ethernet | infiniband | roce | efa | slingshot | fastrak | gib | plugin)
-        # The way to rank 0 is known to work; NCCL would take the first interface that it finds,
-        # a virtual one perhaps. "=": this one, and not all whose names begin like it.
+        # The route to rank 0 is known to work; NCCL would use the first interface that it finds,
+        # perhaps a virtual one. "=" selects this one only, and not all whose names start with it.
         if [ -n "$2" ] && ! in_nccl_conf NCCL_SOCKET_IFNAME "$1"; then
             export NCCL_SOCKET_IFNAME="${NCCL_SOCKET_IFNAME:-=$2}"
         fi
@@ -151,25 +152,26 @@ set_nccl_devices() {
     fi
     if [ "${HPCRUN_FABRIC-}" = infiniband ] && [ -n "$infiniband" ] && [ -n "$other" ] &&
         ! in_nccl_conf NCCL_IB_HCA "$1"; then
-        # A port in Ethernet mode beside them belongs to storage or to Slurm.
+        # An additional port in Ethernet mode belongs to storage or to Slurm.
         export NCCL_IB_HCA="${NCCL_IB_HCA:-=${infiniband//$'\n'/,}}"
     fi
-    # A verbs plugin (IBext, which has SHARP; gIB) answers to its own name alone: where one is
-    # asked for, IB would turn it off silently.
+    # A verbs plugin (IBext, which has SHARP; gIB) accepts only its own name: if one is requested,
+    # IB would disable it silently.
     case ${NCCL_NET_PLUGIN:-none},${NCCL_COLLNET_ENABLE:-0} in
     none,0) ;;
     *) unset NCCL_NET ;;
     esac
 }
 
-# in_nccl_conf NAME ROOT: whether a file that NCCL reads sets it; a variable would override the file.
+# in_nccl_conf NAME ROOT: succeed if a file of NCCL sets the variable, which the environment would
+# override.
 in_nccl_conf() {
     grep -qs "^$1=" -- "${NCCL_CONF_FILE:-${HOME-}/.nccl.conf}" "$2/etc/nccl.conf"
 }
 
-# check_gpus: bf16 needs compute capability 8.0; below, it is refused, or many times slower. An old
-# driver does not report it. HPCRUN_GPUS is preflight.sh's answer, and keeps this one for node.sh:
-# asking takes up to a second.
+# check_gpus: bf16 needs compute capability 8.0; below, it is rejected or many times slower. An old
+# driver does not report it. HPCRUN_GPUS is preflight.sh's answer, and caches this one for node.sh,
+# since the query takes up to a second.
 check_gpus() {
     local capability name
     [ -n "${HPCRUN_NEEDS_BF16-}" ] || return 0
@@ -186,8 +188,9 @@ check_gpus() {
     done <<<"$HPCRUN_GPUS"
 }
 
-# gpu_cpus ROOT: the CPUs next to each GPU that this task sees, in its order, a line for each, as in
-# 0-15,64-79; "-" where they are not known. NVIDIA's GPUs by nvidia-smi, AMD's by the kernel.
+# gpu_cpus ROOT: print the CPUs next to each GPU that this task sees, one line each in its order, as
+# in 0-15,64-79; "-" if unknown. NVIDIA's GPUs are queried by nvidia-smi, AMD's in the kernel's
+# files.
 gpu_cpus() {
     local known visible=${CUDA_VISIBLE_DEVICES-} shown number uuid address file
     known=$(timeout 30 nvidia-smi --query-gpu=index,uuid,pci.bus_id --format=csv,noheader 2>/dev/null)
@@ -207,7 +210,8 @@ gpu_cpus() {
     done
 }
 
-# kfd_gpus ROOT: AMD's GPUs as nvidia-smi lists NVIDIA's, in the order in which programs count them.
+# kfd_gpus ROOT: print AMD's GPUs in the format of nvidia-smi, in the order in which programs count
+# them.
 kfd_gpus() {
     local folder number=0 name value place domain simds
     while IFS= read -r folder; do
@@ -226,9 +230,9 @@ kfd_gpus() {
     done < <(printf '%s\n' "$1"/sys/class/kfd/kfd/topology/nodes/* | sort -V)
 }
 
-# bind_rank ROOT: keep this process to those of its CPUs that are next to its rank's GPU, by the
-# lines of gpu_cpus in HPCRUN_GPU_CPUS. With HPCRUN_BINDING=exclusive ranks at one place share its
-# cores out, as do those whose places are not known.
+# bind_rank ROOT: bind this process to those of its CPUs that are next to its rank's GPU, by the
+# lines of gpu_cpus in HPCRUN_GPU_CPUS. With HPCRUN_BINDING=exclusive, ranks at the same place
+# divide its cores among them, as do ranks whose places are unknown.
 bind_rank() {
     local places=() place before=0 ranks=0 other first cores=() line
     mapfile -t places <<<"${HPCRUN_GPU_CPUS-}"
@@ -250,8 +254,8 @@ bind_rank() {
     esac
 }
 
-# cores_near PLACE ROOT: those of this process's cores that are at a place, else all of them; a line
-# for each, of its hardware threads.
+# cores_near PLACE ROOT: print those of this process's cores that are at a place, else all of them;
+# one line each, with its hardware threads.
 cores_near() {
     local allowed near cpu siblings core last='' threads=''
     allowed=$(cpus_of "$(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' "$2/proc/self/status")")
@@ -271,7 +275,7 @@ cores_near() {
     printf '%s\n' "$threads"
 }
 
-# cpus_of LIST: the numbers in a list of the kernel's, as in 0-3,8.
+# cpus_of LIST: print the numbers in a list in the kernel's notation, as in 0-3,8.
 cpus_of() {
     local part
     for part in ${1//,/ }; do

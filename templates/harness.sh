@@ -25,39 +25,39 @@
 # shellcheck disable=SC1091 # what it sources lies beside it
 set -u
 
-# Not $HOSTNAME: bash takes it over from the environment, which srun brings along from node 0.
+# Not $HOSTNAME: bash imports it from the environment, which srun copies from node 0.
 host=${SLURMD_NODENAME:-$(uname -n)}
 
 say() { printf 'hpcrun: %s\n' "$*"; }
 
 error() { printf 'hpcrun: error: %s\n' "$*" >&2; }
 
-# die [MESSAGE]: end this part of the job; without a message after a check, which has printed one.
+# die [MESSAGE]: end this part of the job; without a message after a check that has printed one.
 die() {
     [ $# -eq 0 ] || error "$@"
-    # What ends one node's part ends the step: the codes of the others would hide this one.
+    # The first part that ends also ends the step: the codes of the others would hide this one.
     [ -z "${HPCRUN_NODE_RANK-}" ] || record_failure "node-$HPCRUN_NODE_RANK" '"rank": null' 1
     exit 1
 }
 
-# write_record FILE TEXT: whole or not at all; whatever the job's umask, nobody else may write it.
+# write_record FILE TEXT: write atomically; whatever the job's umask, nobody else can write to it.
 write_record() {
     (umask go-w && printf '%s\n' "$2" >"$1.part") && mv -f -- "$1.part" "$1"
 }
 
-# slurm_job: the job for Slurm's commands. The number of one task is also that of its whole array.
+# slurm_job: print the job id for Slurm's commands; a task's own number may mean its whole array.
 slurm_job() {
     printf '%s\n' "${SLURM_ARRAY_JOB_ID-${SLURM_JOB_ID-}}${SLURM_ARRAY_TASK_ID+_$SLURM_ARRAY_TASK_ID}"
 }
 
-# json_text TEXT: as JSON; null where it is empty.
+# json_text TEXT: print as JSON; null if it is empty.
 json_text() {
     local LC_ALL=C text=${1//[^ -~]/?}
     text=${text//\\/\\\\}
     if [ -n "$1" ]; then printf '"%s"\n' "${text//\"/\\\"}"; else echo null; fi
 }
 
-# now: epoch seconds, milliseconds behind the point. Before bash 5 that takes a process.
+# now: print epoch seconds with milliseconds. Before bash 5 that needs a process.
 now() {
     local at=${EPOCHREALTIME-}
     at=${at/,/.} # some languages have a comma there
@@ -89,10 +89,10 @@ batch() {
     [ -n "$taken" ] || finish "$attempt" "$job" "$begun" 1
     [ "$attempt" -eq 0 ] || note_rebooted_node $((attempt - 1)) || finish "$attempt" "$job" "$begun" 1
 
-    # The beat ends with this process, however it ends: the pipe between them closes.
+    # The beat ends with this process in any case: the pipe between them closes.
     exec {beat}> >(
         trap - TERM INT HUP
-        # (In a list, as after ||, what ends with & would have no input.)
+        # (In a list, as after ||, a command that ends with & would have no input.)
         if [ -n "${HPCRUN_ALLOCATED-}" ]; then stand_guard <&0 & fi
         write_record "$attempt_dir/kill_wait" "$(kill_wait)" # as it ends slurmctld may be silent
         jobside watch <&0 &
@@ -102,9 +102,9 @@ batch() {
                 secure_at=$((SECONDS + 300))
                 ! secure "${2-}" || secure_at=$((1 << 62))
             fi
-            # Slurm calls a node dead that is not, and has begun the job again on another one.
+            # Slurm reported a node as dead that is alive, and has restarted the job on another one.
             ! is_replaced || [ -e "$attempt_dir/end.json" ] || kill -HUP $$
-            # One of several runs in a job: nobody but itself can end it alone.
+            # One of several runs in a job: only this process can end it alone.
             [ -z "${HPCRUN_SHARES_JOB-}" ] || [ ! -e "$HPCRUN_RUN_DIR/cancelled.json" ] || kill -INT $$
             # More often until the first step.
             [[ -e $attempt_dir/moved || $SECONDS -gt 600 ]] && pause=30 || pause=5
@@ -117,8 +117,8 @@ batch() {
     trap 'stop INT' INT
     trap 'stop HUP' HUP
     trap 'overdue=1' USR2
-    # Bash runs a trap only while it waits: so the body is in the background, where bash would
-    # have it ignore INT.
+    # bash runs a trap only while it waits, so the body runs in the background, where bash would
+    # make it ignore INT.
     (
         trap - INT QUIT
         exec bash -- "$HPCRUN_RUN_DIR/job.sbatch" body
@@ -134,15 +134,15 @@ batch() {
 stop() {
     [ -n "$stopped" ] || say "received SIG$1: stopping"
     stopped=$1
-    # Slurm's TERM has come to all processes; srun would pass it on once more.
+    # Slurm has sent TERM to all processes; srun would forward it a second time.
     [ -z "$child" ] || [ "$1${SLURM_JOB_ID:+ of Slurm}" = 'TERM of Slurm' ] ||
         kill -TERM "$child" 2>/dev/null
 }
 
-# await: wait for $child and return its exit code. Any signal ends `wait` early, also the CONT that
-# Slurm sends before TERM, so it is called again until the child is gone. (No trap for CONT: of two
-# signals that come together bash loses one.) After a stop Slurm kills everything KillWait later: the
-# end is recorded before that.
+# await: wait for $child and return its exit code. Any signal interrupts `wait`, also the CONT that
+# Slurm sends before TERM, so it is repeated until the child is gone. (No trap for CONT: if two
+# signals arrive together bash loses one.) KillWait after a stop, Slurm kills everything: the end is
+# recorded before that.
 await() {
     local tenths=0 most
     while [ -z "$stopped" ]; do
@@ -164,8 +164,9 @@ await() {
     return 143
 }
 
-# code_of PID: the exit code of a child, once it has ended. A signal ends `wait` with a code of its own, also
-# one that comes just as the child ends: bash keeps the child's. Without what bash prints of a killed child.
+# code_of PID: return the exit code of a child that has ended. A signal makes `wait` return a code
+# of its own, also if it arrives just as the child ends: bash keeps the child's. bash's message
+# about a killed child is discarded.
 code_of() {
     while kill -0 "$1"; do wait "$1"; done
     wait "$1"
@@ -189,7 +190,7 @@ launch() {
         say "what lies in $HPCRUN_CHECKPOINT_DIR is no whole checkpoint of a form known to hpcrun:" \
             "checkpoint.marker names the last file that a script writes"
     fi
-    # For programs that would rather look than be asked: this file appears, or that second comes.
+    # For programs that check instead of handling a signal: this file appears, or this time comes.
     export HPCRUN_RESUME HPCRUN_END_TIME=${SLURM_JOB_END_TIME-} HPCRUN_STOP_FILE=$attempt_dir/stop
     [[ $1 != @(ssh|pdsh) ]] || { . "$HPCRUN_RUN_DIR/hosts.sh" && launch_hosts "$@"; exit 1; }
     if [ -n "${SLURM_JOB_ID-}" ]; then
@@ -214,28 +215,31 @@ launch() {
     if [ -z "${SLURM_JOB_ID-}" ]; then
         exec bash -- "$HPCRUN_RUN_DIR/harness.sh" node
     fi
-    # torchrun's own patience with ranks that save is 30 s; that of torch 2.13 can be told.
+    # torchrun waits 30 s for ranks that save; torch 2.13 accepts another limit.
     [ -z "${HPCRUN_SURVIVE-}${HPCRUN_SAVES-}" ] ||
         export TORCH_ELASTIC_SHUTDOWN_TIMEOUT="${TORCH_ELASTIC_SHUTDOWN_TIMEOUT:-$(grace)}"
-    # The guard may be on one of these nodes, and the step of the attempt before may still end there.
+    # The guard may run on one of these nodes, and the previous attempt's step may still be ending
+    # there.
     if [ -n "${HPCRUN_ALLOCATED-}" ]; then
         set -- "$1" --nodelist="$SLURM_JOB_NODELIST" --overlap "${@:2}"
         for _ in {1..300}; do [ ! -e "$attempt_dir/guarded" ] || break; sleep 0.1; done
     fi
     # A job submitted with --export=NONE would give its steps an empty environment.
     export SLURM_EXPORT_ENV=ALL
-    # From salloc --gpus-per-task and the like: each rank would see one GPU, and reach no other.
+    # Set by salloc --gpus-per-task and the like: each rank would see one GPU, and could not reach
+    # others.
     unset SLURM_GPUS_PER_TASK SLURM_NTASKS_PER_GPU SLURM_GPU_BIND SLURM_TRES_BIND \
         SLURM_TRES_PER_TASK
     if [ -n "${SLURM_STEP_ID-}" ]; then
-        # Inside a step (srun --pty bash), which holds the allocation's CPUs and has its own binding.
+        # Inside a step (srun --pty bash), which holds the allocation's CPUs and has its own
+        # binding.
         set -- "$1" --overlap "${@:2}"
         unset "${!SLURM_CPU_BIND@}" "${!SLURM_STEP_@}"
     fi
     exec "$@" bash -- "$HPCRUN_RUN_DIR/harness.sh" node </dev/null
 }
 
-# write_hostfile HOST...: the hosts in the order of their ranks; exports HPCRUN_HOSTFILE.
+# write_hostfile HOST...: write the hosts in the order of their ranks; export HPCRUN_HOSTFILE.
 write_hostfile() {
     local lines
     export HPCRUN_HOSTFILE=$attempt_dir/hostfile
@@ -243,9 +247,10 @@ write_hostfile() {
     write_record "$HPCRUN_HOSTFILE" "${lines%?}"
 }
 
-# first_address FIRST SECOND: the address at which the other nodes reach the first one. Slurm's
-# own address for the node, where that is not loopback: Debian resolves a host's own name to
-# 127.0.1.1. Else the address that this host, the first one, has on its route to the second.
+# first_address FIRST SECOND: print the address at which the other nodes reach the first one. That
+# is Slurm's own address for the node unless it is loopback: Debian resolves a host's own name to
+# 127.0.1.1. Otherwise it is the address that this host, the first one, has on its route to the
+# second.
 first_address() {
     local first second PATH=$PATH:/usr/sbin:/sbin
     first=$(node_address "$1")
@@ -262,7 +267,7 @@ first_address() {
     printf '%s\n' "$first"
 }
 
-# node_address NAME: by Slurm's NodeAddr, resolved if that is a name.
+# node_address NAME: print Slurm's NodeAddr, resolved if that is a name.
 node_address() {
     local address=$1 found
     [[ ! " $(show_node "$1")" =~ \ NodeAddr=([^ ]+) ]] || address=${BASH_REMATCH[1]}
@@ -274,9 +279,9 @@ node_address() {
     printf '%s\n' "${found%%[[:space:]]*}"
 }
 
-# show_node NAME: print Slurm's record of it. A slurmctld that is being restarted is waited for: srun
-# would give up in seconds, and end a job that has waited for hours. And then until the nodes have
-# registered: before that it puts a step off for minutes.
+# show_node NAME: print Slurm's record of it. Wait for a slurmctld that is being restarted, since
+# srun would give up in seconds, and end a job that has waited for hours. Then wait until the nodes
+# have registered, since a step would otherwise be delayed by minutes.
 show_node() {
     local answer tries=0
     until answer=$(scontrol --oneliner show node "$1" 2>&1); do
@@ -292,13 +297,13 @@ show_node() {
     printf '%s\n' "$answer"
 }
 
-# is_bare: whether the job is a command alone. What ranks need of the network it may do without.
+# is_bare: succeed if the job is a bare command, which may not need the network that ranks need.
 is_bare() { [ "${HPCRUN_LAUNCHER-}" = none ]; }
 
 is_loopback() { [[ $1 == 127.* || $1 == ::1 ]]; }
 
-# free_port: the job id and the restart count distinguish jobs and attempts; below 32768, where the
-# kernel takes ports for outgoing connections (net.ipv4.ip_local_port_range).
+# free_port: print a port that job id and restart count make unique to the attempt; below 32768,
+# where the kernel's ports for outgoing connections start (net.ipv4.ip_local_port_range).
 free_port() {
     local id=${SLURM_JOB_ID:-$RANDOM} try port
     for try in 0 1 2 3 4 5 6 7 8 9; do
@@ -322,7 +327,7 @@ node() {
         preflight "$batch" || die
     fi
     exec {batch}>&-
-    # Left to itself gloo takes the address of the host's name, which may be 127.0.1.1.
+    # By default gloo uses the address of the host's name, which may be 127.0.1.1.
     interface=${MASTER_ADDR:+$(interface_to "$MASTER_ADDR")}
     if [ -n "$interface" ]; then
         export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-$interface}
@@ -346,7 +351,7 @@ node() {
     guarded bash -- "$HPCRUN_RUN_DIR/node.sh"
     code=$?
     [ -z "$stopped" ] || await_ranks
-    # DeepSpeed's launcher ends with 0 when it is killed: what counts is how the ranks ended.
+    # DeepSpeed's launcher returns 0 when it is killed, so the results of the ranks count.
     if [ "$code" -eq 0 ] && [ -z "$stopped" ] && ! check_ended; then
         code=1
     fi
@@ -363,15 +368,16 @@ rank() {
         die "$host has more ranks than the $HPCRUN_RANKS_PER_NODE that the job wants on each node:" \
             "has the allocation more CPUs on one node than on another? salloc --ntasks-per-node"
     fi
-    # A file of its own: Python writes a line in pieces, and ranks would tear each other's apart.
+    # Each rank has a file of its own: Python writes a line in pieces, which would interleave.
     exec >>"$HPCRUN_RUN_DIR/logs/$HPCRUN_ATTEMPT/rank-$RANK.log" 2>&1
-    # What only some launchers set.
+    # Only some launchers set these.
     export NODE_RANK=$HPCRUN_NODE_RANK GROUP_RANK=$HPCRUN_NODE_RANK
     export LOCAL_WORLD_SIZE=$HPCRUN_RANKS_PER_NODE
     restore_overwritten
     [ -z "${HPCRUN_BINDING-}" ] || { . "$HPCRUN_RUN_DIR/hardware.sh" && bind_rank ''; }
-    # Python writes its stacks when it gets SIGABRT, and goes on (by_faulthandler in stacks.sh): what
-    # is ignored stays so through exec. abort() ends a process all the same, as it must (abort(3)).
+    # On SIGABRT, Python writes its stacks and continues (by_faulthandler in stacks.sh), since
+    # ignored signals stay ignored through exec. abort() still terminates a process, as it must
+    # (abort(3)).
     export PYTHONFAULTHANDLER=${PYTHONFAULTHANDLER-1}
     trap '' ABRT
     guarded "$@"
@@ -380,17 +386,17 @@ rank() {
     finish_guarded "rank-$RANK" "\"rank\": $RANK, \"local_rank\": $LOCAL_RANK" "$code"
 }
 
-# guarded CMD...: run CMD, pass on a request to stop (and note it in $stopped), return CMD's code.
+# guarded CMD...: run CMD, forward a request to stop (and note it in $stopped), return CMD's code.
 guarded() {
     local code which
     child='' stopped=''
     trap asked_to_stop TERM INT
     trap '[ -z "$child" ] || kill -"${HPCRUN_STOP_SIGNAL:-TERM}" "$child" 2>/dev/null' USR1
-    # In the background so that traps run; bash would let it ignore INT, hence the reset. Where
-    # util-linux has the option, CMD does not outlive a guard that is killed.
+    # In the background so that traps run; bash would make it ignore INT, hence the reset. If
+    # util-linux supports the option, CMD does not outlive a killed guard.
     (
         trap - INT QUIT
-        # One that has it on this node need not be asked for each rank; in an image is another one.
+        # Checked once per node, not for each rank; an image has another version.
         which=${HPCRUN_INSIDE-}$(type -P setpriv)
         if [ "$which" = "${HPCRUN_SETPRIV-no}" ] || setpriv --pdeathsig KILL true 2>/dev/null; then
             export HPCRUN_SETPRIV=$which
@@ -402,13 +408,13 @@ guarded() {
     [ -z "$stopped" ] || asked_to_stop
     code_of "$child"
     code=$?
-    # Nobody is left to pass it on to: what comes now may not keep the failure from its record.
+    # Nobody is left to forward it to: further signals must not prevent the failure's record.
     trap '' TERM INT USR1
     return "$code"
 }
 
-# asked_to_stop: TERM has come. Slurm sends it to every process of the step, so CMD has it already,
-# and shall not get it twice; a launcher that ends its ranks tells their guards alone.
+# asked_to_stop: handle TERM. Slurm sends it to every process of the step, so CMD has it already,
+# and must not get it twice; a launcher that ends its ranks signals only their guards.
 asked_to_stop() {
     local mark=$attempt_dir/told-$HPCRUN_NODE_RANK tenths=0
     stopped=1
@@ -424,17 +430,18 @@ asked_to_stop() {
     [ -z "$child" ] || kill -TERM "$child" 2>/dev/null
 }
 
-# note_preemption FILE: note, for `hpcrun status`, whether Slurm is preempting the job, which it calls
-# RUNNING until the grace is over.
+# note_preemption FILE: record for `hpcrun status` whether Slurm is preempting the job, which it
+# shows as RUNNING during the grace time.
 note_preemption() {
     [[ $(timeout 10 scontrol --oneliner show job "$(slurm_job)" 2>/dev/null) != *" PreemptTime=2"* ]] ||
         write_record "$1" '"preempted"'
 }
 
-# signal_of CODE: the name of the signal that an exit code stands for. A program may end with 255.
+# signal_of CODE: print the name of the signal that an exit code represents. A program may exit with
+# 255.
 signal_of() { [ "$1" -gt 128 ] && kill -l "$1" 2>/dev/null; }
 
-# finish_guarded WHO FIELDS CODE: end with CODE; a failure is recorded.
+# finish_guarded WHO FIELDS CODE: exit with CODE, after recording a failure.
 finish_guarded() {
     local signal
     # DeepSpeed's ranks on CPUs leave 69 MB each there (csrc/cpu/comm/shm.cpp).
@@ -442,14 +449,14 @@ finish_guarded() {
     if [ "$3" -ne 0 ] && [ -z "$stopped" ]; then
         ! signal=$(signal_of "$3") || say "${1/-/ } on $host: Signal $(($3 - 128)) (SIG$signal)"
         record_failure "$1" "$2" "$3"
-        # Before the launcher hears of it: the next attempt is to leave out a node whose GPU broke.
+        # Before the launcher learns of it: the next attempt should exclude a node whose GPU broke.
         [ "$mode" != rank ] || ! . "$HPCRUN_RUN_DIR/preflight.sh" || examine_node
     fi
     exit "$3"
 }
 
-# record_failure WHO FIELDS CODE: with its time, by which the first one is found; and with what is
-# wrong with the node, where that is known.
+# record_failure WHO FIELDS CODE: record with its time, which identifies the first one, and with the
+# node's defect if known.
 record_failure() {
     local signal=null why=null
     ! signal_of "$3" >/dev/null || signal=$(($3 - 128))
@@ -461,7 +468,8 @@ record_failure() {
 
 # ---- checks on each node -----------------------------------------------------------------------
 
-# check_allocation: whether the node has the GPUs that the job wants, and this process sees them all.
+# check_allocation: check that the node has the GPUs that the job needs, and that this process sees
+# all.
 check_allocation() {
     local wanted=${HPCRUN_GPUS_PER_NODE:-0} devices=()
     [ "$wanted" -gt 0 ] || return 0
@@ -479,11 +487,11 @@ check_allocation() {
     fi
 }
 
-# check_hostfile: without it, or with others in it, DeepSpeed's launcher would train on this node
-# alone.
+# check_hostfile: check the hostfile; without it, or with other hosts in it, DeepSpeed's launcher
+# would train on this node alone.
 check_hostfile() {
     local tries=0 lines=0
-    # What another node wrote may take a moment to show on a network file system.
+    # A file of another node may appear with a delay on a network file system.
     until [ -s "$HPCRUN_HOSTFILE" ]; do
         if [ $((tries += 1)) -gt 10 ]; then
             error "$host: the hostfile $HPCRUN_HOSTFILE is missing: each node would train alone"
@@ -497,9 +505,9 @@ check_hostfile() {
     return 1
 }
 
-# reach ADDRESS PORT: whether rank 0's node answers. Launchers wait for it for many minutes, and
-# then do not say which node was missing. A refused connection is an answer too: nothing listens
-# there yet. Only an error that says the host cannot be reached counts, and only if it lasts.
+# reach ADDRESS PORT: check that rank 0's node answers. Launchers wait for it for many minutes
+# without naming the missing node. A refused connection is an answer, since nothing listens there
+# yet. Only an error that reports the host as unreachable counts, and only if it persists.
 reach() {
     local message status began=$SECONDS
     while :; do
@@ -518,8 +526,8 @@ reach() {
     return 1
 }
 
-# Launchers overwrite these; DeepSpeed's counts 0, 1, 2, which on a shared node may be another job's
-# GPUs, and Accelerate's sets no precision beside DeepSpeed's JSON.
+# Launchers overwrite these; DeepSpeed's sets 0, 1, 2, which on a shared node may be another job's
+# GPUs, and Accelerate's sets no precision with a DeepSpeed JSON.
 overwritten=(CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES ACCELERATE_MIXED_PRECISION)
 keep_overwritten() {
     local name
@@ -540,7 +548,8 @@ restore_overwritten() {
     done
 }
 
-# ask: pass the job's signal on to each rank of this node, by its guard; to a bare command by the node's.
+# ask: forward the job's signal to each rank of this node through its guard; to a bare command
+# through the node's.
 ask() {
     local whose=rank
     [ ! -e "$attempt_dir/began" ] || whose=node # the batch script does not know the launcher
@@ -548,7 +557,7 @@ ask() {
     kill -USR1 $(guards $whose) 2>/dev/null
 }
 
-# check_ended: whether every rank of this node has ended well.
+# check_ended: check that every rank of this node has completed.
 check_ended() {
     local ended=("$attempt_dir/ended/node-$HPCRUN_NODE_RANK-"*)
     case ${HPCRUN_LAUNCHER-} in
@@ -561,8 +570,9 @@ check_ended() {
     return 1
 }
 
-# await_ranks: DeepSpeed's launcher ends at once when it is asked to stop, and passes nothing on. Its ranks may
-# be saving, and would end with this task. Under Slurm they get the signal themselves, and its whole grace.
+# await_ranks: DeepSpeed's launcher exits at once on a stop request, and forwards nothing. Its ranks
+# may be saving, and would end with this task. Under Slurm they get the signal themselves, and the
+# whole grace time.
 await_ranks() {
     local tries=0
     [ "${HPCRUN_LAUNCHER-}" = deepspeed ] || return 0
@@ -573,8 +583,9 @@ await_ranks() {
     done
 }
 
-# guards MODE: the processes that run `harness.sh MODE` for this run on this node. Not srun, which has the same
-# words and would pass a signal on to all ranks; nor those of another node of a sandbox.
+# guards MODE: print the processes that run `harness.sh MODE` for this run on this node, without
+# srun, which has the same words and would forward a signal to all ranks, and without those of
+# another node of a sandbox.
 guards() {
     local file first
     while IFS= read -r file; do

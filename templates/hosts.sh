@@ -1,23 +1,23 @@
-# The hosts of a hostfile, driven from here where there is no Slurm; the harness sources this. It
-# needs bash 4.2 and ssh. Here: launch_hosts. On each host, at the other end of ssh: address,
-# session, and task for each rank that DeepSpeed's launcher starts.
+# Launching on the hosts of a hostfile, without Slurm; the harness sources this. It needs bash 4.2
+# and ssh. launch_hosts runs on the first host. address, session, and task for each rank that
+# DeepSpeed's launcher starts, run on each host, over ssh.
 #
-# A session's standard input is its life line: it ends with the process here that holds the other
-# end, however that ends, and then the session ends what it started. A line comes every ten seconds,
-# so that a host that is cut off ends its part too.
+# A session's standard input is its lifeline: it closes when the process that holds the other end
+# exits for any reason, and the session then terminates its processes. A line is sent every ten
+# seconds, so that a disconnected host terminates its part, too.
 #
-# Kept here beyond a function: hosts; sessions and lines, the ssh processes and their life lines, by
-# the host's index; pipes, the folder of their pipes; runner, DeepSpeed's launcher.
-# shellcheck shell=bash disable=SC1090,SC1091 # what it sources lies beside this file
+# State beyond a function: hosts; sessions and lines, the ssh processes and their lifelines, by
+# index of the host; pipes, the folder of their pipes; runner, DeepSpeed's launcher.
+# shellcheck shell=bash disable=SC1090,SC1091 # the sourced files are beside this one
 # shellcheck disable=SC2154 # $attempt_dir and $host are the harness's
 
 ssh_options=(-o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5
     -o ServerAliveCountMax=3)
 
-# ---- here --------------------------------------------------------------------------------------
+# ---- on the first host -------------------------------------------------------------------------
 
-# launch_hosts ssh|pdsh PYTHON HOST...: start a `node` on each host by ssh; or all ranks by
-# DeepSpeed's launcher, which has pdsh do it.
+# launch_hosts ssh|pdsh PYTHON HOST...: start a `node` on each host over ssh; or all ranks through
+# DeepSpeed's launcher, which uses pdsh.
 launch_hosts() {
     local way=$1 python=$2 index address code=1
     hosts=("${@:3}") sessions=() lines=() stopped='' runner=''
@@ -56,13 +56,13 @@ open_session() {
     sessions[$1]=$!
 }
 
-# let_lines_go: whatever is started from here would hold them too.
+# let_lines_go: close the inherited lifelines, which every new process would otherwise keep open.
 let_lines_go() {
     local line
     for line in "${lines[@]}"; do exec {line}>&-; done
 }
 
-# await_ready: wait until every host has answered; print why those that did not have failed.
+# await_ready: wait until every host has answered; print why the others failed.
 await_ready() {
     local began=$SECONDS index waiting=1 ready=0
     while [ -n "$waiting" ] && [ -z "$stopped" ] && [ $((SECONDS - began)) -lt 40 ]; do
@@ -83,7 +83,7 @@ await_ready() {
 
 is_ready() { grep -qx hpcrun-ready -- "$pipes/out.$1" 2>/dev/null; }
 
-# explain INDEX: print why a session ended, or never began, to stderr.
+# explain INDEX: print to stderr why a session ended or did not start.
 explain() {
     local status=0 message why
     kill -0 "${sessions[$1]}" 2>/dev/null || wait "${sessions[$1]}" || status=$?
@@ -103,7 +103,7 @@ explain() {
     esac
 }
 
-# on_host INDEX MODE ARG...: run a mode of that host's harness, and print what it prints.
+# on_host INDEX MODE ARG...: run a mode of the harness on a host, and print its output.
 on_host() {
     local script
     printf -v script ' %q' "$HPCRUN_RUN_DIR/harness.sh" "${@:2}"
@@ -111,8 +111,8 @@ on_host() {
         "HPCRUN_ATTEMPT=$HPCRUN_ATTEMPT HPCRUN_RUN_DIR=$(printf %q "$HPCRUN_RUN_DIR") bash$script"
 }
 
-# write_environment: the job's variables, in a file that nobody else can read: neither ssh nor pdsh
-# brings them along. What belongs to this host or to this login stays here.
+# write_environment: write the job's variables to a private file, since neither ssh nor pdsh
+# forwards them. Variables of this host or this login are omitted.
 write_environment() {
     (
         umask 077
@@ -123,15 +123,15 @@ write_environment() {
     )
 }
 
-# send_all LINE: to every session.
+# send_all LINE: send a line to every session.
 send_all() {
     local line
     for line in "${lines[@]}"; do printf '%s\n' "$1" >&"$line"; done
 }
 
-# start_pdsh PYTHON: start DeepSpeed's launcher, in a folder whose name no shell can misread. It has
-# the hosts' shells read its arguments, and variables that begin with NCCL or PYTHON unquoted: it
-# gets none of yours. Nor are a user's own .deepspeed_env files read.
+# start_pdsh PYTHON: start DeepSpeed's launcher, in a folder whose name needs no quoting. The hosts'
+# shells parse its arguments, and unquoted variables that start with NCCL or PYTHON: so it gets none
+# of the user's variables. The user's own .deepspeed_env files are not read either.
 start_pdsh() {
     local mark="$HPCRUN_RUN_DIR $HPCRUN_ATTEMPT here" name
     (
@@ -149,9 +149,9 @@ start_pdsh() {
     runner=$!
 }
 
-# follow_hosts: wait until all have ended, or one has failed, or this is to stop; return the exit
-# code. DeepSpeed informs no other node when a rank fails, so the ranks' own records are looked at.
-# Once one host has ended well the others have ten minutes, as under Slurm.
+# follow_hosts: wait until all hosts have ended, one has failed, or a stop is requested; return the
+# exit code. DeepSpeed does not inform other nodes of a failed rank, so the ranks' own records are
+# checked. After the first host has ended successfully the others have ten minutes, as under Slurm.
 follow_hosts() {
     local index running code=0 first_end='' sent=$SECONDS records
     while [ -z "$stopped" ]; do
@@ -188,7 +188,7 @@ follow_hosts() {
     return $code
 }
 
-# check_all_ended: DeepSpeed's launcher ends with 0 when it is killed: what counts is the ranks.
+# check_all_ended: check the ranks, since DeepSpeed's launcher returns 0 when it is killed.
 check_all_ended() {
     local ended=("$attempt_dir"/ended/node-*)
     [ -e "${ended[0]}" ] || ended=()
@@ -197,7 +197,7 @@ check_all_ended() {
     return 1
 }
 
-# close_sessions: let the life lines go, and give the hosts time to clean up.
+# close_sessions: close the lifelines, and give the hosts time to clean up.
 close_sessions() {
     local index tries=0
     let_lines_go
@@ -214,7 +214,8 @@ close_sessions() {
 # ---- on each host ------------------------------------------------------------------------------
 
 # address SECOND: print an address at which the second host reaches this one, the first, and a free
-# port. By its route to that host; by the address at which ssh came in, where ssh alone knows names.
+# port. The address is that of the route to the second host or, if only ssh resolves its name, the
+# one at which ssh connected.
 address() {
     local second found='' connection=()
     if [ -z "$1" ]; then
@@ -235,7 +236,7 @@ address() {
     printf '%s %s\n' "$found" "$(free_port)"
 }
 
-# session INDEX ATTEMPT: what a host does for a run, as long as standard input is open.
+# session INDEX ATTEMPT: run a host's part of the run while standard input is open.
 session() {
     local way mark code=143 tenths=0
     child='' stopped=''
@@ -254,9 +255,10 @@ session() {
         HPCRUN_HOST_MARK=$mark bash -- "$HPCRUN_RUN_DIR/harness.sh" node </dev/null &
         child=$!
     fi
-    # Nobody may read any more what bash says of a child that was killed: it cleans up all the same.
+    # Discard bash's messages about killed children: the reader may be gone, and cleanup must
+    # continue.
     trap '' PIPE
-    # As in await(): any signal ends `wait`. Rank 0 may be saving when it is asked to end.
+    # As in await(): any signal interrupts `wait`. Rank 0 may be saving when it is asked to end.
     while [ -z "$stopped" ] && { [ -z "$child" ] || kill -0 "$child" 2>/dev/null; }; do
         if [ -n "$child" ]; then wait "$child"; else sleep 0.2; fi
     done
@@ -270,7 +272,8 @@ session() {
     exit "$code"
 }
 
-# task RUN_DIR ATTEMPT: a rank, started by DeepSpeed's launcher in the environment of a bare login.
+# task RUN_DIR ATTEMPT: run a rank, started by DeepSpeed's launcher in the environment of a bare
+# login.
 task() {
     local name kept=()
     for name in RANK LOCAL_RANK WORLD_SIZE MASTER_ADDR MASTER_PORT CUDA_VISIBLE_DEVICES; do
@@ -286,7 +289,7 @@ task() {
 
 load_environment() {
     local tries=0
-    # What another host wrote may take a moment to show on a network file system.
+    # A file of another host may appear with a delay on a network file system.
     until [ -r "$attempt_dir/environment" ] || [ $tries -ge 50 ]; do
         tries=$((tries + 1))
         sleep 0.2
@@ -295,7 +298,7 @@ load_environment() {
     cd -- "$HPCRUN_PROJECT_DIR" || die "$host: the project $HPCRUN_PROJECT_DIR does not exist here"
 }
 
-# end_marked MARK: end the processes of a session, whoever their parents are: gently, then not.
+# end_marked MARK: terminate the processes of a session, whoever their parents are, then kill them.
 end_marked() {
     local round file found
     for round in TERM 0 0 0 0 0 0 0 0 0 KILL KILL; do

@@ -1,9 +1,9 @@
-# hpcrun's rules that are Python: jobside.pyz, made of hpcrun/jobside/. harness.sh sources this.
-# Without a Python the run starts, records and ends all the same, but does not continue by itself.
+# hpcrun's rules that are written in Python: jobside.pyz, built from hpcrun/jobside/. harness.sh
+# sources this. Without a Python the run starts, records and ends, but does not continue by itself.
 # shellcheck shell=bash
 
-# find_python: print the Python that runs jobside.pyz: the job's own where that answers before the
-# job's setup, else the one in PATH or the system's.
+# find_python: print the Python that runs jobside.pyz: the job's own if it works before the job's
+# setup, else the one in PATH or the system's.
 find_python() {
     local python
     for python in "${HPCRUN_JOB_PYTHON-}" python3 /usr/bin/python3 /usr/libexec/platform-python; do
@@ -22,7 +22,7 @@ jobside() {
     "$HPCRUN_JOBSIDE_PYTHON" -I -S "$HPCRUN_RUN_DIR/jobside.pyz" "$@"
 }
 
-# newest_checkpoint DIR WORLD_SIZE: print the path of the newest complete checkpoint, if there is one.
+# newest_checkpoint DIR WORLD_SIZE: print the path of the newest complete checkpoint, if any.
 newest_checkpoint() {
     [ ! -d "$1" ] || jobside newest_checkpoint "$1" "$2"
 }

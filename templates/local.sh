@@ -1,27 +1,27 @@
-# Each node's own disk: the run's folder on it, and what is copied there. node.sh and the harness
-# source this, after setup.sh. It needs bash 4.2.
+# Each node's local disk: the run's folder on it, and the files that are copied there. node.sh and
+# the harness source this, after setup.sh. It needs bash 4.2.
 #
-# The node's first task (srun may start several) prepares; the others wait for its marks, which are
-# files in $HPCRUN_LOCAL_DIR/.hpcrun. Each reads from a pipe meanwhile: until there is that folder it
-# lies in memory. attempts/N/local/NODE names what is to be removed.
-# hpcrun_exported keeps what was exported before the first task prepared: no file has that, for there
-# are secrets among it.
-# shellcheck shell=bash disable=SC1090,SC1091 # what it sources was written here
+# The node's first task (srun may start several) prepares the folder; the others wait for its marks,
+# which are files in $HPCRUN_LOCAL_DIR/.hpcrun, by reading from a pipe. Before that folder exists,
+# the pipe is in memory. attempts/N/local/NODE names the folder to remove. hpcrun_exported holds the
+# variables that were exported before the first task prepared; they are not written to a file,
+# because they include secrets.
+# shellcheck shell=bash disable=SC1090,SC1091 # the sourced files were written here
 
 node_pipe=/dev/shm
 [ -w "$node_pipe" ] || node_pipe=/tmp # a node may have none
 node_pipe+=/hpcrun-${HPCRUN_RUN_DIR##*/}.${HPCRUN_ATTEMPT-}.${HPCRUN_NODE_RANK-}
 
-# first_task: whether this is the first of the node's tasks.
+# first_task: succeed in the first of the node's tasks.
 first_task() { [ "${SLURM_LOCALID:-0}" -eq 0 ]; }
 
-# local_folder ROOT TASKS: make the run's own folder on this node, and note the node's architecture.
+# local_folder ROOT TASKS: create the run's own folder on this node, and record the architecture.
 local_folder() {
     local root=$1 records=$HPCRUN_RUN_DIR/attempts/$HPCRUN_ATTEMPT/local folder pipe
     local of_run=$root/hpcrun-${HPCRUN_RUN_DIR##*/}.
     if first_task; then
         [ -d "$root" ] || fail "local_dir: $root: no such folder"
-        # What an attempt left here that was killed with all that would have taken it away.
+        # Remove folders of attempts that were killed before they could clean up.
         for folder in "$root"/hpcrun-*; do
             if [[ $folder == "$of_run"* ]]; then
                 [[ $folder == "$of_run$HPCRUN_ATTEMPT".* ]] || remove_folder "$folder"
@@ -30,15 +30,17 @@ local_folder() {
             fi
         done
         check_room "$root"
-        # By node too: what Slurm calls nodes may be one machine, as in a sandbox.
+        # The name contains the node, since several of Slurm's nodes may be one machine, as in a
+        # sandbox.
         folder=$of_run$HPCRUN_ATTEMPT.$HPCRUN_NODE_RANK
-        # Whoever may write to ROOT could have made it: it must be new.
+        # Anyone who can write to ROOT could have created it, so it must be new.
         while [ -e "$folder" ] || [ -L "$folder" ]; do
             folder=$of_run$HPCRUN_ATTEMPT.$HPCRUN_NODE_RANK-$RANDOM
         done
         HPCRUN_LOCAL_DIR=$folder
-        # Before it is made: a task that is stopped in between finds what to remove. The folder that
-        # is named there is removed in the end: nobody else may write it.
+        # Recorded before the folder is created, so that a task that is stopped in between finds
+        # what to remove. The recorded folder is removed at the end, so nobody else may write to the
+        # record.
         (umask go-w && mkdir -p -- "$records" &&
             printf '%s %s\n' "$2" "$folder" >"$records/$HPCRUN_NODE_RANK") ||
             fail "cannot write to $records"
@@ -67,8 +69,8 @@ local_folder() {
     unset HPCRUN_GPUS
 }
 
-# architecture: what compiled code depends on. DeepSpeed builds for the very CPU (-march=native),
-# so the CPU's abilities count, and the GPUs' compute capability.
+# architecture: print what compiled code depends on. DeepSpeed compiles for the local CPU
+# (-march=native), so the CPU's features count, and the GPUs' compute capability.
 architecture() {
     local cpu gpu
     cpu=$(grep -m 1 -E '^(flags|Features)' /proc/cpuinfo | cksum)
@@ -82,15 +84,15 @@ architecture() {
     printf '%s-%08x%s\n' "$(uname -m)" "${cpu%% *}" "${gpu:+-sm${gpu//./}}"
 }
 
-# room FOLDER: how much is free there, for messages.
+# room FOLDER: print the free space, for messages.
 room() {
     local free where
     read -r free where < <(df -h --output=avail,target -- "$1" 2>/dev/null | tail -n 1)
     [ -z "$free" ] || printf ' (free on %s: %s)' "$where" "$free"
 }
 
-# check_room ROOT: a full disk ends the attempt, and the node is recorded as bad: preflight.sh. What
-# this run's own attempts left there is gone by now.
+# check_room ROOT: a full disk ends the attempt, and the node is recorded as bad (preflight.sh).
+# Leftovers of this run's own attempts have already been removed.
 check_room() {
     local free why
     [ -n "${HPCRUN_PREFLIGHT-}" ] || return 0
@@ -105,16 +107,16 @@ check_room() {
     bash -- "$HPCRUN_RUN_DIR/preflight.sh" warn "$why"
 }
 
-# stage SOURCE TARGET: copy a file or folder to TARGET in the run's folder; whole or not at all.
+# stage SOURCE TARGET: copy a file or folder to TARGET in the run's folder, atomically.
 stage() {
     local to=$HPCRUN_LOCAL_DIR/$2 began=$SECONDS link
     # Not on the node's disk, which may be full.
     local stderr=$HPCRUN_RUN_DIR/attempts/$HPCRUN_ATTEMPT/local/$HPCRUN_NODE_RANK.stderr
     [ -e "$1" ] || fail "stage: $1: no such file or folder"
     mkdir -p -- "$(dirname -- "$to")" 2>"$stderr" || fail "stage: $(<"$stderr")"
-    # In the background, so that a job that is stopped ends it: bash runs a trap while it waits.
+    # In the background, so that stopping the job ends it: bash runs traps while it waits.
     cp -RH --preserve=mode,links,timestamps -- "$1" "$to.part" 2>"$stderr" &
-    # shellcheck disable=SC2064 # this very process
+    # shellcheck disable=SC2064 # the current process
     trap "kill $!; exit 143" TERM
     wait $! ||
         fail "stage: cannot copy $1 to $to$(room "$HPCRUN_LOCAL_DIR"): $(tail -n 1 -- "$stderr")"
@@ -129,9 +131,9 @@ stage() {
     echo "hpcrun: staged $1 to $to in $((SECONDS - began)) s"
 }
 
-# own_copy FILE: a copy of one of the run's files in which ${HPCRUN_LOCAL_DIR} is this node's.
+# own_copy FILE: copy one of the run's files, with this node's value of ${HPCRUN_LOCAL_DIR}.
 own_copy() {
-    # shellcheck disable=SC2016 # the name itself is looked for
+    # shellcheck disable=SC2016 # the literal name is searched
     local rest name='${HPCRUN_LOCAL_DIR}' text=''
     rest=$(<"$HPCRUN_RUN_DIR/$1") || exit 1
     while [[ $rest == *"$name"* ]]; do
@@ -141,8 +143,8 @@ own_copy() {
     printf '%s\n' "$text$rest" >"$HPCRUN_LOCAL_DIR/$1" || fail "cannot write $HPCRUN_LOCAL_DIR/$1"
 }
 
-# first_on_node WHAT: succeeds in the node's first task, which does it and then calls done_on_node;
-# in the others waits, takes over the first one's exports and working directory, and fails.
+# first_on_node WHAT: succeed in the node's first task, which does the work and calls done_on_node;
+# in the others wait, import the first one's exports and working directory, and fail.
 first_on_node() {
     local marks=$HPCRUN_LOCAL_DIR/.hpcrun pipe
     if first_task; then
@@ -172,7 +174,7 @@ done_on_node() {
     wake "$marks"/task-*
 }
 
-# wake PIPE...: those who read from there look again. Opened to read and to write, it waits for nobody.
+# wake PIPE...: make the readers check again. Opening a pipe for reading and writing does not block.
 wake() {
     local pipe
     for pipe; do
@@ -180,7 +182,7 @@ wake() {
     done
 }
 
-# exported: all exported variables, one a line, in order.
+# exported: print all exported variables, one per line, sorted.
 exported() {
     local name
     compgen -e | while IFS= read -r name; do
@@ -190,8 +192,9 @@ exported() {
 
 names() { cut -d= -f1 | LC_ALL=C sort; }
 
-# is_left FOLDER: whether another run made FOLDER whose attempt is over. Its processes may be ending
-# still when its end is recorded; where that was killed as well, nothing has come from it for a day.
+# is_left FOLDER: succeed if another run created FOLDER and its attempt is over. Its processes may
+# still be ending when its end is recorded; if the recording process was killed, too, nothing must
+# have changed for a day.
 is_left() {
     local attempt
     [ -O "$1" ] && read -r attempt 2>/dev/null <"$1/.hpcrun/attempt" || return 1
@@ -199,26 +202,27 @@ is_left() {
         2>/dev/null)" ]
 }
 
-# remove_folder FOLDER...: nothing but what local_folder made, and nobody else's.
+# remove_folder FOLDER...: remove only folders that local_folder created for this user.
 remove_folder() {
     local folder
     for folder; do
         [[ $folder == */hpcrun-*.* && -d $folder && ! -L $folder ]] || continue
         [ -O "$folder" ] || continue
-        # A copy may have folders that are read-only.
+        # A copy may contain read-only folders.
         rm -rf -- "$folder" 2>/dev/null ||
             { chmod -R u+rwX -- "$folder" 2>/dev/null && rm -rf -- "$folder"; }
     done
 }
 
-# leave_folder CODE: a task of this node has ended; the last one takes the folder away. Where the
-# job fails or is stopped, maybe before this task began, that is the last of those that came.
+# leave_folder CODE: called when a task of this node has ended; the last one removes the folder. If
+# the job fails or is stopped, perhaps before this task started, that is the last task that has
+# started.
 leave_folder() {
     local record=$HPCRUN_RUN_DIR/attempts/$HPCRUN_ATTEMPT/local/$HPCRUN_NODE_RANK tasks folder
     local task=${SLURM_LOCALID:-0} ended using
     rm -f -- "$node_pipe.$task"
     read -r tasks folder 2>/dev/null <"$record" || return 0
-    # Until it is whole it is the first task's alone.
+    # Until the folder is complete only the first task uses it.
     [ -d "$folder/.hpcrun" ] || first_task || return 0
     { : >"$folder/.hpcrun/ended-$task"; } 2>/dev/null
     rm -f -- "$folder/.hpcrun/task-$task"
@@ -230,8 +234,8 @@ leave_folder() {
     take_folder_away "$record"
 }
 
-# end_strays: as Slurm does where it tracks processes by cgroups: what is left of this task ends with
-# it, also in a session of its own. Else it would hold a GPU, or save beside the next attempt.
+# end_strays: terminate the remaining processes of this task, also those in other sessions, as Slurm
+# does if it tracks processes by cgroups. They would hold a GPU, or save during the next attempt.
 end_strays() {
     local file pid
     for pid in $(jobs -pr); do # it would keep srun waiting for its output
@@ -252,10 +256,10 @@ take_folder_away() {
     [ -e "$folder" ] || rm -f -- "$1"
 }
 
-# clean_nodes HOST STOPPED: where a node's processes were killed, its folder is still there as the
-# attempt ends on HOST. (In a job that is being STOPPED no step can begin any more: Slurm has asked
-# the processes to end, and they have cleaned up themselves.) A step on those nodes alone: another
-# one may be out of reach, and Slurm takes half a minute to find out.
+# clean_nodes HOST STOPPED: if a node's processes were killed, its folder still exists when the
+# attempt ends on HOST; remove it in a step on such nodes only, since another one may be unreachable
+# and Slurm needs half a minute to detect that. (In a STOPPED job no step can start any more: Slurm
+# has asked the processes to end, and they have cleaned up.)
 clean_nodes() {
     local hosts record count=0 names=''
     mapfile -t hosts < <(scontrol show hostnames "${SLURM_JOB_NODELIST-}" 2>/dev/null)
@@ -273,7 +277,8 @@ clean_nodes() {
     fi
 }
 
-# clean_node HOST HOSTS...: HOST's folder, on HOST; HOSTS are the job's, in the order of their ranks.
+# clean_node HOST HOSTS...: remove HOST's folder, on HOST; HOSTS are the job's, in the order of
+# ranks.
 clean_node() {
     local host=$1 node=0 record folder=''
     shift
@@ -282,14 +287,14 @@ clean_node() {
         shift
     done
     record=$HPCRUN_RUN_DIR/attempts/$HPCRUN_ATTEMPT/local/$node
-    # A folder that is not here is the first host's of a hostfile: it is about to take it away, and
-    # needs the record.
+    # If the folder is not here, it belongs to the first host of a hostfile, which is about to
+    # remove it and needs the record.
     [ -n "${SLURM_JOB_ID-}" ] || { read -r _ folder 2>/dev/null <"$record" && [ -d "$folder" ]; } ||
         return 0
     take_folder_away "$record"
 }
 
-# meet_nodes NODES: wait until all nodes have come this far.
+# meet_nodes NODES: wait until all nodes have reached this point.
 meet_nodes() {
     local records=$HPCRUN_RUN_DIR/attempts/$HPCRUN_ATTEMPT/local ready
     first_on_node met || return 0
@@ -302,13 +307,13 @@ meet_nodes() {
 
 # ---- Locks -------------------------------------------------------------------------------------
 
-# watch_locks CACHE: torch locks a folder while it compiles in it. A build that is killed leaves its
-# lock there, and every later job would wait forever. Looks now and every 30 s, and ends with this
-# process, however that ends: the pipe between them closes.
+# watch_locks CACHE: remove stale locks of torch, which locks a folder while it compiles there. A
+# killed build leaves its lock, and every later job would wait forever. Checks now and every 30 s,
+# and ends with this process in any case: the pipe between them closes.
 watch_locks() {
     local watch
     [ -n "$1" ] || return 0
-    # shellcheck disable=SC2034 # it is open, that is enough
+    # shellcheck disable=SC2034 # only kept open
     exec {watch}> >(
         trap - TERM INT HUP EXIT
         while :; do
@@ -319,8 +324,8 @@ watch_locks() {
     )
 }
 
-# clear_locks LOCK...: remove those in whose folder nothing has changed for 20 minutes: no single
-# file of DeepSpeed's takes nearly as long to compile.
+# clear_locks LOCK...: remove locks whose folder has not changed for 20 minutes, since no single
+# file of DeepSpeed takes nearly as long to compile.
 clear_locks() {
     local lock changed
     for lock; do

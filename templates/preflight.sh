@@ -19,8 +19,8 @@
 # shellcheck disable=SC2154 # $host is the harness's
 set -u
 
-# preflight BATCH: check this node; BATCH is a descriptor of the batch script's log, which gets the
-# warnings and errors too. Succeeds where the ranks may start.
+# preflight BATCH: check this node; BATCH is a descriptor of the batch script's log, which also gets
+# warnings and errors. Succeeds if the ranks may start.
 preflight() {
     local why line
     [ -n "${HPCRUN_PREFLIGHT-}" ] || return 0
@@ -42,8 +42,8 @@ preflight() {
     done < <(look_at_gpus 60 && look_at_node '')
 }
 
-# examine_node: after a rank has failed, see whether its node's GPUs are the cause; once a node. What
-# CUDA says of the hardware ends a process, and the driver may call the GPU fit again afterwards
+# examine_node: after a rank has failed, check whether its node's GPUs are the cause; once per node.
+# Hardware errors of CUDA end the process, and the driver may call the GPU healthy again afterwards
 # (cudaErrorECCUncorrectable and cudaErrorNvlinkUncorrectable in the CUDA runtime's list of errors).
 examine_node() {
     local line
@@ -71,7 +71,7 @@ not_fit() {
     bad_node "$1"
 }
 
-# tell TEXT BATCH: in this node's log and in the batch script's.
+# tell TEXT BATCH: print to this node's log and the batch script's.
 tell() {
     printf '%s\n' "$1"
     printf '%s\n' "$1" >&"$2"
@@ -88,7 +88,7 @@ bad_node() {
             mv -f -- "$folder/.$name.part" "$folder/$name"
         [ -n "${SLURM_JOB_ID-}" ] && [ -n "${HPCRUN_CACHE_DIR-}" ] || exit 0
         folder=$HPCRUN_CACHE_DIR/bad-nodes
-        # As the plan has it: JSON already.
+        # Copied from the plan, which is already JSON.
         cluster=$(sed -n '/^ "cluster": /{s///;s/,$//p;q}' "$HPCRUN_RUN_DIR/plan.json" 2>/dev/null)
         mkdir -p -- "$folder" && printf '%s\n' "{\"node\": \"$name\", \"why\": $(quoted "$why"),\
  \"at\": $(date +%s), \"run_id\": \"${HPCRUN_RUN_DIR##*/}\", \"user\": \"$(id -un)\",\
@@ -97,7 +97,7 @@ bad_node() {
     )
 }
 
-# quoted TEXT: a line of text as JSON.
+# quoted TEXT: print a line of text as JSON.
 quoted() {
     local text=${1//\\/\\\\}
     text=${text//\"/\\\"}
@@ -106,27 +106,27 @@ quoted() {
 
 # ---- GPUs --------------------------------------------------------------------------------------
 
-# What is asked of each GPU. Drivers that do not know a field refuse the whole question; then it is
-# asked again without the field. (nvidia-smi --help-query-gpu)
+# The fields that are queried for each GPU. A driver rejects the whole query if it does not know a
+# field; the query is then repeated without it. (nvidia-smi --help-query-gpu)
 gpu_fields=(compute_cap name index pci.bus_id mig.mode.current memory.total memory.used
     ecc.errors.uncorrected.volatile.total remapped_rows.failure remapped_rows.pending
     retired_pages.pending gpu_recovery_action)
 
-# look_at_gpus SECONDS: print "bad: WHY", or warnings, and "gpus: " with what check_gpus wants to
-# know. A driver that does not answer twice within so long is broken; once, it may be busy: without
+# look_at_gpus SECONDS: print "bad: WHY", or warnings, and "gpus: " with the values for check_gpus.
+# A driver that twice does not answer in time is broken; once, it may be busy: without
 # nvidia-persistenced eight GPUs take nearly half a minute on an idle node.
 look_at_gpus() {
     local wanted=${HPCRUN_GPUS_PER_TASK:-${HPCRUN_GPUS_PER_NODE:-0}} answer known='' code pipe late=''
     local fields=("${gpu_fields[@]}")
     [ "$wanted" -gt 0 ] && [ "${HPCRUN_DEVICE-}" = cuda ] || return 0
-    # Slurm gave it none, which check_allocation reports.
+    # Slurm allocated none, which check_allocation reports.
     [ "${CUDA_VISIBLE_DEVICES-}" != NoDevFiles ] || return 0
     if ! command -v nvidia-smi >/dev/null; then
         look_at_amd '' "$wanted"
         return 0
     fi
     while :; do
-        # Not `timeout`: a process that hangs in the driver cannot be killed, and would be waited for.
+        # Not `timeout`: it would wait for a process that hangs in the driver and cannot be killed.
         exec {pipe}< <(
             nvidia-smi --query-gpu="$(IFS=, && printf '%s' "${fields[*]}")" \
                 --format=csv,noheader,nounits ${CUDA_VISIBLE_DEVICES:+"--id=$CUDA_VISIBLE_DEVICES"} 2>&1
@@ -146,7 +146,7 @@ look_at_gpus() {
         code=${answer##*$'\n'} answer=${answer%$'\n'*}
         answer=${answer%$'\n'}
         [[ $code -eq 2 && $answer =~ Field\ \"([a-z_.]+)\"\ is\ not\ a\ valid\ field ]] || break
-        # What is taken out must have been there, or this would not end.
+        # The field must have been in the query, or the loop would not end.
         known=" ${fields[*]} "
         [[ $known == *" ${BASH_REMATCH[1]} "* ]] || break
         read -ra fields <<<"${known/ ${BASH_REMATCH[1]} / }"
@@ -160,8 +160,8 @@ look_at_gpus() {
     fi
 }
 
-# judge_smi CODE ANSWER: nvidia-smi's own failures that are the node's. Its exit codes differ between
-# versions, its messages hardly. In an image a driver that does not fit may be the image's.
+# judge_smi CODE ANSWER: classify errors of nvidia-smi that are the node's fault, by message, since
+# exit codes differ between versions. In a container a driver mismatch may be the image's fault.
 judge_smi() {
     local line bad
     while IFS= read -r line; do
@@ -180,7 +180,7 @@ judge_smi() {
     [ "$1" -eq 0 ] || printf 'nvidia-smi failed: %s\n' "${2##*$'\n'}"
 }
 
-# judge_gpus WANTED ROWS FIELD...: what nvidia-smi shows of each GPU.
+# judge_gpus WANTED ROWS FIELD...: judge the state of each GPU in nvidia-smi's output.
 judge_gpus() {
     local wanted=$1 rows=() row cells=() i kept='' partial='' total used number=0 buses=''
     mapfile -t rows <<<"$2"
@@ -196,9 +196,9 @@ judge_gpus() {
         done
         kept+="${kept:+;}${gpu[compute_cap]-}, ${gpu[name]-}"
         gpu[index]="GPU ${gpu[index]-?}"
-        # Slices of GPUs are fewer or more than GPUs.
+        # The number of GPU slices differs from that of GPUs.
         [[ ${gpu[mig.mode.current]-} != Enabled ]] || partial=1
-        # The driver's own verdict. Work goes on where it says "Drain": on what is left of the GPU.
+        # The driver's own verdict. "Drain" allows work to continue on the rest of the GPU.
         # (NVIDIA's GPU Memory Error Management, Error Recovery and Response Flags)
         case ${gpu[gpu_recovery_action]-} in
         '' | None | '['* | N/A) ;;
@@ -208,8 +208,8 @@ judge_gpus() {
             return 1
             ;;
         esac
-        # No row is left to take a broken one's place: NVIDIA replaces the GPU (RMA Policy Thresholds
-        # for Row-Remapping). A remapping that is pending harms no new work (ibid.).
+        # No spare row is left to replace a broken one: NVIDIA replaces the GPU (RMA Policy
+        # Thresholds for Row-Remapping). A pending remapping does not affect new work (ibid.).
         if [ "${gpu[remapped_rows.failure]-}" = Yes ]; then
             printf 'bad: %s: its memory cannot be repaired: row remapping has failed\n' "${gpu[index]}"
             return 1
@@ -222,11 +222,11 @@ judge_gpus() {
             printf '%s: %s uncorrected ECC errors since the driver was loaded\n' "${gpu[index]}" \
                 "${gpu[ecc.errors.uncorrected.volatile.total]}"
         total=${gpu[memory.total]-} used=${gpu[memory.used]-}
-        # The driver's own share grows with the GPU: half a GB on the largest.
+        # The driver's own memory use grows with the GPU: half a GB on the largest.
         if [[ $total$used =~ ^[0-9]+$ && $used -gt 1024 && $((used * 20)) -gt $total ]]; then
             printf '%s: %s of its %s MB are in use by something else\n' "${gpu[index]}" "$used" "$total"
         fi
-        # nvidia-smi's 00000000:3B:00.0 as the kernel writes it, 0000:3b:00.
+        # nvidia-smi's 00000000:3B:00.0 in the kernel's notation, 0000:3b:00.
         row=${gpu[pci.bus_id]-}
         [[ ! $row =~ ([0-9A-Fa-f]{4}(:[0-9A-Fa-f]{2}){2})[.][0-9]$ ]] || buses+=" ${BASH_REMATCH[1],,}"
     done
@@ -237,13 +237,13 @@ judge_gpus() {
     [ -z "$buses" ] || look_for_xids "$buses"
 }
 
-# few_gpus WANTED SHOWN: too few of the job's GPUs are shown. That is the node's fault where it has no
-# more; else CUDA_VISIBLE_DEVICES may count them in a way of its own, as in some images.
+# few_gpus WANTED SHOWN: fewer GPUs are shown than the job's. That is the node's fault if it has no
+# more; otherwise CUDA_VISIBLE_DEVICES may use another numbering, as in some images.
 few_gpus() {
     local all code
     all=$(timeout 60 nvidia-smi --list-gpus 2>/dev/null)
     code=$?
-    # The parts of a GPU are counted in other ways.
+    # GPU slices are counted differently.
     [[ ${CUDA_VISIBLE_DEVICES-} != *MIG-* && $all != *"MIG "* ]] || return 0
     all=$(grep -c '^GPU ' <<<"$all")
     if [ "$all" -lt "$1" ] && [ $code -ne 124 ] && [ -z "${HPCRUN_IN_IMAGE-}" ]; then
@@ -254,11 +254,11 @@ few_gpus() {
         "${CUDA_VISIBLE_DEVICES-}"
 }
 
-# look_for_xids BUSES: errors of these GPUs in the kernel's log since the driver was loaded, where
-# one may read it. Only those that NVIDIA's Xid catalogue puts down to the GPU, its memory or its
-# links, and not to a program: 48 double-bit ECC; 62 microcontroller; 63, 64 row remapping; 74
-# NVLink; 79 off the bus; 94, 95 ECC; 119, 120 GSP; 140 ECC; 154 recovery action. The GPU may have
-# been reset since, which the log does not show; what is still wrong the driver says above.
+# look_for_xids BUSES: find errors of these GPUs in the kernel's log since the driver was loaded, if
+# it is readable. Only those are used that NVIDIA's Xid catalogue attributes to the GPU, its memory
+# or its links, and not to a program: 48 double-bit ECC; 62 microcontroller; 63, 64 row remapping;
+# 74 NVLink; 79 off the bus; 94, 95 ECC; 119, 120 GSP; 140 ECC; 154 recovery action. The GPU may
+# have been reset since, which the log does not show; the driver reports remaining errors above.
 look_for_xids() {
     local line bus pattern='NVRM: Xid \(PCI:([0-9A-Fa-f:]+)[^)]*\): ([0-9]+),? *(.*)'
     local -A last=()
@@ -282,12 +282,12 @@ look_for_xids() {
     done
 }
 
-# look_at_amd ROOT WANTED: by what the kernel shows; rocm-smi starts a Python for less.
+# look_at_amd ROOT WANTED: judge by the kernel's files; rocm-smi would start a Python for less.
 look_at_amd() {
     local node id number=0
     [ -d "$1/sys/class/kfd/kfd/topology/nodes" ] || return 0
     for node in "$1"/sys/class/kfd/kfd/topology/nodes/*; do
-        # CPUs have 0; that of a GPU which is not the job's cannot be read.
+        # CPUs have 0; that of a GPU that is not the job's is unreadable.
         id=$(cat -- "$node/gpu_id" 2>/dev/null)
         [[ ! $id =~ ^[1-9][0-9]*$ ]] || number=$((number + 1))
     done
@@ -296,8 +296,8 @@ look_at_amd() {
 
 # ---- The node ----------------------------------------------------------------------------------
 
-# ports ROOT: those InfiniBand and RoCE ports that are up, on one line, as in
-# "8 InfiniBand 400 Gb/sec (4X NDR)".
+# ports ROOT: print the active InfiniBand and RoCE ports on one line, as in "8 InfiniBand 400 Gb/sec
+# (4X NDR)".
 ports() {
     local port key line=''
     local -A count=()
@@ -313,7 +313,7 @@ ports() {
     printf '%s\n' "$line"
 }
 
-# look_at_node ROOT: print warnings on what is the machine's.
+# look_at_node ROOT: print warnings about the machine itself.
 look_at_node() {
     local here free
     free=$(df --block-size=1M --output=avail -- "$1/dev/shm" 2>/dev/null)
@@ -331,8 +331,8 @@ look_at_node() {
             "${here:-none}" "${HPCRUN_FIRST_NODE:-none}"
 }
 
-# compare_clocks BATCH: beside all else, warn where this node's clock is not within a second of the first
-# node's, which tells each of the others once what time it is there. Called in a process of its own.
+# compare_clocks BATCH: in parallel, warn if this node's clock differs by more than a second from
+# the first node's, which sends its time once to each node. Runs in a process of its own.
 compare_clocks() {
     local batch=$1
     [ -n "${HPCRUN_PREFLIGHT-}" ] && [ "${HPCRUN_NODES:-1}" -gt 1 ] && [ -n "${MASTER_ADDR-}" ] &&
@@ -359,8 +359,8 @@ for _ in range(nodes - 1):
     other.close()
 '
 
-# look_at_clock BATCH: the first node's time, as it told it, lies between the times here before it was asked and
-# after it had told, give and take what a clock is off. So an answer that comes late looks like nothing.
+# look_at_clock BATCH: the first node's time lies between the local times before the request and
+# after the answer, plus or minus the clock's error. So a late answer does not cause a warning.
 look_at_clock() {
     local batch=$1 before there='' after tries=0 off way
     while [ -z "$there" ] && [ $((tries += 1)) -le 25 ]; do
@@ -380,7 +380,7 @@ look_at_clock() {
 
 # ---- Speed ------------------------------------------------------------------------------------
 
-# measure PYTHON: succeeds where the ranks may start. What cannot be measured is a warning.
+# measure PYTHON: succeed if the ranks may start. A measurement that fails is a warning.
 measure() {
     local line code began=$SECONDS bad=''
     while IFS= read -r line; do

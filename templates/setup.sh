@@ -1,6 +1,6 @@
-# What job.sbatch and node.sh call to prepare the environment; sourced, without `set -u`, which
-# breaks module and conda scripts. It needs bash 4.2.
-# shellcheck shell=bash disable=SC1090,SC1091 # what it sources is the cluster's and yours
+# Functions that job.sbatch and node.sh call to prepare the environment; sourced, without `set -u`,
+# which breaks module and conda scripts. It needs bash 4.2.
+# shellcheck shell=bash disable=SC1090,SC1091 # the sourced files are the cluster's and the user's
 
 # fail MESSAGE: end the job with a message that names the node.
 fail() {
@@ -9,7 +9,7 @@ fail() {
     exit 1
 }
 
-# begin_commands, end_commands: of the commands between them, one that fails ends the job.
+# begin_commands, end_commands: a command between them that fails ends the job.
 begin_commands() {
     trap 'ended_early $?' EXIT
     set -e
@@ -20,7 +20,7 @@ end_commands() {
     trap - EXIT
 }
 
-# ended_early CODE: before end_commands was reached; `exit 0` in a command is no training either.
+# ended_early CODE: called before end_commands was reached; `exit 0` in a command is an error, too.
 ended_early() {
     trap - EXIT
     [ "$1" -ne 0 ] || fail "the setup ended before the training was started"
@@ -29,11 +29,11 @@ ended_early() {
 
 # ---- Modules -----------------------------------------------------------------------------------
 
-# init_modules: define `module`; a batch shell is no login shell, so it may not be there yet.
+# init_modules: define `module`; a batch shell is not a login shell, so it may not exist yet.
 init_modules() {
     local file
     if ! type module >/dev/null 2>&1; then
-        # What a login shell would read, whatever the site calls it.
+        # The files that a login shell would read, whatever the site calls them.
         while IFS= read -r file; do
             . "$file"
         done < <(grep -lsiE 'lmod|modules|modulecmd' /etc/profile.d/*.sh)
@@ -46,21 +46,21 @@ init_modules() {
     type module >/dev/null 2>&1 || fail "there is no \`module\` command here"
 }
 
-# use_modules FOLDER: versions of `module` take a folder that is not there without a word.
+# use_modules FOLDER: some versions of `module` accept a missing folder silently.
 use_modules() {
     init_modules
     [ -d "$1" ] || fail "module use $1: there is no such folder"
     module use "$1" || fail "module use $1 failed: see above"
 }
 
-# load_module NAME: some versions of `module` return 0 when nothing was loaded.
+# load_module NAME: some versions of `module` return 0 although nothing was loaded.
 load_module() {
     local before
     init_modules
     before=${LOADEDMODULES-}
     module load "$1" || fail "module load $1 failed: see above"
     [[ ${LOADEDMODULES-} == "$before" && :$before: != *:$1[:/]* ]] || return 0
-    # An alias of what was there before counts; versions without is-loaded have neither variable.
+    # An alias of a loaded module counts; versions without is-loaded set neither variable.
     [[ -n ${LMOD_CMD-}${MODULES_CMD-} ]] && module is-loaded "$1" >/dev/null 2>&1 && return
     fail "module load $1 loaded nothing: see above"
 }
@@ -73,7 +73,7 @@ activate_venv() {
     . "$1/bin/activate" || fail "$1/bin/activate failed"
 }
 
-# uv_sync PROJECT VENV [OPTION...]: make VENV what PROJECT's uv.lock says, and activate it.
+# uv_sync PROJECT VENV [OPTION...]: install PROJECT's uv.lock into VENV, and activate it.
 uv_sync() {
     local uv project=$1 venv=$2
     shift 2
@@ -86,7 +86,7 @@ uv_sync() {
     activate_venv "$venv"
 }
 
-# activate_conda ENVIRONMENT: by name or folder, whatever of conda is here.
+# activate_conda ENVIRONMENT: activate by name or folder, with any variant of conda.
 activate_conda() {
     local conda
     conda=$(find_conda "$1")
@@ -98,8 +98,8 @@ activate_conda() {
     [ -x "${CONDA_PREFIX-}/bin/python" ] || fail "the conda environment $1 has no python"
 }
 
-# find_conda ENVIRONMENT: print the program. It may be a function of ~/.bashrc alone, which a batch
-# shell does not read; `conda init` has written the program's path there.
+# find_conda ENVIRONMENT: print the program. It may be defined only as a function in ~/.bashrc,
+# which a batch shell does not read; `conda init` has written the program's path there.
 find_conda() {
     local file written
     written=$(sed -n "s/.*'\(\/.*\/bin\/conda\)' 'shell\..*/\1/p;q" \
@@ -114,7 +114,7 @@ find_conda() {
     done
 }
 
-# activate_prefix FOLDER: what conda's activation does, where an environment came without conda.
+# activate_prefix FOLDER: do what conda's activation does, for an environment without conda.
 activate_prefix() {
     local script
     [ -x "$1/bin/python" ] || {
@@ -127,8 +127,8 @@ activate_prefix() {
     done
 }
 
-# name_flight_record PYTHON: torch before 2.8 has other names for what remembers its collectives; a later one
-# calls them deprecated in each rank's log.
+# name_flight_record PYTHON: set the flight recorder's variables by their names before torch 2.8;
+# later versions report these as deprecated in each rank's log.
 name_flight_record() {
     local python file
     python=$(type -P "$1") && [ -n "${TORCH_FR_DUMP_TEMP_FILE-}" ] || return 0
@@ -141,8 +141,8 @@ name_flight_record() {
 
 # ---- Containers --------------------------------------------------------------------------------
 
-# keep NAME...: an image's own values of these would win over the job's, so they travel under names
-# that no image has; `restore`, inside, gives them their names back.
+# keep NAME...: an image's own values of these would override the job's, so they are passed under
+# names that no image uses; `restore`, inside the container, renames them.
 keep() {
     local name
     for name; do
@@ -158,7 +158,7 @@ restore() {
     done
 }
 
-# find_runtime PROGRAM [OLD_NAME]: print the container program that is here.
+# find_runtime PROGRAM [OLD_NAME]: print the installed container program.
 find_runtime() {
     type -P "$1" || type -P "${2-$1}" || fail "the container runtime is not here: $1"
 }

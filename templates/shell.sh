@@ -7,13 +7,13 @@ set -u
 
 say() { printf 'hpcrun: %s\n' "$*" >&2; }
 
-# Of a rank, not of the job; a program that sees them would wait for the other ranks.
+# Variables of a rank, not of the job; a program that sees them would wait for the other ranks.
 of_a_rank=' RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK GROUP_WORLD_SIZE
  ROLE_RANK ROLE_NAME ROLE_WORLD_SIZE '
 
-# The environment nearest to the one that the training has: a process after the setup is better than
-# the batch script, and a launcher better than a rank. Not of a process that is another job's or on
-# another node, that is this step's own, that is in a container, or that may not be read.
+# Find the environment closest to that of the training: a process after the setup is better than the
+# batch script, and a launcher better than a rank. Processes of another job or node, of this step,
+# in a container, or without read permission do not count.
 best=0 found=() from='' folder=$1
 shift
 for process in /proc/[0-9]*; do
@@ -38,7 +38,7 @@ for process in /proc/[0-9]*; do
     fi
 done
 
-# What is the terminal's and this step's own stays.
+# Variables of the terminal and of this step are kept.
 own=("TERM=${TERM-dumb}")
 [ -z "${COLORTERM-}" ] || own[1]=COLORTERM=$COLORTERM
 if [ $best -eq 0 ]; then
@@ -55,7 +55,7 @@ for index in "${!found[@]}"; do
     [[ $of_a_rank == *[[:space:]]"$name"[[:space:]]* ]] || own[${#own[@]}]=${found[index]}
 done
 
-# All CPUs that the job has here, and not the first of them, to which Slurm binds a step's task.
+# All CPUs that the job has here, not only the first ones, to which Slurm binds a step's task.
 [ -z "$from" ] || ! type taskset >/dev/null 2>&1 ||
     taskset -p "$(taskset -p "$from" | sed 's/.* //')" $$ >/dev/null 2>&1
 [ -n "$folder" ] || folder=$HOME
@@ -66,8 +66,8 @@ if [ $# -eq 0 ]; then
     set -- bash --norc --noprofile -i
 fi
 
-# This bash exports it all itself: everybody on the node sees the arguments of a command, and a
-# value may be a secret. By env goes only what bash cannot export: functions, and its own names.
+# bash exports the variables itself: a command's arguments are visible to everybody on the node, and
+# a value may be a secret. env passes only what bash cannot export: functions, and its own names.
 hpcrun_own=("${own[@]}") hpcrun_odd=() hpcrun_env=$(type -P env)
 unset -v own words found
 for hpcrun_word in $(compgen -e); do unset -v "$hpcrun_word" 2>/dev/null; done

@@ -1,14 +1,14 @@
-# What the ranks of this node are at, where the run does not move on (hpcrun/jobside/stall.py).
-# `harness.sh stacks` sources this on each node.
+# Stacks of the ranks of this node in a stall (hpcrun/jobside/stall.py). `harness.sh stacks` sources
+# this on each node.
 #
-# stacks/rank-R.txt are taken once for a stall: by py-spy where it may look into the process; else by
-# Python's own faulthandler, which writes them when it gets SIGABRT. The harness starts each rank with
-# that signal ignored, so the process goes on (see `rank`). The stacks come without environment,
-# arguments or values of variables. PyTorch's flight recorder is asked for its dumps, logs/flight-R,
+# stacks/rank-R.txt are written once per stall: by py-spy if it may inspect the process; else by
+# Python's faulthandler, which writes them on SIGABRT. The harness starts each rank with that signal
+# ignored, so the process continues (see `rank`). The stacks contain no environment, arguments or
+# values of variables. PyTorch's flight recorder is triggered to write its dumps, logs/flight-R,
 # which hpcrun reads.
 # shellcheck shell=bash disable=SC2154 # attempt_dir is the harness's
 
-# stacks: of each rank on this node. Those of other attempts or runs have other logs.
+# stacks: write those of each rank on this node. Ranks of other attempts or runs have other logs.
 stacks() {
     local guard log pipe folder logs=$HPCRUN_RUN_DIR/logs/$HPCRUN_ATTEMPT
     mkdir -p -- "$attempt_dir/stacks"
@@ -17,7 +17,7 @@ stacks() {
         log=${log##*/}
         [[ ! $log =~ ^rank-[0-9]+\.log$ ]] || write_stack "$guard" "$logs/$log" &
     done
-    # Opened to read and to write, so that it waits for nobody.
+    # Opened for reading and writing, so that it does not block.
     read -r _ folder 2>/dev/null <"$attempt_dir/local/${SLURM_NODEID:-0}" || folder=''
     for pipe in "$folder"/flight-*.pipe; do
         [ ! -p "$pipe" ] || printf 'dump\n' 1<>"$pipe"
@@ -25,8 +25,8 @@ stacks() {
     wait
 }
 
-# write_stack GUARD LOG: stacks/rank-R.txt of the program that GUARD guards: whose it is, where the
-# kernel has it, by what means its stack is known; then all of it.
+# write_stack GUARD LOG: write stacks/rank-R.txt for the program that GUARD runs: its identity, its
+# state in the kernel, the source of its stack; then the stack.
 write_stack() {
     local guard=$1 log=$2 rank pid how='its program has ended' text=''
     rank=${log##*/rank-} rank=${rank%.log}
@@ -50,7 +50,7 @@ $text
 $([ -z "$pid" ] || list_threads "$pid")"
 }
 
-# program_of GUARD: the process of Python's below it, else the first.
+# program_of GUARD: print its Python child process, else its first child.
 program_of() {
     local pid='' first tries=0
     read -r pid _ <"/proc/$1/task/$1/children" # it ends without a newline, so read fails
@@ -67,8 +67,8 @@ program_of() {
     printf '%s\n' "$first"
 } 2>/dev/null
 
-# by_py_spy PID: the job's own py-spy, or that of its Python environment. It does not stop the
-# process. Its first line has the arguments, which may hold a secret.
+# by_py_spy PID: use the job's own py-spy, or that of its Python environment, without stopping the
+# process. The first line of its output has the arguments, which may contain a secret.
 by_py_spy() {
     local word paths=$PATH tool answer
     while IFS= read -r -d $'\0' word; do
@@ -86,8 +86,8 @@ $(read -r word </proc/sys/kernel/yama/ptrace_scope && echo ", kernel.yama.ptrace
     return 1
 } 2>/dev/null
 
-# by_faulthandler GUARD PID LOG: only where the signal cannot end the process: Python catches it
-# (PYTHONFAULTHANDLER), and what it was before is ignored, as the guard has it.
+# by_faulthandler GUARD PID LOG: only if the signal cannot terminate the process: Python handles it
+# (PYTHONFAULTHANDLER), and it was ignored before, as in the guard.
 by_faulthandler() {
     local before size=0 last='' tries=0
     has_signal "$1" SigIgn && has_signal "$2" SigCgt || return 1
@@ -96,7 +96,7 @@ by_faulthandler() {
     printf 'hpcrun: nothing has moved for long: Python writes its stacks, and goes on\n' >>"$3"
     before=$(stat -c %s -- "$3")
     kill -ABRT "$2" || return 1
-    # Until it has written, and writes no more.
+    # Wait until output has appeared and ended.
     until [ "$size" -gt "$before" ] && [ "$size" = "$last" ] || [ $((tries += 1)) -gt 20 ]; do
         sleep 0.2
         last=$size size=$(stat -c %s -- "$3")
@@ -104,7 +104,7 @@ by_faulthandler() {
     tail -c "+$((before + 1))" -- "$3" | head -c 100000
 } 2>/dev/null
 
-# has_signal PID SET: whether SIGABRT is in one of a process's sets of signals.
+# has_signal PID SET: succeed if SIGABRT is in one of the process's sets of signals.
 has_signal() {
     local name set
     while read -r name set; do
@@ -113,7 +113,7 @@ has_signal() {
     [ -n "$set" ] && (((16#${set: -4} >> 5) & 1))
 } 2>/dev/null
 
-# state_of PID: its state, and where in the kernel it waits.
+# state_of PID: print its state, and the kernel function in which it waits.
 state_of() {
     local stat wchan
     read -r stat <"/proc/$1/stat" && stat=${stat##*) }
@@ -121,7 +121,8 @@ state_of() {
     printf '%s %s\n' "${stat%% *}" "$wchan"
 } 2>/dev/null
 
-# list_threads PID: the threads and children of a process, where they wait, and how many do there.
+# list_threads PID: print the threads and children of a process, grouped by the function in which
+# they wait.
 list_threads() {
     local task name
     for task in "/proc/$1"/task/* $(cat "/proc/$1/task/"*/children); do

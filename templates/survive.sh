@@ -1,19 +1,19 @@
-# The end of an attempt: why, its record, and whether the run goes on. harness.sh sources this in
-# the batch script.
+# The end of an attempt: its reason, its record, and whether the run continues. harness.sh sources
+# this in the batch script.
 #
-# HPCRUN_SURVIVE names the ends after which the run continues; without it none does. What is decided
-# by the evidence that is found here is Python: hpcrun/jobside/ends.py.
+# HPCRUN_SURVIVE names the ends after which the run continues; without it none does. Decisions on
+# the evidence that is collected here are made in Python: hpcrun/jobside/ends.py.
 # shellcheck shell=bash disable=SC1091,SC2154 # attempt_dir, stopped and overdue are the harness's
 
 # ---- The record of the end --------------------------------------------------------------------
 
-# finish ATTEMPT JOB BEGUN CODE: write the end record, and begin the next attempt where the run goes
-# on. The exit code is that of the process that failed first, so that Slurm shows the code that
-# matters, whatever the launcher returned.
+# finish ATTEMPT JOB BEGUN CODE: write the end record, and start the next attempt if the run
+# continues. The exit code is that of the process that failed first, whatever the launcher returned,
+# so that Slurm shows the relevant code.
 finish() {
     local attempt=$1 job=$2 begun=$3 code=$4 first='' signal=null stopped_by=null tries=0
     local why newest end note pause next='' pid heir decided=() facts=()
-    # Slurm's TERM comes to all processes: it would end those whose answers are waited for here.
+    # Slurm sends TERM to all processes, which would end those whose answers are awaited here.
     trap '' TERM INT HUP URG USR2
     end_what_is_left
     for pid in $(jobs -p); do
@@ -24,7 +24,7 @@ finish() {
         signal=15
     else
         first=$(first_failure)
-        # The record of another node may take a moment to show on a network file system.
+        # A record of another node may appear with a delay on a network file system.
         while [ "$code" -ne 0 ] && [ -z "$first" ] && [ $tries -lt 3 ]; do
             sleep 0.5
             tries=$((tries + 1))
@@ -33,13 +33,13 @@ finish() {
         if [ -n "$first" ]; then
             code=${first#*'"exit_code": '}
             code=${code%%,*}
-            # It is calculated with, and bash would run what stands in an index.
+            # It is used in arithmetic, where bash would execute the text of an index.
             [[ $code =~ ^[0-9]{1,3}$ ]] || code=1
         elif [ "$code" -eq 0 ] && [ ! -e "$attempt_dir/launched" ]; then
             error "the job's setup ended before the training was started"
             code=1
         elif [ "$code" -eq 0 ] && [ -n "${HPCRUN_ALLOCATED-}" ] && [ -n "$(lost_nodes)" ]; then
-            # With spare nodes (--no-kill) srun ends well without the ranks of a node that died.
+            # With spare nodes (--no-kill) srun succeeds without the ranks of a dead node.
             error "a node died before its ranks had ended: $(lost_nodes | paste -sd,)"
             code=1
         fi
@@ -53,12 +53,12 @@ finish() {
     )
     why=${decided[0]-} newest=${decided[1]-} note=${decided[2]-} pause=${decided[3]-0}
     if [ -z "$why" ]; then
-        # Then hpcrun judges by the rest of the record.
+        # Then hpcrun uses the rest of the record.
         [ "$code" -ne 0 ] || why='done'
         [ -z "${HPCRUN_SURVIVE-}" ] || [ "$code" -eq 0 ] ||
             note="no Python 3.6 or newer answers on $host: the run does not continue by itself"
     fi
-    # A program that was asked to end, saved and ended well has not done what it was started for.
+    # A program that was asked to end, saved and exited with 0 has not completed its work.
     [ "$code" -ne 0 ] || [ "$why" = "done" ] || code=143 signal=15
     end+=", \"exit_code\": $code, \"signal\": $signal, \"ended_at\": $(now),\
  \"why\": $(json_text "$why"), \"checkpoint\": $(json_text "$newest")"
@@ -81,7 +81,7 @@ finish() {
     heir=$(successor)
     [ -z "$heir" ] || [ "$next" = "\"$heir\"" ] || timeout 20 scancel --state=PENDING "$heir"
     [ -n "$next" ] || clean_nodes "$host" "$stopped$overdue"
-    # A job that was stopped may be requeued, and then needs them; hpcrun removes them at the end.
+    # A stopped job may be requeued, and then needs them; hpcrun removes them at the end.
     if [ -z "$next" ] && { [ -z "$stopped" ] ||
         grep -q '^#SBATCH --no-requeue' -- "$HPCRUN_RUN_DIR/job.sbatch"; }; then
         rm -f -- "$HPCRUN_RUN_DIR/secrets.env"
@@ -96,9 +96,9 @@ finish() {
     exit "$code"
 }
 
-# end_what_is_left: where this node's slurmd is gone, or its network, nobody ends the step's processes
-# here: they would go on, and save, beside the next attempt. Those of a step that srun still has may
-# be saving, in the time that Slurm leaves them.
+# end_what_is_left: if this node's slurmd or network is down, nobody ends the step's processes here:
+# they would continue, and save, during the next attempt. Those of a step that srun still controls
+# may be saving, in the time that Slurm grants them.
 end_what_is_left() {
     local pids nodes
     [ -n "${SLURM_JOB_ID-}" ] || return 0
@@ -122,13 +122,13 @@ first_failure() {
 
 # ---- Why it ended ------------------------------------------------------------------------------
 
-# slurm_field NAME RECORD: print a field of what `scontrol --oneliner show job` printed.
+# slurm_field NAME RECORD: print a field of the output of `scontrol --oneliner show job`.
 slurm_field() {
     [[ " $2" =~ \ $1=([^ ]*) ]] && printf '%s\n' "${BASH_REMATCH[1]}"
 }
 
-# slurm_state RECORD: print what Slurm has decided on the job, as a final state's name; nothing
-# while it runs on. Until the job is over scontrol calls all ends COMPLETING (20.11 to 26.05).
+# slurm_state RECORD: print Slurm's decision on the job, as the name of a final state; nothing while
+# it runs. Until the job is over scontrol shows all ends as COMPLETING (20.11 to 26.05).
 slurm_state() {
     local said
     case $(slurm_field JobState "$1")-$(slurm_field Reason "$1") in
@@ -154,22 +154,23 @@ slurm_state() {
     esac
 }
 
-# begins_again RECORD: whether Slurm starts the job again by itself, or has done so.
+# begins_again RECORD: succeed if Slurm restarts the job by itself, or has done so.
 begins_again() {
     local restarts
     restarts=$(slurm_field Restarts "$1") && [ "$restarts" -gt "${SLURM_RESTART_COUNT:-0}" ]
 }
 
-# is_preempted RECORD: whether Slurm has begun to preempt the job; it may still have its grace.
+# is_preempted RECORD: succeed if Slurm has started to preempt the job, which may still have grace
+# time.
 is_preempted() {
     case $(slurm_field PreemptTime "$1") in '' | None) return 1 ;; esac
 }
 
-# slurmstepd_says: print the state that follows from slurmstepd's last words on this job, which it
-# writes into the job's own output.
+# slurmstepd_says: print the state that follows from slurmstepd's last messages about this job,
+# which it writes into the job's output.
 slurmstepd_says() {
     local job="JOB ${SLURM_JOB_ID-} .* CANCELLED AT" step="STEP ${SLURM_JOB_ID-}[.].* DUE TO"
-    # Of a step it says CANCELLED as a grace begins, too.
+    # For a step it also prints CANCELLED when a grace time starts.
     case $(batch_log | grep -a "\*\*\* \($job\|$step\) " | tail -n 1) in
     *"DUE TO PREEMPTION"*) echo PREEMPTED ;;
     *"DUE TO TIME LIMIT"*) echo TIMEOUT ;;
@@ -179,22 +180,24 @@ slurmstepd_says() {
     esac
 }
 
-# ran_out_of_memory: whether a process of a step was killed for the host's memory. slurmstepd writes so
-# as the step ends ("Detected 1 oom_kill event", "exceeded memory limit"), and srun names the task.
+# ran_out_of_memory: succeed if a step's process was killed because the host was out of memory.
+# slurmstepd reports it at the end of the step ("Detected 1 oom_kill event", "exceeded memory
+# limit"), and srun names the task.
 ran_out_of_memory() {
     batch_log | grep -qaiE '^(slurmstepd|srun)[^ ]*: error: .*(oom.kill|out of memory|memory limit)'
 }
 
-# batch_log: print what the job's own output has of this attempt.
+# batch_log: print this attempt's part of the job's own output.
 batch_log() {
     local text
     text=$(tail -c 262144 -- "$HPCRUN_RUN_DIR/logs/batch.log" 2>/dev/null | tr -d '\0')
     printf '%s\n' "${text##*hpcrun: attempt "$HPCRUN_ATTEMPT" of job }"
 }
 
-# show_job [RECORD]: print Slurm's record of this job. RECORD is that of an end, less its brace: where
-# slurmctld is silent it is written at once, since Slurm may kill this process soon; and a run that
-# may go on asks for an hour, as nothing else ends the job meanwhile.
+# show_job [RECORD]: print Slurm's record of this job. RECORD is the end record without its closing
+# brace. If slurmctld does not answer it is written at once, since Slurm may kill this process soon;
+# for a run that may continue the query is then repeated for an hour, as nothing else ends the job
+# meanwhile.
 show_job() {
     local answer tries=0 most=2
     [ -n "${SLURM_JOB_ID-}" ] || return 1
@@ -208,7 +211,7 @@ show_job() {
     printf '%s\n' "$answer"
 }
 
-# is_silent ANSWER: whether a command of Slurm's failed since slurmctld did not answer it.
+# is_silent ANSWER: succeed if a command failed because slurmctld did not answer it.
 is_silent() {
     case $1 in
     *"slurm controller"* | *"timed out"* | *"Zero Bytes"* | '') ;;
@@ -216,13 +219,13 @@ is_silent() {
     esac
 }
 
-# is_replaced: whether the next attempt of this run has begun while this one was still there: Slurm
-# took its node for dead.
+# is_replaced: succeed if the run's next attempt has started although this one still runs, because
+# Slurm considered its node dead.
 is_replaced() { [ -d "$HPCRUN_RUN_DIR/attempts/$((HPCRUN_ATTEMPT + 1))" ]; }
 
-# lost_nodes: print the job's nodes that Slurm calls down or not answering, those that have booted
-# since this script began, those that it has taken out of a job with spare nodes, also where they are
-# back by now, and those that the preflight found to be bad.
+# lost_nodes: print the job's nodes that Slurm reports as down or not responding, that have rebooted
+# since this script started, that were removed from a job with spare nodes, even if they are back by
+# now, and those that the preflight found to be bad.
 lost_nodes() {
     local line file began booted name kept=''
     printf -v began '%(%FT%T)T' $(($(printf '%(%s)T' -1) - SECONDS))
@@ -247,8 +250,8 @@ lost_nodes() {
     done < <(timeout 10 scontrol --oneliner show node "$SLURM_JOB_NODELIST" 2>/dev/null)
 }
 
-# note_silent_nodes: note as bad those of the job's other nodes that cannot be reached from here.
-# Where a port is refused the node is alive.
+# note_silent_nodes: record the job's other nodes that are unreachable from here as bad. A node that
+# refuses a connection is alive.
 note_silent_nodes() (
     mkdir -p -- "$attempt_dir/bad"
     while IFS= read -r line; do
@@ -260,15 +263,15 @@ note_silent_nodes() (
     wait
 )
 
-# find_evidence CODE FIRST BEGIN: print, a line each, what tells why this attempt ended: the job's state
-# by Slurm; 1 where Slurm has begun to preempt it; 1 where the processes were asked to end (`limit`: since
-# the time limit is near); what the run itself found out (stalled; node: a node of it is bad or gone;
-# memory: a process was killed for the host's memory); how far it came (setup, ranks). FIRST is the record
-# of its first failure, or empty, BEGIN the begin of its end record.
+# find_evidence CODE FIRST BEGIN: print why this attempt ended, on one line each: the job's state in
+# Slurm; 1 if Slurm has started to preempt it; 1 if the processes were asked to end (`limit`:
+# because of the time limit); the run's own finding (stalled; node: one of its nodes is bad or gone;
+# memory: a process was killed because the host was out of memory); how far it came (setup, ranks).
+# FIRST is the record of its first failure, or empty, BEGIN the begin of its end record.
 find_evidence() {
     local shown='' state='' preempted='' told='' mark='' phase=ranks logs asked
     asked=("$attempt_dir"/told-*)
-    # Where all went well Slurm need not be asked.
+    # After a success no query to Slurm is needed.
     if [ "$1" -ne 0 ] || [ -n "$stopped$overdue" ] || [ -e "${asked[0]}" ] ||
         [ -e "$attempt_dir/stop" ]; then
         shown=$(show_job "$3, \"exit_code\": $1, \"signal\": null, \"ended_at\": $(now)")
@@ -278,7 +281,8 @@ find_evidence() {
         [ -n "$2" ] || { [ -z "$stopped" ] && [ ! -e "${asked[0]}" ]; } || told=1
         [ ! -e "$attempt_dir/stop" ] || told=limit
         [ -z "$(lost_nodes)" ] || mark=node
-        # Slurm calls a node down minutes after it died, when the other ranks have failed already.
+        # Slurm reports a node as down minutes after it died, when the other ranks have already
+        # failed.
         if [ -z "$mark$state$stopped" ] && [ -n "$shown" ] && [ "$SLURM_JOB_NUM_NODES" -gt 1 ] &&
             [[ " ${HPCRUN_SURVIVE-} " == *" node_fail "* ]]; then
             note_silent_nodes
@@ -292,10 +296,10 @@ find_evidence() {
     printf '%s\n' "$state" "$preempted" "$told" "$mark" "$phase"
 }
 
-# ---- How it goes on ----------------------------------------------------------------------------
+# ---- Continuation ------------------------------------------------------------------------------
 
-# go_on PAUSE: have the next attempt begin, after so many seconds. Prints how, as JSON: "requeue", or the
-# number of another job.
+# go_on PAUSE: start the next attempt, after a delay in seconds. Prints the way as JSON: "requeue",
+# or the number of another job.
 go_on() {
     local pause=$1 nodes shown excluded heir
     shown=$(show_job)
@@ -306,13 +310,13 @@ go_on() {
     nodes=$({ lost_nodes; [ -z "${HPCRUN_ALLOCATED-}" ] || bad_nodes; } | sort -u | paste -sd,)
     excluded=$(slurm_field ExcNodeList "$shown")
     [ -z "$nodes" ] || [ "${excluded:-(null)}" = '(null)' ] || nodes=$excluded,$nodes
-    # It begins again anyway, or already: to requeue it would end that attempt.
+    # It restarts anyway, or already has: requeueing would end that attempt.
     ! begins_again "$shown" || { exclude "$nodes" && echo '"requeue"' && return; }
     heir=$(successor)
     if [ -z "$heir" ] || ! insist 720 timeout 20 scontrol update JobId="$heir" \
         StartTime="now+$pause" ${nodes:+ExcNodeList="$nodes"} >&2; then
-        # A pause that a job is given while it ends Slurm may forget; another job keeps it. And where
-        # this one has come back to a bad node it has waited its two minutes already.
+        # Slurm may forget a delay that is set on a job while it ends; another job keeps it. And if
+        # this one has come back to a bad node it has already waited its two minutes.
         [ "$pause" -gt 0 ] || { [ -d "$attempt_dir/bad" ] && [ ! -e "$attempt_dir/launched" ]; } ||
             ! requeue "$nodes" || return 0
         heir=$(chain "$pause" "$nodes" 720) || return 1
@@ -321,16 +325,16 @@ go_on() {
     printf '"%s"\n' "$heir"
 }
 
-# requeue NODES: have Slurm start this job again, without NODES.
+# requeue NODES: make Slurm restart this job, without NODES.
 requeue() {
     local answer='' tries=0
-    # It begins again anyway, or has already: to requeue it would end that attempt. Asked each time:
-    # a node that was cut off may hear of it late.
+    # It restarts anyway, or already has: requeueing would end that attempt. Checked each time,
+    # since a node that was disconnected may learn of it late.
     until is_replaced || begins_again "$(show_job)" ||
         answer=$(timeout 20 scontrol requeue "$(slurm_job)" 2>&1); do
         [[ $answer != *"pending execution"* ]] || break # Slurm has done it itself
         [ $tries -gt 0 ] || say "scontrol requeue: ${answer:-no answer}" >&2
-        # Submitted so that Slurm never starts it again by itself: the owner may, while it runs.
+        # Submitted so that Slurm never restarts it by itself; its owner may while it runs.
         [[ $answer != *disabled* ]] || { [ $tries -eq 0 ] && allow_requeue && answer=''; }
         is_silent "$answer" && [ $((tries += 1)) -lt 720 ] || return 1
         sleep $((tries > 1 || ${#answer} ? 5 : 0))
@@ -339,8 +343,9 @@ requeue() {
     echo '"requeue"'
 }
 
-# exclude NODES: have the job, which is to begin again, begin without them. The TERM that Slurm sends to
-# all processes of a job that is requeued ends scontrol, too: then it is asked again.
+# exclude NODES: exclude nodes from the next start of the job, which is to be restarted. The TERM
+# that Slurm sends to all processes of a requeued job also ends scontrol: the command is then
+# repeated.
 exclude() {
     local tries=0
     is_replaced || [ -z "$1" ] ||
@@ -349,24 +354,24 @@ exclude() {
         done
 }
 
-# allow_requeue: a site may submit all jobs so that they never start again. The owner may change that
-# while the job runs, and not any more when it is being ended.
+# allow_requeue: a site may submit all jobs as not requeueable. The owner may change that while the
+# job runs, but no longer while it is being ended.
 allow_requeue() {
     timeout 20 scontrol update JobId="$(slurm_job)" Requeue=1 >/dev/null 2>&1
 }
 
 # ---- The time limit and the ranks --------------------------------------------------------------
 
-# end_time RECORD: print when Slurm will end the job, in epoch seconds; nothing where that is not known.
-# (In the environment from Slurm 23.02 on.)
+# end_time RECORD: print when Slurm will end the job, in epoch seconds; nothing if unknown. (In the
+# environment since Slurm 23.02.)
 end_time() {
     local ends
     ends=$(slurm_field EndTime "$1")
     [[ $ends != [0-9]*T* ]] || date -d "${ends/T/ }" +%s
 }
 
-# grace: print for how many seconds ranks may save, once they are asked to end: the partition's grace
-# before a preemption, and KillWait at the time limit.
+# grace: print for how many seconds ranks may save after a request to end: the partition's grace
+# time before a preemption, and KillWait at the time limit.
 grace() {
     {
         slurm_field GraceTime "$(timeout 5 scontrol --oneliner show partition "$SLURM_JOB_PARTITION" 2>/dev/null)"
@@ -375,7 +380,7 @@ grace() {
     } | sort -n | tail -n 1
 }
 
-# kill_wait: print for how long the processes of a job that is being ended may live, in seconds.
+# kill_wait: print how long the processes of a job that is being ended may live, in seconds.
 kill_wait() {
     local found=''
     [[ ! $(timeout 5 scontrol show config 2>/dev/null) =~ KillWait[\ =]+([0-9]+) ]] ||
@@ -383,8 +388,8 @@ kill_wait() {
     echo "${found:-30}"
 }
 
-# near_the_end: Slurm's warning has come. The ranks are asked to save, if the job wants it; shortly
-# before the limit the attempt is ended (USR2), while the job can still be started again.
+# near_the_end: handle Slurm's warning. The ranks are asked to save, if the job requests it; shortly
+# before the limit the attempt is ended (USR2), while the job can still be restarted.
 near_the_end() {
     local left=60 ends shown saves=${HPCRUN_SAVES-}
     : >"$attempt_dir/stop"
@@ -392,7 +397,8 @@ near_the_end() {
     ends=$(end_time "$shown")
     [ -z "$ends" ] || left=$((ends - $(printf '%(%s)T' -1)))
     if is_preempted "$shown"; then
-        # As some sites have it (send_user_signal); the ranks are told nothing until the grace ends.
+        # Some sites configure this (send_user_signal); the ranks are not informed until the grace
+        # time ends.
         say "the job is being preempted, in $left s"
         write_record "$attempt_dir/stop" '"preempted"'
         saves=1
@@ -413,8 +419,9 @@ near_the_end() {
     [ -z "$saves" ] || ask_ranks &
 }
 
-# ask_ranks: on every node, pass the job's signal to the process of each rank, once. Slurm's warning may come a
-# minute early, at a short job's start: who has not printed anything yet is given half a minute from the launch.
+# ask_ranks: on every node, forward the job's signal to the process of each rank, once. Slurm's
+# warning may come a minute early, at the start of a short job: a rank without output gets half a
+# minute from the launch.
 ask_ranks() {
     while [ ! -e "$attempt_dir/began" ] && [ -z "$(find "$attempt_dir/launched" -mmin +0.5 2>/dev/null)" ] &&
         [ -z "$(find "$HPCRUN_RUN_DIR/logs/$HPCRUN_ATTEMPT" -name 'rank-*' -size +0 -print -quit)" ]; do
@@ -424,15 +431,15 @@ ask_ranks() {
     beside 60 "$SLURM_JOB_NODELIST" "$SLURM_JOB_NUM_NODES" ask </dev/null
 }
 
-# beside SECONDS NODES COUNT MODE...: run `harness.sh MODE...` on each of NODES, which are COUNT, beside the
-# ranks; for SECONDS at most (0: for ever).
+# beside SECONDS NODES COUNT MODE...: run `harness.sh MODE...` on each of the COUNT nodes NODES, in
+# parallel to the ranks; for at most SECONDS (0: no limit).
 beside() (
-    # What the job asked for its ranks. A site's --export=NONE would leave the step no environment. With
-    # NO_KILL srun would wait for ever for a node that has died.
+    # Unset what the job requests for its ranks. A site's --export=NONE would leave the step no
+    # environment. With NO_KILL srun would wait forever for a dead node.
     unset "${!SLURM_MEM@}" "${!SLURM_GPU@}" "${!SLURM_CPU@}" "${!SLURM_TRES@}" "${!SLURM_NTASKS@}" \
         "${!SLURM_STEP_@}" SLURM_DISTRIBUTION SLURM_NO_KILL
     export SLURM_EXPORT_ENV=ALL
-    # In a session of its own: where the script is killed alone, its srun would end the guard's step.
+    # In a session of its own: if only the script is killed, its srun would end the guard's step.
     exec setsid timeout -k 5 "$1" srun --overlap --mem=0 --gres=none --mpi=none --quiet --nodelist="$2" \
         --nodes="$3" --ntasks="$3" --ntasks-per-node=1 --job-name="hpcrun-$4" \
         bash -- "$HPCRUN_RUN_DIR/harness.sh" "${@:4}"

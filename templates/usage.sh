@@ -1,13 +1,14 @@
 #!/bin/bash
-# Prints how busy a node of a job is, each time a line comes in; `hpcrun top` runs it in a step of
-# the job's own, on every node. It ends when its input ends, or when no line has come for a minute:
-# so nothing stays behind, however top has ended. An end by a signal is no failure of the step:
-# sacct shows the worst exit code of a job's steps as the job's DerivedExitCode.
+# Prints a node's use by a job each time a line arrives; `hpcrun top` runs it in a step of the job,
+# on every node. It ends with its input, or if no line has arrived for a minute: so it cannot
+# outlive top. Being terminated by a signal is no failure of the step: sacct shows the worst exit
+# code of a job's steps as the job's DerivedExitCode.
 trap 'exit 0' TERM INT HUP PIPE
-# Where the job's memory or time gets short, this goes first (proc(5), oom_score_adj), and last.
+# If the job runs out of memory or CPU time, this process is killed first (proc(5), oom_score_adj),
+# and scheduled last.
 { echo 1000 >/proc/self/oom_score_adj; renice -n 19 -p $$; } >/dev/null 2>&1 || :
 node=${SLURMD_NODENAME:-$HOSTNAME}
-# The job's control group counts the job alone; where it has none, the kernel counts the node.
+# The job's control group counts only the job; without one, the kernel counts the node.
 group2='' group_cpu='' group_memory=''
 while IFS=: read -r _ kinds path; do
     [[ $path == */job_"$SLURM_JOB_ID"* ]] || continue
@@ -21,7 +22,7 @@ done 2>/dev/null </proc/self/cgroup
 
 say() { printf 'hpcrun-top %s %s\n' "$node" "$*"; }
 
-# Print the value of the key $2 in the file $1 of "key value" lines; fail where it is not there.
+# Print the value of the key $2 in a file $1 of "key value" lines; fail if it is missing.
 value() {
     local key number
     while read -r key number _; do
@@ -32,7 +33,7 @@ value() {
 
 cpu() {
     local line count=0 key busy
-    # No process may come between the clock and the counter.
+    # No process may start between the clock and the counter.
     if read -r key busy <"$group2/cpu.stat" && [[ $key == usage_usec ]]; then
         say "cpu job $((busy * 1000)) ${SLURM_CPUS_ON_NODE:-0}"
     elif read -r busy <"$group_cpu/cpuacct.usage"; then
@@ -50,7 +51,7 @@ cpu() {
 memory() {
     local used limit idle total free
     total=$(($(value /proc/meminfo MemTotal:) * 1024))
-    # What a job has read of files stays in memory until somebody needs it: not the job's use.
+    # The page cache of files that the job has read is released on demand: it is not the job's use.
     if read -r used <"$group2/memory.current" && read -r limit <"$group2/memory.max"; then
         idle=$(value "$group2/memory.stat" inactive_file)
     elif read -r used <"$group_memory/memory.usage_in_bytes" &&
@@ -61,7 +62,7 @@ memory() {
             say "memory node $((total - free * 1024)) $total"
         return
     fi
-    # Without a limit the kernel says "max", or a number beyond all memory.
+    # Without a limit the kernel prints "max", or a number larger than any memory.
     if [[ $limit == max ]] || ((${#limit} > 18 || limit > total)); then limit=$total; fi
     say "memory job $((used - ${idle:-0})) $limit"
 } 2>/dev/null
@@ -87,9 +88,9 @@ gpus() {
     done
 } 2>/dev/null
 
-# SECONDS would do for the lease, but a use is a difference over time: that wants a fine clock.
+# SECONDS would be precise enough for the lease, but rates need a fine clock.
 while IFS= read -r -t 60 _; do
-    # A node that was slow answers once for all that was asked meanwhile.
+    # A slow node answers once for all requests that have queued up.
     while read -r -t 0 && read -r; do :; done
     read -r now _ </proc/uptime
     say "begin $now"

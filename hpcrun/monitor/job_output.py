@@ -34,10 +34,11 @@ MIN_QUERY_GAP_S = 5.0
 _LAST_LINES = (b"slurmstepd: error: ***", b"srun: Job step aborted", b"Terminated")
 # How late the last lines may arrive from the nodes, in seconds.
 MAX_LINE_DELAY_S = 0.5
-# Output on another machine is brought so often, in seconds, and the pause is this many times as
-# long as bringing it took.
+# Output of a remote cluster is fetched at this interval in seconds, and after a pause of this
+# multiple of the duration of the fetch.
 TRIP_EVERY, TRIP_PAUSE = 0.5, 4
-# Where no file is: a path of another machine is not looked for on this one.
+# Stands for files that do not exist yet; a path on the cluster must not be looked up on this
+# machine.
 _NOWHERE = Path("/dev/null")
 # How many pending tasks of an array have their files looked up. In file names Slurm writes NO_VAL
 # in place of the task number.
@@ -57,7 +58,7 @@ class JobOutput(WatchedSlurmJobs):
         # Why files cannot be read, by their paths on the cluster.
         self.faults: dict[str, str] = {}
         self._context: Context | None = None
-        self._places: dict[str, Path] = {}  # of files of a cluster that is another machine
+        self._places: dict[str, Path] = {}  # local copies of files of a remote cluster
         self._brought_at = 0.0
         self._longest_silence = 0.0
         self._written_at = time.monotonic()
@@ -85,14 +86,14 @@ class JobOutput(WatchedSlurmJobs):
         return list(found.values())
 
     def record_output(self, data: bytes | None) -> None:
-        """Record new lines; None: a file was truncated."""
+        """Record new lines; None means that a file was truncated."""
         now = time.monotonic()
         self._longest_silence = max(self._longest_silence, now - self._written_at)
         self._written_at = now
         self._may_be_over |= data is None or any(line in data for line in _LAST_LINES)
 
     def check_files(self, context: Context, pace: QueryPace) -> None:
-        """Look whether the job may have ended since Slurm was asked, and bring its output."""
+        """Check whether the job may have ended since the last query, and fetch its output."""
         now = time.monotonic()
         if now >= pace.next_fetch and self.jobs:
             try:
@@ -113,12 +114,12 @@ class JobOutput(WatchedSlurmJobs):
         if time.monotonic() < since + MAX_LINE_DELAY_S:
             return None
         if self._context is not None and self._brought_at < since + MAX_LINE_DELAY_S:
-            with suppress(OutOfReach):  # what came before is shown
+            with suppress(OutOfReach):  # earlier output is shown
                 self._bring(self._context)
         return status
 
     def _bring(self, context: Context) -> None:
-        """Bring what is new of the output from a cluster that is another machine."""
+        """Fetch new output from a remote cluster."""
         self._context = context
         if context.cluster.host is None:
             return
@@ -138,7 +139,7 @@ class JobOutput(WatchedSlurmJobs):
         statuses = status_of_jobs(context, job_ids, ended=True)
         known = {job.job_id for job in self.jobs}
         for job in [status.job for status in statuses[job_id] if status.job is not None]:
-            # Slurm has forgotten where the output went: look where sbatch puts it by default.
+            # Slurm has forgotten the output file: try sbatch's default path.
             path = str(Path(job.work_dir) / f"slurm-{job.job_id}.out")
             if job.job_id in known or not job.work_dir:
                 continue
@@ -149,7 +150,7 @@ class JobOutput(WatchedSlurmJobs):
         return statuses
 
     def _note_silence(self, silence: OutOfReach, job_ids: Sequence[str]) -> None:
-        if self._is_first:  # nobody knows what to read
+        if self._is_first:  # the output files are unknown
             raise silence
         super()._note_silence(silence, job_ids)
 
@@ -185,9 +186,9 @@ def _expand_pending_tasks(job: SlurmJob) -> list[SlurmJob]:
 
 
 def _expand_filename(path: str, nodes: str, *, is_here: bool = True) -> str:
-    """Fill what Slurm leaves open in a file's name until a node opens it: %N %n %t %s.
+    """Fill the fields of a file name that Slurm leaves to the node that opens it: %N %n %t %s.
 
-    ``is_here``: the file is on this machine, which shows what the node is called.
+    ``is_here``: the file is on this machine, whose file system shows the node's name.
     """
     if not re.search(r"%[0-9]*[Nnts]", path):
         return path

@@ -1,4 +1,4 @@
-"""Finds the logs to plot that words name: log files, runs, and the output of Slurm jobs."""
+"""Finds the logs to plot by name: log files, runs, and the output of Slurm jobs."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ _STREAM = re.compile(
 
 
 class Source(Struct, frozen=True):
-    """What becomes one curve: the files of one log, or a run; ``name`` is what the user typed.
+    """The source of one curve: the files of one log, or a run; ``name`` is what the user typed.
 
-    ``job``: the id of the Slurm job that writes the files, where that is what the user typed;
-    ``paths`` are those of the files on the cluster then.
+    Attributes:
+        job: The id of the Slurm job that writes the files, if the user typed that.
+        paths: The paths of a job's files on the cluster.
     """
 
     name: str
@@ -47,12 +48,17 @@ class Source(Struct, frozen=True):
 def find_sources(
     context: Context, arguments: Sequence[str], *, is_awaited: bool = False
 ) -> list[Source]:
-    """Find what the arguments name, one source for each curve; without any: the newest run.
+    """Find the sources that the arguments name, one for each curve; without any, the newest run.
 
     An argument is a log file, "-" for a pipe, a run, a sweep (a source for each of its runs), or a
-    Slurm job. Standard output and error of one job are one log: files that differ in nothing but
-    .out and .err, or stdout and stderr. ``is_awaited``: the output of a Slurm job may be yet to
-    come. Raises InputError when there is no such thing.
+    Slurm job. Standard output and error of one job are one log: files whose names differ only in
+    .out and .err, or stdout and stderr.
+
+    Args:
+        is_awaited: The output of a Slurm job need not exist yet.
+
+    Raises:
+        InputError: An argument names nothing.
     """
     names: Sequence[str | None] = arguments or (None,)
     files = {name: _find_file_source(context, name) for name in arguments}

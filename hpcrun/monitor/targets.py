@@ -152,7 +152,7 @@ def find_targets(context: Context, words: Sequence[str]) -> Targets:
 
 
 def _if_there(found: Target | None) -> Target | None:
-    """Return None for a run that the cluster, when it was asked, did not have any more."""
+    """Return None for a run that no longer existed on the cluster when its records were fetched."""
     return found if found is None or isinstance(found, str) or found.path.is_dir() else None
 
 

@@ -8,7 +8,7 @@ if [ "${1-}" = rank ]; then
 fi
 
 # ---- This node: its own folder, copies and commands
-# shellcheck disable=SC1091 # they lie beside this file
+# shellcheck disable=SC1091 # the files are beside this one
 . "$HPCRUN_RUN_DIR/setup.sh" && . "$HPCRUN_RUN_DIR/local.sh" || exit 1
 if [ -z "${HPCRUN_INSIDE-}" ]; then
     local_folder "${SLURM_TMPDIR:?not set on this node}"/run 1 # HPCRUN_LOCAL_DIR; the harness removes it
@@ -17,7 +17,7 @@ if [ -z "${HPCRUN_INSIDE-}" ]; then
         done_on_node copied
     fi
     runtime=$(find_runtime apptainer singularity) || exit 1
-    # Values stay as they are: no `$` in them is taken for a shell's.
+    # Values are literal: the shell does not expand a `$` in them.
     export HPCRUN_INSIDE=1 APPTAINER_NO_EVAL=1 SINGULARITY_NO_EVAL=1
     exec "$runtime" exec \
         --pwd /home/me/project \
@@ -48,8 +48,8 @@ fi
 name_flight_record /opt/env/bin/python # torch before 2.8 reads other names
 
 # ---- Launch
-# Launchers rewrite $$ and ${local_rank} in arguments, so those of your program are above.
-# torch leaves a folder of logs behind, else in /tmp: the harness removes this one.
+# Launchers replace $$ and ${local_rank} in arguments, so the program's are above.
+# torch creates a folder of logs, by default in /tmp: the harness removes this one.
 # shellcheck disable=SC2016 # the rank's shell expands it
 exec /opt/env/bin/python -m torch.distributed.run \
     --nnodes=1 --nproc_per_node=1 --node_rank="$HPCRUN_NODE_RANK" \

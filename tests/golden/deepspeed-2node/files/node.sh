@@ -15,7 +15,7 @@ if [ "${1-}" = rank ]; then
 fi
 
 # ---- This node: its own folder, copies and commands
-# shellcheck disable=SC1091 # they lie beside this file
+# shellcheck disable=SC1091 # the files are beside this one
 . "$HPCRUN_RUN_DIR/setup.sh" && . "$HPCRUN_RUN_DIR/local.sh" || exit 1
 local_folder /tmp 1 # HPCRUN_LOCAL_DIR; the harness removes it
 export TORCH_EXTENSIONS_DIR=/scratch/cache/torch_extensions/f321e099/"$HPCRUN_ARCHITECTURE"
@@ -24,9 +24,9 @@ export TORCH_NCCL_DEBUG_INFO_PIPE_FILE="$HPCRUN_LOCAL_DIR"/flight-
 name_flight_record /opt/env/bin/python # torch before 2.8 reads other names
 
 # ---- Launch
-# Launchers rewrite $$ and ${local_rank} in arguments, so those of your program are above.
-# Asked to end DeepSpeed's launcher kills its ranks 30 s later, whatever the grace is. Slurm asks them,
-# too: the launcher need not hear of it, and ends when they have.
+# Launchers replace $$ and ${local_rank} in arguments, so the program's are above.
+# When DeepSpeed's launcher is asked to end, it kills its ranks after 30 s, whatever the grace time.
+# Slurm also signals the ranks: the launcher does not need the signal, and ends after them.
 wait_for_ranks=()
 [ -z "${SLURM_JOB_ID-}" ] || wait_for_ranks=(/opt/env/bin/python -c 'import os, signal as s, sys; s.pthread_sigmask(s.SIG_BLOCK, [s.SIGTERM]); os.execvp(sys.argv[1], sys.argv[1:])')
 # shellcheck disable=SC2016 # the rank's shell expands it

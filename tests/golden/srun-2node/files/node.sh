@@ -3,7 +3,7 @@
 # MASTER_ADDR, MASTER_PORT and HPCRUN_NODE_RANK and sends the output to logs/.
 
 # ---- This node: its own folder, copies and commands
-# shellcheck disable=SC1091 # they lie beside this file
+# shellcheck disable=SC1091 # the files are beside this one
 . "$HPCRUN_RUN_DIR/setup.sh" && . "$HPCRUN_RUN_DIR/local.sh" || exit 1
 local_folder /tmp 4 # HPCRUN_LOCAL_DIR; the harness removes it
 export TORCH_EXTENSIONS_DIR=/scratch/cache/torch_extensions/f321e099/"$HPCRUN_ARCHITECTURE"

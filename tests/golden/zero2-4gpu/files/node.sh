@@ -14,7 +14,7 @@ if [ "${1-}" = rank ]; then
 fi
 
 # ---- This node: its own folder, copies and commands
-# shellcheck disable=SC1091 # they lie beside this file
+# shellcheck disable=SC1091 # the files are beside this one
 . "$HPCRUN_RUN_DIR/setup.sh" && . "$HPCRUN_RUN_DIR/local.sh" || exit 1
 local_folder /tmp 1 # HPCRUN_LOCAL_DIR; the harness removes it
 export TORCH_EXTENSIONS_DIR=/scratch/cache/torch_extensions/f321e099/"$HPCRUN_ARCHITECTURE"
@@ -23,8 +23,8 @@ export TORCH_NCCL_DEBUG_INFO_PIPE_FILE="$HPCRUN_LOCAL_DIR"/flight-
 name_flight_record /opt/env/bin/python # torch before 2.8 reads other names
 
 # ---- Launch
-# Launchers rewrite $$ and ${local_rank} in arguments, so those of your program are above.
-# torch leaves a folder of logs behind, else in /tmp: the harness removes this one.
+# Launchers replace $$ and ${local_rank} in arguments, so the program's are above.
+# torch creates a folder of logs, by default in /tmp: the harness removes this one.
 # shellcheck disable=SC2016 # the rank's shell expands it
 exec /opt/env/bin/python -m torch.distributed.run \
     --nnodes=1 --nproc_per_node=4 --node_rank="$HPCRUN_NODE_RANK" \
