@@ -220,7 +220,7 @@ def test_ctrl_c_does_not_affect_the_run(followed: Followed, watch: Callable[...,
     assert seen.end() == 130
     assert seen.window.shown == "usual" and "25" in seen.window.modes
     assert termios.tcgetattr(seen.theirs) == seen.modes
-    assert "no longer following job 7, which continues" in seen.window.text
+    assert "stopped following job 7, which continues" in seen.window.text
     assert not followed.scancel.exists() and not (followed.run / "cancelled.json").exists()
 
 

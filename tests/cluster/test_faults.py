@@ -117,7 +117,7 @@ def test_cancelled_job_is_recorded(site: Site, launcher: str) -> None:
     assert (end["exit_code"], end["stopped_by"], end["first_failure"]) == (143, "TERM", None)
     again = site.hpcrun("cancel", run.run_id)
     assert again.returncode == 0
-    assert "over already" in again.stdout
+    assert "has already ended" in again.stdout
 
 
 def test_dead_host_is_node_fail(site: Site) -> None:
