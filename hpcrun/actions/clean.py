@@ -291,7 +291,7 @@ def refuse_sweep_members(named: Sequence[RunFolder]) -> None:
             )
 
 
-# ---- which runs that were seen to be over have a job again: any scontrol requeue revives one
+# ---- finished runs that were requeued
 
 
 class LiveJobs:

@@ -193,7 +193,7 @@ def may_exist(host: ClusterHost, text: str, where: str) -> bool:
     return state.exists or not state.is_known
 
 
-# ---- what it has -------------------------------------------------------------------------------
+# ---- installed modules -------------------------------------------------------------------------
 
 _MISSING = """
 import sys

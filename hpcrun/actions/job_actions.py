@@ -260,7 +260,7 @@ def is_process_alive(run: RunFolder, begun: Begin) -> bool:
     return run.run_id in line.replace("\0", "/").split("/")
 
 
-# ---- starting again ------------------------------------------------------------------------------
+# ---- requeueing ----------------------------------------------------------------------------------
 
 
 def requeue_jobs(

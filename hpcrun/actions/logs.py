@@ -69,7 +69,7 @@ class Lines(Struct, frozen=True):
     heading: str = ""
 
 
-# ---- what is wanted
+# ---- the query
 
 
 class LogQuery(Struct, frozen=True, kw_only=True):
@@ -98,7 +98,7 @@ class LogQuery(Struct, frozen=True, kw_only=True):
         return self.pattern.search(_ESCAPE.sub("", text) if "\x1b" in text else text) is not None
 
 
-# ---- the logs of some jobs
+# ---- logs of jobs
 
 
 def logs_of(context: Context, word: str | None, query: LogQuery, *, whole: bool = True) -> JobLogs:
@@ -172,7 +172,7 @@ class JobLogs:
 
         return Monitor(self.context, [self.output or WatchedRuns(self.runs, alive=self._alive)])
 
-    # ---- which files
+    # ---- file selection
 
     def files(self) -> list[LogFile]:
         """List the existing log files in display order."""
@@ -272,7 +272,7 @@ class JobLogs:
                 fix="" if there else "without --rank the launcher's and the batch script's show",
             )
 
-    # ---- what is in them
+    # ---- reading
 
     def begin(self) -> None:
         """Set the start of reading in each file according to --attempt, --lines and --since."""
@@ -444,7 +444,7 @@ def _part_of_file(path: Path, attempt: int) -> tuple[int, int]:
             return find_attempt(text, attempt)
 
 
-# ---- where a time begins in a log, by the stamps of its lines, else by the file's own time
+# ---- the start of --since
 
 
 def start_since(path: Path, since: float) -> int:
@@ -536,7 +536,7 @@ class _Stamps:
         return found if found <= self.written + 3600 else found - step
 
 
-# ---- what of them is not shown
+# ---- masking of secrets
 
 
 def masker_of(context: Context, runs: Sequence[RunFolder]) -> Masker:

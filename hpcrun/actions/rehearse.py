@@ -336,7 +336,7 @@ class _Rehearsal:
                 )
                 return
 
-    # ---- why a run did not come back -----------------------------------------------------------
+    # ---- causes of a failed restart ------------------------------------------------------------
 
     def _explain_no_checkpoint(self, trial: Trial, status: JobStatus) -> None:
         if status.final and not status.ok:
@@ -424,7 +424,7 @@ class _Rehearsal:
             for one in [one for one in everyone if one.pid == daemon] + own:
                 send_signal(one, number)
 
-    # ---- what is asked -------------------------------------------------------------------------
+    # ---- queries -------------------------------------------------------------------------------
 
     def _run_slurm_command(self, *argv: str) -> str:
         return lifecycle.run_slurm_command(argv, self._environ).strip()

@@ -34,7 +34,7 @@ _TERMINATE_TIMEOUT_S = 25.0
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
 
 
-# ---- where --------------------------------------------------------------------------------------
+# ---- the machine, allocation or pool ------------------------------------------------------------
 
 
 def adapt_to_this_machine(context: Context) -> Context:

@@ -157,7 +157,7 @@ class Top(WatchedJobs):
     def close(self) -> None:
         close_all([each.step for each in self._shown.values() if each.step is not None])
 
-    # ---- what Slurm answers
+    # ---- queries to Slurm
 
     def query(self, context: Context, pace: QueryPace) -> None:
         """Start a query; check_files() returns its result."""

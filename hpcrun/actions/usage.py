@@ -196,7 +196,7 @@ def _last_line(errors: bytes) -> str:
     return reported[-1].removeprefix("srun: ").removeprefix("error: ").strip() if reported else ""
 
 
-# ---- what the script of the step (templates/usage.sh) prints
+# ---- output of the step (templates/usage.sh)
 
 
 class UsageLines:

@@ -92,7 +92,7 @@ class Answer(Struct, frozen=True, kw_only=True):
     final: bool = True
 
 
-# ---- what a word names
+# ---- jobs and logs named by words
 
 
 def explain_jobs(context: Context, words: Sequence[str]) -> list[Answer]:

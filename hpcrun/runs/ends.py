@@ -33,7 +33,7 @@ END_NAMES: dict[str, str] = {
 # Ends after which a run may restart, as named by ``survive.when``.
 SURVIVABLE_ENDS = ("preempted", "time_limit", "node_fail", "stalled")
 
-# ---- what the job itself finds out
+# ---- warnings and stalls
 
 _NODES, _BYTES = 1000, 4096  # limits: nodes of one attempt, and bytes of one node
 

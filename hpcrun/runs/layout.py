@@ -175,7 +175,7 @@ def parse_sweep_id(name: str) -> str | None:
     return sweep_id if sweep_id != name and RUN_ID.fullmatch(sweep_id) else None
 
 
-# ---- making one
+# ---- creation
 
 
 def create_run_folder(path: Path, *, is_array: bool = False) -> RunFolder:

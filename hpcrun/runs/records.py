@@ -355,7 +355,7 @@ class History(RunRecords, frozen=True, kw_only=True):
             return 0.0
 
 
-# ---- reading and writing them
+# ---- reading and writing records
 
 
 def write_file(path: Path, data: bytes, mode: int = 0o644) -> None:

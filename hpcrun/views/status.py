@@ -31,7 +31,7 @@ from hpcrun.text import (
 from hpcrun.views import attempts
 from hpcrun.views.cause import diagnosis_json, format_cause, format_cause_rows, format_cause_suffix
 
-# ---- lines on one job
+# ---- single lines about a job
 
 # Yellow and cyan of the 16 standard colours are hard to read on white; these are xterm-256 colours.
 RED, GREEN, YELLOW, BLUE, MAGENTA, CYAN = "31", "32", "38;5;130", "34", "35", "38;5;30"

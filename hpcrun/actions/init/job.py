@@ -135,7 +135,7 @@ def _script_path(project: Path, script: str) -> Path:
     raise InputError(f"{script}: no such script", fix="name a Python file of the project")
 
 
-# ---- what it asks for --------------------------------------------------------------------------
+# ---- resources ---------------------------------------------------------------------------------
 
 
 def _choose_resources(found: InitState, cluster: Cluster) -> tuple[dict[str, Any], dict[str, str]]:
