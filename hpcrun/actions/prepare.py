@@ -39,7 +39,7 @@ from hpcrun.plan import (
     build_plan,
     escape_placeholders,
     placeholder_names,
-    stage_of,
+    zero_stage_of,
 )
 from hpcrun.remote import Query
 from hpcrun.render import RenderedFile, open_templates, quote_comment, render_array, render_files
@@ -413,7 +413,7 @@ def _for_each_count(
             "the nodes"
         )
     notes = [note, *most.plan.notes]
-    if most.plan.survive.when and stage_of(most.plan.deepspeed_config or {}):
+    if most.plan.survive.when and zero_stage_of(most.plan.deepspeed_config or {}):
         notes.append(
             f"nodes {asked}: ZeRO's checkpoints load on as many ranks as wrote them: an attempt on "
             "another number of nodes resumes only where your script loads universal ones "

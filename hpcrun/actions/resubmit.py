@@ -34,7 +34,7 @@ from hpcrun.actions.submit import (
 from hpcrun.context import Context, is_in_mirror, load_context, read_text
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.monitor import copied_run_error, status_of
-from hpcrun.plan import Dependency, Plan, SweepRun, after_checkpoint_dir, resume_fix
+from hpcrun.plan import Dependency, Plan, SweepRun, after_checkpoint_dir, suggest_resume
 from hpcrun.remote import PathProbe
 from hpcrun.runs import (
     JobStatus,
@@ -194,7 +194,7 @@ def _no_resume(made: Prepared, folders: Sequence[str | None], earlier: Sequence[
     more = f" and {len(earlier) - 1} more" if len(earlier) > 1 else ""
     return (
         "it begins at step 0: as far as can be seen, nothing has the program resume; the "
-        f"checkpoints in {kept}{more} are kept. To resume: {resume_fix(made.spec, None)}"
+        f"checkpoints in {kept}{more} are kept. To resume: {suggest_resume(made.spec, None)}"
     )
 
 
@@ -212,7 +212,7 @@ def _check_own_folder(
             raise InputError(
                 f"{now}: the run would write over the checkpoints of {status.run_id}, and not "
                 "resume from them: checkpoint.dir is the same absolute path",
-                fix=f"--set checkpoint.dir={now}-2, or {resume_fix(run.spec, None)}",
+                fix=f"--set checkpoint.dir={now}-2, or {suggest_resume(run.spec, None)}",
             )
 
 

@@ -44,7 +44,7 @@ from hpcrun.monitor import (
     unknown_run_error,
 )
 from hpcrun.ownership import foreign_owner, name_of_user
-from hpcrun.plan import label
+from hpcrun.plan import format_label
 from hpcrun.remote import Transport
 from hpcrun.runs import (
     RUN_ID,
@@ -284,7 +284,7 @@ def _build_status(context: Context, job: SlurmJob) -> JobStatus:
         job_id=job.job_id,
         run=run,
         job=job,
-        name=job.name if task is None else f"{job.name} {label(task.values)}",
+        name=job.name if task is None else f"{job.name} {format_label(task.values)}",
         elapsed=job.elapsed_seconds,
         limit=job.limit_seconds,
     )

@@ -41,7 +41,7 @@ from hpcrun.cli.output import (
 )
 from hpcrun.context import find_project
 from hpcrun.errors import InputError, OutOfReach
-from hpcrun.plan import update
+from hpcrun.plan import update_profile
 from hpcrun.spec import Cluster, Partition, load_cluster
 
 
@@ -174,7 +174,7 @@ class _Dialog:
             print_line()
             _show_changes(found)
         assert found.facts is not None  # Slurm was queried
-        updated = update(found.text, str(found.profile), found.old, found.facts)
+        updated = update_profile(found.text, str(found.profile), found.old, found.facts)
         if updated == found.before:
             return None
         question = f"Bring {_relative_name(found.profile)} up to date?"

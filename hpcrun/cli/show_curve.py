@@ -12,7 +12,7 @@ from hpcrun.cli.output import drawing_display, print_note
 from hpcrun.context import Context
 from hpcrun.curves import ParsedRun
 from hpcrun.errors import InputError
-from hpcrun.plan import label
+from hpcrun.plan import format_label
 from hpcrun.runs import RunFolder, read_task
 
 
@@ -45,7 +45,7 @@ def label_sweep_runs(context: Context, runs: Sequence[ParsedRun]) -> list[Parsed
     """Label the runs of a sweep with their values."""
     tasks = [read_task(RunFolder(context.runs_dir / run.source)) for run in runs]
     return [
-        structs.replace(run, source=f"{task.index}: {label(task.values)}") if task else run
+        structs.replace(run, source=f"{task.index}: {format_label(task.values)}") if task else run
         for run, task in zip(runs, tasks, strict=True)
     ]
 

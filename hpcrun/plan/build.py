@@ -22,7 +22,7 @@ from hpcrun.spec import Batch, Cluster, JobSpec, infer_framework
 from hpcrun.version import __version__
 
 REFERENCE_TRAINER = "train_gpt.py"
-# python -m searches the working directory first, which has the current code.
+# python -m would search the working directory first, which has the current code, not the copy.
 RUN_MODULE = (
     "import os, runpy, sys; sys.path[0] = os.environ['HPCRUN_CODE_DIR']; del sys.argv[0]; "
     "runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)"
@@ -38,33 +38,36 @@ def build_plan(
     after: Dependency | None = None,
     deepspeed_input: deepspeed.DeepSpeedInput | None = None,
 ) -> Plan:
-    """Decide everything about a run.
+    """Make all decisions about a run.
 
     Args:
+        spec: The job.
+        cluster: The cluster profile.
+        place: Names, times and directories of the run.
         extra_args: Arguments after ``--`` on the command line, passed on as typed except that known
             placeholders are filled.
         after: The jobs that the run waits for.
-        deepspeed_input: What is known of the user's own DeepSpeed JSON.
+        deepspeed_input: The user's own DeepSpeed JSON, and DeepSpeed's response to it.
 
     Raises:
         SpecError: With all problems of the job.
         InputError: If the cluster cannot provide what the job requests.
     """
     given = deepspeed_input or deepspeed.DeepSpeedInput()
-    job = _decide(with_gpu_type(infer_framework(spec), cluster), cluster, place, given)
+    job = _decide_values(with_gpu_type(infer_framework(spec), cluster), cluster, place, given)
     spec, topology, launcher, found = job.spec, job.topology, job.launcher, job.found
     tasks_per_node = topology.ranks_per_node if launcher.task == "rank" else 1
     if after is not None and after.checkpoint_dir is not None:
         job.values["after_checkpoint_dir"] = after.checkpoint_dir
-    deepspeed_config = _deepspeed_config(job, given)
-    accelerate_config = _accelerate_config(job)
-    program = _program(job)
+    deepspeed_config = _build_deepspeed_config(job, given)
+    accelerate_config = _build_accelerate_config(job)
+    program = _build_program(job)
     program += [fill_known_placeholders(word, job.values) for word in extra_args]
     sections = environment.build_environment(job)
     setup = build_setup(job)
     sections = environment.node_sections(sections, inside=setup.container is not None)
     environment.check_environment(job)
-    found.notes += launchers.switch_notes(spec, extra_args)
+    found.notes += launchers.activation_checkpointing_notes(spec, extra_args)
     survive = build_survive(job)
     directives = build_directives(
         job, tasks_per_node, survive, after=after.job_id if after else None
@@ -121,14 +124,16 @@ def build_plan(
     )
 
 
-def _decide(spec: JobSpec, cluster: Cluster, place: Place, given: deepspeed.DeepSpeedInput) -> Job:
+def _decide_values(
+    spec: JobSpec, cluster: Cluster, place: Place, given: deepspeed.DeepSpeedInput
+) -> Job:
     """Decide the values that all parts of the plan depend on."""
     found = Findings()
     launchers.check_launcher(spec, found)
     if place.runs_per_job > 1:
         launchers.check_shared_job(spec, cluster, found)
     topology = build_topology(spec, cluster, found, place.runs_per_job)
-    # Ranks that share one copy of the model process the same samples.
+    # Ranks that share one copy of the model train on the same samples.
     section = spec.deepspeed
     together = deepspeed.model_parallel(section, given.file) if section is not None else 1
     if topology.world_size % together:
@@ -147,7 +152,7 @@ def _decide(spec: JobSpec, cluster: Cluster, place: Place, given: deepspeed.Deep
             spec = structs.replace(spec, batch=deepspeed.given_batch(section, given.file))
             start = f"{section.config_file}: " if given.file is not None else "deepspeed.config."
             batch_key = f"{start}{deepspeed.BATCH_KEYS[0]}"
-    program = _program_kind(spec)
+    program = _decide_program(spec)
     in_place = not spec.snapshot or program == "command"
     job = Job(
         spec=spec,
@@ -168,11 +173,11 @@ def _decide(spec: JobSpec, cluster: Cluster, place: Place, given: deepspeed.Deep
         asks_for_deepspeed=section is not None or given.elsewhere != "",
         rocm=rocm,
     )
-    job.values.update(_values(job))
+    job.values.update(_build_placeholders(job))
     return job
 
 
-def _values(job: Job) -> dict[str, str]:
+def _build_placeholders(job: Job) -> dict[str, str]:
     spec, place, topology = job.spec, job.place, job.topology
     return {
         "run_id": place.run_id,
@@ -201,7 +206,7 @@ def _values(job: Job) -> dict[str, str]:
     }
 
 
-def _program_kind(spec: JobSpec) -> Literal["script", "module", "command", "reference"]:
+def _decide_program(spec: JobSpec) -> Literal["script", "module", "command", "reference"]:
     if spec.script is not None:
         return "script"
     if spec.module is not None:
@@ -209,7 +214,7 @@ def _program_kind(spec: JobSpec) -> Literal["script", "module", "command", "refe
     return "command" if spec.command is not None else "reference"
 
 
-def _deepspeed_config(job: Job, given: deepspeed.DeepSpeedInput) -> dict[str, Any] | None:
+def _build_deepspeed_config(job: Job, given: deepspeed.DeepSpeedInput) -> dict[str, Any] | None:
     """Build the DeepSpeed JSON, and check it if it contains the user's own keys."""
     section = job.spec.deepspeed
     if section is None:
@@ -225,22 +230,22 @@ def _deepspeed_config(job: Job, given: deepspeed.DeepSpeedInput) -> dict[str, An
         own_optimizer=job.program == "reference" or given.own_optimizer,
     )
     if given.file is not None or section.config:
-        from hpcrun.plan.deepspeed_check import refuse_dotted_keys  # here: few bring keys
+        from hpcrun.plan.deepspeed_check import refuse_dotted_keys  # rarely needed
 
         known = len(job.found.problems)
         refuse_dotted_keys(section.config, None, job.found)
         if given.file is not None:
             refuse_dotted_keys(given.file.value, section.config_file, job.found)
         if len(job.found.problems) > known:
-            return None  # what else is wrong shows when the keys are where they belong
+            return None  # other checks need nested keys
     config = deepspeed.compose_deepspeed_config(section, training, file=given.file)
     job.found.notes += [given.note] if given.note else []
     if given.file is not None or section.config:
-        from hpcrun.plan.deepspeed_check import check_deepspeed_config  # here: few bring keys
+        from hpcrun.plan.deepspeed_check import check_deepspeed_config  # rarely needed
 
         check_deepspeed_config(config, job, training, given)
     job.found.notes += deepspeed.optimizer_notes(config, training)
-    job.values["zero_stage"] = str(deepspeed.stage_of(config))
+    job.values["zero_stage"] = str(deepspeed.zero_stage_of(config))
     if environment.uses_node_folder(config):
         job.values["deepspeed_config"] = f"{LOCAL_DIR}/deepspeed.json"
     return config
@@ -260,7 +265,7 @@ def _batch_for_deepspeed(job: Job, *, every: bool) -> dict[str, int]:
     return {key: value for key, value in named if value is not None}
 
 
-def _accelerate_config(job: Job) -> dict[str, Any] | None:
+def _build_accelerate_config(job: Job) -> dict[str, Any] | None:
     if job.launcher.name != "accelerate":
         return None
     job.values["accelerate_config"] = f"{job.place.run_dir}/accelerate.yaml"
@@ -270,7 +275,7 @@ def _accelerate_config(job: Job) -> dict[str, Any] | None:
     return config
 
 
-def _program(job: Job) -> list[str]:
+def _build_program(job: Job) -> list[str]:
     spec, place = job.spec, job.place
 
     def filled(texts: Sequence[str], key: str) -> list[str]:

@@ -21,7 +21,7 @@ CPU_ADAM = "DeepSpeedCPUAdam"
 
 
 class DeepSpeedProbe(Struct, frozen=True, kw_only=True):
-    """The response of the DeepSpeed that will train: dotted keys that it ``read``, and problems."""
+    """The response of the DeepSpeed that will train: the dotted keys it ``read``, and problems."""
 
     version: str
     read: list[str] = []
@@ -45,7 +45,7 @@ class DeepSpeedInput(Struct, frozen=True, kw_only=True):
 
 
 class Training(Struct, frozen=True, kw_only=True):
-    """What a job sets elsewhere than under ``deepspeed``.
+    """Settings of a job outside ``deepspeed`` that determine the JSON.
 
     ``batch`` has the sizes under DeepSpeed's names, in samples; with a framework of
     FILLS_OPEN_VALUES those that the job sets, and ``precision`` is None where it sets none.
@@ -64,7 +64,7 @@ class Training(Struct, frozen=True, kw_only=True):
 def compose_deepspeed_config(
     deepspeed: DeepSpeed, training: Training, *, file: Document | None = None
 ) -> dict[str, Any]:
-    """Put the JSON together: the user's file, else hpcrun's own; then ``config``; then the gaps.
+    """Compose the JSON from the user's file or defaults, then ``config``, then missing values.
 
     A file is taken as it is, but for what the job sets and the file leaves open: an "auto" for
     the batch sizes, the number format and the stage, and batch sizes that are not there.
@@ -78,7 +78,7 @@ def compose_deepspeed_config(
         stage = deepspeed.zero_stage
     if stage is not None:
         known["zero_optimization.stage"] = stage
-    base = file.value if file is not None else _preset(deepspeed, training)
+    base = file.value if file is not None else _build_default_config(deepspeed, training)
     config = fill(merge(base, deepspeed.config), known)
     for key, value in training.batch.items():
         if training.framework != "lightning":
@@ -87,7 +87,7 @@ def compose_deepspeed_config(
 
 
 def model_parallel(deepspeed: DeepSpeed, file: Document | None) -> int:
-    """Return how many ranks hold one copy of the model together and see the same samples.
+    """Return the number of ranks that share one copy of the model and see the same samples.
 
     >>> model_parallel(DeepSpeed(config={"tensor_parallel": {"autotp_size": 4}}), None)
     4
@@ -101,7 +101,7 @@ def model_parallel(deepspeed: DeepSpeed, file: Document | None) -> int:
 
 
 def given_batch(deepspeed: DeepSpeed, file: Document | None) -> Batch:
-    """Return the batch sizes of the user's own JSON, which a job without any trains with.
+    """Return the batch sizes of the user's own JSON, used by a job that sets none.
 
     >>> given_batch(DeepSpeed(config={"train_batch_size": 64}), None).effective
     64
@@ -115,7 +115,7 @@ def given_batch(deepspeed: DeepSpeed, file: Document | None) -> Batch:
 def given_precision(
     deepspeed: DeepSpeed, file: Document | None
 ) -> Literal["bf16", "fp16", "fp32"] | None:
-    """Return the number format of the user's own JSON; None: it leaves that to the job.
+    """Return the number format of the user's own JSON; None if it leaves that to the job.
 
     >>> given_precision(DeepSpeed(config={"fp16": {"enabled": True}}), None)
     'fp16'
@@ -128,8 +128,8 @@ def given_precision(
     return found if found != "fp32" or file is not None else None
 
 
-def _preset(deepspeed: DeepSpeed, training: Training) -> dict[str, Any]:
-    """Build the JSON for a job that has no file of its own.
+def _build_default_config(deepspeed: DeepSpeed, training: Training) -> dict[str, Any]:
+    """Build the JSON for a job without the user's own file.
 
     All three batch sizes are written: DeepSpeed then stops at once in a world of another size
     (runtime/config.py, ``_batch_assertion``), and the Trainer of transformers where the script's
@@ -164,10 +164,15 @@ def _preset(deepspeed: DeepSpeed, training: Training) -> dict[str, Any]:
                 formats[name] = {"enabled": "auto"}
         elif training.precision == name or training.framework in FILLS_OPEN_VALUES:
             formats[name] = {"enabled": training.precision == name}
-    return {**batch, **other, "zero_optimization": _zero(deepspeed, training), **formats}
+    return {
+        **batch,
+        **other,
+        "zero_optimization": _build_zero_section(deepspeed, training),
+        **formats,
+    }
 
 
-def _zero(deepspeed: DeepSpeed, training: Training) -> dict[str, Any]:
+def _build_zero_section(deepspeed: DeepSpeed, training: Training) -> dict[str, Any]:
     """Build the ZeRO section.
 
     Stage 3 gets no allgather bucket, which it does not read. What the Trainer derives from the
@@ -214,7 +219,7 @@ def optimizer_notes(config: Mapping[str, Any], training: Training) -> list[str]:
     ]
 
 
-# ---- reading and changing a configuration ------------------------------------------------------
+# ---- Reading and changing a configuration ------------------------------------------------------
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -264,7 +269,7 @@ def value_at(config: Mapping[str, Any], path: str) -> Any:
 
 
 def is_on(config: Mapping[str, Any], path: str) -> bool:
-    """Return whether the switch at a dotted path is on; 1 is true to DeepSpeed.
+    """Return True if the switch at a dotted path is on; DeepSpeed accepts 1 for true.
 
     >>> is_on({"fp16": {"enabled": 1}}, "fp16.enabled")
     True
@@ -272,10 +277,10 @@ def is_on(config: Mapping[str, Any], path: str) -> bool:
     return value_at(config, path) in (True, 1)
 
 
-def stage_of(config: Mapping[str, Any]) -> int:
+def zero_stage_of(config: Mapping[str, Any]) -> int:
     """Return the ZeRO stage of a configuration; 0 if it names none.
 
-    >>> stage_of({"zero_optimization": {"stage": 3.0}}), stage_of({})
+    >>> zero_stage_of({"zero_optimization": {"stage": 3.0}}), zero_stage_of({})
     (3, 0)
     """
     stage = value_at(config, "zero_optimization.stage")

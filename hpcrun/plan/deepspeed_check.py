@@ -1,4 +1,4 @@
-"""The user's own DeepSpeed JSON: unknown, removed, mistyped and contradicting keys.
+"""Check the user's own DeepSpeed JSON for unknown, removed, mistyped and contradicting keys.
 
 DeepSpeed ignores an unknown key at the top level, so that a typo changes the training; in a section
 an unknown key stops the job, after the wait in the queue. Both are found before submission.
@@ -19,15 +19,15 @@ from hpcrun.plan.deepspeed import (
     Training,
     is_on,
     precision_of,
-    stage_of,
     value_at,
+    zero_stage_of,
 )
 from hpcrun.plan.deepspeed_keys import DEPRECATED, KEYS, REMOVED, Key, Section
 from hpcrun.plan.findings import Findings
 from hpcrun.plan.job import Job
 from hpcrun.spec import DeepSpeed
 
-# The dotted path of a key, and what is wrong with it.
+# The dotted path of a key and its problem.
 Finding = tuple[str, str]
 
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -40,10 +40,10 @@ def check_deepspeed_config(
     check = _Check(config, job, training, given)
     check.keys()
     check.agreement()
-    for key, message in _contradictions(config, training.framework):
+    for key, message in _find_contradictions(config, training.framework):
         if key not in check.reported:
             check.refuse(key, message)
-    for key, message in _without_effect(config, training.framework):
+    for key, message in _find_unused_keys(config, training.framework):
         check.note(key, message)
 
 
@@ -86,10 +86,12 @@ def _dotted_keys(
 
 
 class _Check:
-    """A configuration, and where in it the user wrote what.
+    """Checks a configuration, and locates problems in the user's file or the job.
 
-    The keys in ``job`` merge over a file of the user's, whose keys have ``lines``; ``reported`` are
-    the keys that are refused already.
+    Attributes:
+        job: The job's section, whose keys are merged over the user's file.
+        lines: The lines of the file's keys.
+        reported: The keys that are already refused.
     """
 
     def __init__(
@@ -105,7 +107,7 @@ class _Check:
         self.reported: set[str] = set()
 
     def written(self, key: str, message: str) -> Problem | None:
-        """Make a problem that points to where the user wrote a key; None: the user did not."""
+        """Build a problem at the place where the user wrote a key; None if they did not."""
         if value_at(self.job.config, key) is not None:
             return Problem(f"deepspeed.config.{key}", message)
         if key in self.lines:
@@ -113,7 +115,7 @@ class _Check:
         return None
 
     def refuse(self, key: str, message: str) -> None:
-        """Add a problem; for a key that the user did not write, of the file or the section."""
+        """Add a problem; for a key that the user did not write, at the file or the section."""
         elsewhere = Problem(self.section + key, message, self.file_name)
         self.found.problems.append(self.written(key, message) or elsewhere)
         self.reported.add(key)
@@ -126,16 +128,16 @@ class _Check:
     def keys(self) -> None:
         """Check every key that the user wrote.
 
-        Where the DeepSpeed that will train has answered, its answer decides which keys there are
-        and what is refused; the table decides on types, which DeepSpeed reads more loosely than
-        its own code and other frameworks use them.
+        If the DeepSpeed that will train has responded, its response decides which keys exist and
+        which are refused. The table decides on types, because DeepSpeed accepts more types than its
+        own code and other frameworks can use.
         """
         read = self.answer.read if self.answer is not None else []
         own = "; a key of your own starts with _"
-        for key, value, expected in _walk(self.config, KEYS, ""):
+        for key, value, expected in _iterate_keys(self.config, KEYS, ""):
             above = key.rpartition(".")[0]
-            # DeepSpeed reads these by name; a section with its own class refuses what it
-            # does not know, and has its bounds: a newer one may know more words.
+            # DeepSpeed reads these by name. A section with its own class checks unknown keys and
+            # bounds itself, and a newer version may accept more.
             by_name = not above or any(one.startswith(f"{above}.") for one in read)
             by_table = self.answer is None or by_name
             wrong = []
@@ -152,7 +154,9 @@ class _Check:
                 else:  # the DeepSpeed version is unknown, and a newer one may know the key
                     self.note(key, f"DeepSpeed 0.19.8 has no such key, a newer one may{own}")
             if expected is not None:
-                wrong.append(_mistyped(value, expected, key, self.training.framework, by_table))
+                wrong.append(
+                    _explain_type_error(value, expected, key, self.training.framework, by_table)
+                )
             for message in filter(None, wrong):
                 if self.written(key, message):
                     self.refuse(key, message)
@@ -182,7 +186,7 @@ class _Check:
             # Lightning's own rule is about the accumulation.
             if self.config.get(key) not in (None, "auto"):
                 compare(key, self.config[key], wanted, fix)
-        stage = stage_of(self.config)
+        stage = zero_stage_of(self.config)
         fix = "set deepspeed.zero_stage instead"
         compare("zero_optimization.stage", stage, self.job.zero_stage, fix)
         trains, asked = precision_of(self.config), self.training.precision
@@ -197,7 +201,7 @@ class _Check:
             compare(key, got, getattr(self.job.offload, part), fix)
 
     def is_reported(self, *starts: str) -> bool:
-        """Return True if a key with this prefix is refused already."""
+        """Return True if a prefix of a key is already refused."""
         return any(key.startswith(starts) for key in self.reported)
 
 
@@ -210,7 +214,7 @@ def _overlap(one: str, other: str) -> bool:
 # ---- keys ----------------------------------------------------------------------------------------
 
 
-def _walk(
+def _iterate_keys(
     config: Mapping[str, Any], section: Section, start: str
 ) -> Iterator[tuple[str, Any, Key | Section | None]]:
     """Yield each key with its value and its schema; None: unknown."""
@@ -221,13 +225,13 @@ def _walk(
         key, expected = f"{start}{name}", section.get(name)
         yield key, value, expected
         if isinstance(value, Mapping) and isinstance(expected, dict):
-            yield from _walk(value, expected, f"{key}.")
+            yield from _iterate_keys(value, expected, f"{key}.")
         elif isinstance(value, Mapping) and key in ("optimizer.params", "scheduler.params"):
-            yield from _params(value, key)
+            yield from _iterate_parameters(value, key)
 
 
-def _params(params: Mapping[str, Any], start: str) -> Iterator[tuple[str, Any, Key]]:
-    """Yield what is "auto", or a number in quotes, among parameters of optimizer and scheduler."""
+def _iterate_parameters(params: Mapping[str, Any], start: str) -> Iterator[tuple[str, Any, Key]]:
+    """Yield "auto" and quoted numbers among the parameters of optimizer and scheduler."""
     for name, value in params.items():
         if value == "auto":
             yield f"{start}.{name}", value, Key("any")
@@ -244,23 +248,29 @@ def _suggest_key(key: str) -> str:
         section = section[part]
     near = difflib.get_close_matches(name, section, 1)
     if not near:
-        far = {path.rpartition(".")[2]: path for path in _all_paths(KEYS)}
+        far = {path.rpartition(".")[2]: path for path in _iterate_paths(KEYS)}
         near = [far[one] for one in difflib.get_close_matches(name, far, 1, 0.8)]
     return f"; did you mean {near[0]}?" if near else ""
 
 
-def _all_paths(section: Section, start: str = "") -> Iterator[str]:
+def _iterate_paths(section: Section, start: str = "") -> Iterator[str]:
     for key, below in section.items():
         yield f"{start}{key}"
         if isinstance(below, dict):
-            yield from _all_paths(below, f"{start}{key}.")
+            yield from _iterate_paths(below, f"{start}{key}.")
 
 
-def _mistyped(value: Any, expected: Key | Section, key: str, framework: str, bounded: bool) -> str:
+def _explain_type_error(
+    value: Any, expected: Key | Section, key: str, framework: str, bounded: bool
+) -> str:
     """Explain why a value has the wrong type or range; "" if it is valid."""
     if isinstance(expected, dict):
         null = key.endswith((".offload_param", ".offload_optimizer", ".zenflow")) and value is None
-        return "" if isinstance(value, Mapping) or null else f"{_show(value)}; keys are needed here"
+        return (
+            ""
+            if isinstance(value, Mapping) or null
+            else f"{_format_value(value)}; keys are needed here"
+        )
     if value == "auto":
         return "" if expected.auto else explain_auto(key, framework)
     if value is None:
@@ -273,8 +283,8 @@ def _mistyped(value: Any, expected: Key | Section, key: str, framework: str, bou
         right = right and not isinstance(value, bool)
         right = right and (expected.shape == "number" or value == value // 1)
     if not right:
-        return f"{_show(value)}; {name} is needed"
-    return _bound_fault(value, expected) if bounded else ""
+        return f"{_format_value(value)}; {name} is needed"
+    return _explain_range_error(value, expected) if bounded else ""
 
 
 _SHAPES: Mapping[str, tuple[type | tuple[type, ...], str]] = {
@@ -288,7 +298,7 @@ _SHAPES: Mapping[str, tuple[type | tuple[type, ...], str]] = {
 }
 
 
-def _bound_fault(value: Any, key: Key) -> str:
+def _explain_range_error(value: Any, key: Key) -> str:
     if key.choices:
         word = value.lower() if key.fold and isinstance(value, str) else value
         if word not in key.choices:
@@ -303,10 +313,10 @@ def _bound_fault(value: Any, key: Key) -> str:
     return ""
 
 
-def _show(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """Format a value as JSON, with its type if that is the problem.
 
-    >>> _show("5e7"), _show(True), _show(0.5), _show([1])
+    >>> _format_value("5e7"), _format_value(True), _format_value(0.5), _format_value([1])
     ('"5e7" is text', 'true is true or false', '0.5 is a number', 'a list')
     """
     if isinstance(value, str):
@@ -355,7 +365,7 @@ FILLED_BY: Mapping[str, tuple[str, ...]] = {
 
 
 def explain_auto(key: str, framework: str) -> str:
-    """Explain what happens to an "auto" that nobody fills; "" where somebody does.
+    """Explain what happens to an "auto" that no framework fills; "" if one does.
 
     >>> explain_auto("gradient_clipping", "transformers")
     ''
@@ -372,22 +382,22 @@ def explain_auto(key: str, framework: str) -> str:
     return start + "DeepSpeed silently ignores it and uses its default"
 
 
-# ---- keys that contradict one another, or do nothing ---------------------------------------------
+# ---- Contradicting keys and keys without effect --------------------------------------------------
 
-# Keys at which DeepSpeed 0.19.8 stops, or which it ignores. A contradiction fails the run or
-# changes the training; a key without effect is a note.
+# Keys that DeepSpeed 0.19.8 rejects or ignores. A contradiction fails the run or changes the
+# training; a key without effect is a note.
 
-# runtime/config.py, DEEPSPEED_OPTIMIZERS, of those that ZeRO knows or that the muP and Muon
-# wrappers stand for.
+# The optimizers of runtime/config.py, DEEPSPEED_OPTIMIZERS, that ZeRO supports, directly or in the
+# muP and Muon wrappers.
 _KNOWN_TO_ZERO = {"adam", "adamw", "adagrad", "lion", "muon", "muadam", "muadamw", "musgd"}
 
 
-def _contradictions(config: Mapping[str, Any], framework: str) -> Iterator[Finding]:
-    stage = stage_of(config)
+def _find_contradictions(config: Mapping[str, Any], framework: str) -> Iterator[Finding]:
+    stage = zero_stage_of(config)
     # runtime/config.py: "cannot be simultaneously enabled".
     if is_on(config, "bf16.enabled") and is_on(config, "fp16.enabled"):
         yield "fp16.enabled", "bf16 is enabled too; one of the two"
-    yield from _zero(config, stage)
+    yield from _find_zero_contradictions(config, stage)
     if str(config.get("gradient_allreduce_op")).lower() == "sum" and stage == 3:
         yield "gradient_allreduce_op", "sum does not go with stage 3"
     # runtime/activation_checkpointing/checkpointing.py, configure(): both are asserted.
@@ -405,7 +415,7 @@ def _contradictions(config: Mapping[str, Any], framework: str) -> Iterator[Findi
             yield key, "needs stage 1, 2 or 3; it is 0"
     if is_on(config, states) and not is_on(config, masters):
         yield states, "needs bf16_master_weights_and_grads: true"
-    yield from _optimizer(config, stage)
+    yield from _find_optimizer_contradictions(config, stage)
     # strategies/deepspeed.py, _format_batch_size_and_grad_accum_config raises.
     if framework == "lightning" and "gradient_accumulation_steps" in config:
         yield (
@@ -415,7 +425,7 @@ def _contradictions(config: Mapping[str, Any], framework: str) -> Iterator[Findi
         )
 
 
-def _zero(config: Mapping[str, Any], stage: int) -> Iterator[Finding]:
+def _find_zero_contradictions(config: Mapping[str, Any], stage: int) -> Iterator[Finding]:
     zero = "zero_optimization"
     for part, least in (("offload_param", 3), ("offload_optimizer", 1)):
         at = f"{zero}.{part}.device"
@@ -452,7 +462,7 @@ def _zero(config: Mapping[str, Any], stage: int) -> Iterator[Finding]:
             yield at, "false needs gradient_clipping: 0"
 
 
-def _optimizer(config: Mapping[str, Any], stage: int) -> Iterator[Finding]:
+def _find_optimizer_contradictions(config: Mapping[str, Any], stage: int) -> Iterator[Finding]:
     params = value_at(config, "optimizer.params")
     if isinstance(params, Mapping) and "max_grad_norm" in params:
         # runtime/engine.py, _configure_basic_optimizer raises.
@@ -469,8 +479,8 @@ def _optimizer(config: Mapping[str, Any], stage: int) -> Iterator[Finding]:
         yield at, f"{steps} is too small; 1 or more"
 
 
-def _without_effect(config: Mapping[str, Any], framework: str) -> Iterator[Finding]:
-    stage, zero = stage_of(config), config.get("zero_optimization")
+def _find_unused_keys(config: Mapping[str, Any], framework: str) -> Iterator[Finding]:
+    stage, zero = zero_stage_of(config), config.get("zero_optimization")
     for key in zero if isinstance(zero, Mapping) else {}:
         if key.startswith("stage3_") and stage != 3:
             yield f"zero_optimization.{key}", f"does nothing with stage {stage}"

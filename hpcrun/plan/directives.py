@@ -33,7 +33,7 @@ def parse_memory_mb(text: str) -> int:
     return int(digits) * kib // 1024
 
 
-def _gpu_type(spec: JobSpec, cluster: Cluster, found: Findings) -> GpuType:
+def _decide_gpu_type(spec: JobSpec, cluster: Cluster, found: Findings) -> GpuType:
     types = []
     for wanted in spec.resources.gpu_types:
         if not cluster.gpu_types and re.search(r"[:,=\s()*]", wanted):
@@ -45,10 +45,16 @@ def _gpu_type(spec: JobSpec, cluster: Cluster, found: Findings) -> GpuType:
             message += "; name one of these, or leave it out to take any"
             found.refuse("resources.gpu_type", message)
         types.append(known or GpuType(gres=None if cluster.gpu_types else wanted))
-    return _any_of(types, spec, found) if len(types) > 1 else types[0] if types else GpuType()
+    return (
+        _combine_gpu_types(types, spec, found)
+        if len(types) > 1
+        else types[0]
+        if types
+        else GpuType()
+    )
 
 
-def _any_of(types: Sequence[GpuType], spec: JobSpec, found: Findings) -> GpuType:
+def _combine_gpu_types(types: Sequence[GpuType], spec: JobSpec, found: Findings) -> GpuType:
     """Request any of several types: Slurm has "or" for features and partitions, not for gres."""
     named = ", ".join(spec.resources.gpu_types)
     places = list(dict.fromkeys(one.partition for one in types))
@@ -74,18 +80,20 @@ def _any_of(types: Sequence[GpuType], spec: JobSpec, found: Findings) -> GpuType
     )
 
 
-def _facts(partitions: str | None, cluster: Cluster) -> Partition:
-    """Return the limits of a job's partitions; of several, those that hold on any of them."""
+def _merge_partitions(partitions: str | None, cluster: Cluster) -> Partition:
+    """Return the limits of a job's partitions; for several, limits that apply to all of them."""
     names = partitions.split(",") if partitions else list(cluster.partitions)
     known = [cluster.partitions[name] for name in names if name in cluster.partitions]
     if len(known) != len(names) or not known or (len(known) > 1 and not partitions):
         return Partition()
     if len(known) == 1:
         return known[0]
-    shares = [_share(one.cpus_per_gpu, one.cpus_per_node, one) for one in known]
+    shares = [_gpu_share(one.cpus_per_gpu, one.cpus_per_node, one) for one in known]
     sizes = [parse_memory_mb(one.memory_per_gpu or "0") for one in known]
     nodes = [parse_memory_mb(one.memory_per_node or "0") for one in known]
-    memory = [_share(own, all_, one) for own, all_, one in zip(sizes, nodes, known, strict=True)]
+    memory = [
+        _gpu_share(own, all_, one) for own, all_, one in zip(sizes, nodes, known, strict=True)
+    ]
     return Partition(
         cpus_per_gpu=None if None in shares else min(one for one in shares if one),
         memory_per_gpu=None if None in memory else f"{min(one for one in memory if one)}M",
@@ -93,7 +101,7 @@ def _facts(partitions: str | None, cluster: Cluster) -> Partition:
     )
 
 
-def _share(own: int | None, whole: int | None, facts: Partition) -> int | None:
+def _gpu_share(own: int | None, whole: int | None, facts: Partition) -> int | None:
     """Return a GPU's share of a node."""
     return own or (whole // facts.gpus_per_node if whole and facts.gpus_per_node else None)
 
@@ -110,9 +118,9 @@ def build_topology(spec: JobSpec, cluster: Cluster, found: Findings, runs: int =
     gpus = resources.gpus_per_node
     ranks = max(1, gpus)  # a job without GPUs has one rank per node
     asked = gpus * runs
-    gpu_type = _gpu_type(spec, cluster, found)
+    gpu_type = _decide_gpu_type(spec, cluster, found)
     partition = resources.partition or gpu_type.partition or cluster.partition
-    facts = _facts(partition, cluster)
+    facts = _merge_partitions(partition, cluster)
     given = {**cluster.slurm, **spec.slurm}
     exclusive = resources.exclusive or given.get("exclusive") is True
     facts = as_cores(facts, given)
@@ -152,7 +160,7 @@ def build_topology(spec: JobSpec, cluster: Cluster, found: Findings, runs: int =
 
 
 def _idle_notes(spec: JobSpec, facts: Partition, runs: int, *, whole: bool) -> list[str]:
-    """Warn of GPUs that a job pays for and does not use, where whole nodes are given.
+    """Warn about unused GPUs for which a job is charged because it gets whole nodes.
 
     >>> from hpcrun.spec.job import Resources
     >>> job = JobSpec(resources=Resources(gpus_per_node=1, time="8:00:00"))
@@ -237,11 +245,11 @@ def _check_gpu_type(spec: JobSpec, gpu_type: GpuType, made: Topology, found: Fin
         found.refuse("resources.partition", message)
 
 
-# ---- sbatch's options --------------------------------------------------------------------------
+# ---- Options of sbatch -------------------------------------------------------------------------
 
 
 MAX_NAME = 1024  # bytes; slurmctld's _validate_job_create_req
-# sbatch takes one of them (sbatch.1).
+# Mutually exclusive options (sbatch.1).
 _MEMORY = {"mem", "mem-per-cpu", "mem-per-gpu"}
 
 
@@ -320,7 +328,7 @@ def build_directives(
     if cluster.rename.get("cpus-per-task") == "cpus-per-gpu":
         # Slurm 20.11 finds no node for it together with --cpus-per-gpu; srun gets the task count.
         kept.pop("ntasks-per-node", None)
-    merged = _renamed(kept, cluster, topology, job.found)
+    merged = _rename_option(kept, cluster, topology, job.found)
     if job.place.node_range and "gpus" in merged:
         message = (
             f"{job.place.node_range}: cluster {cluster.name} asks by --gpus for what all nodes "
@@ -335,7 +343,7 @@ def build_directives(
             merged.pop(option, None)
         elif option == "constraint" and merged.get("constraint"):
             # The constraint of the GPU type is combined with the profile's own.
-            joined = _both(merged[option] or "", str(value))
+            joined = _combine_constraints(merged[option] or "", str(value))
             if joined is None:
                 message = f"{value}: it cannot be joined with {merged[option]}, which the GPU type "
                 job.found.refuse("slurm.constraint", message + "needs; leave gpu_type out")
@@ -359,29 +367,32 @@ def build_directives(
     return list(merged.items())
 
 
-def _both(first: str, second: str) -> str | None:
+def _combine_constraints(first: str, second: str) -> str | None:
     """Combine two constraints so that nodes satisfy both; None if Slurm cannot express that.
 
     Alternatives get parentheses; counts and alternatives in brackets cannot be combined (sbatch.1,
     --constraint).
 
-    >>> _both("a100", "gpu"), _both("hbm80g", "rome|milan"), _both("gpu", "gpu&hbm80g")
+    >>> both = _combine_constraints
+    >>> both("a100", "gpu"), both("hbm80g", "rome|milan"), both("gpu", "gpu&hbm80g")
     ('a100&gpu', 'hbm80g&(rome|milan)', 'gpu&hbm80g')
-    >>> _both("a100", "[rack1|rack2]")
+    >>> _combine_constraints("a100", "[rack1|rack2]")
     """
     if re.search(r"[\[\]*]", first + second):
         return None
     parts = [
-        f"({part})" if "|" in part else part for text in (first, second) for part in _parts(text)
+        f"({part})" if "|" in part else part
+        for text in (first, second)
+        for part in _split_constraint(text)
     ]
     return "&".join(dict.fromkeys(parts))
 
 
-def _parts(text: str) -> list[str]:
+def _split_constraint(text: str) -> list[str]:
     return [text] if re.search(r"[|()]", text) else text.split("&")
 
 
-def _renamed(
+def _rename_option(
     options: Mapping[str, str | None], cluster: Cluster, shape: Topology, found: Findings
 ) -> dict[str, str | None]:
     renamed: dict[str, str | None] = {}
@@ -400,7 +411,7 @@ def _renamed(
     return renamed
 
 
-def _of_all_nodes(gres: str, shape: Topology) -> str:
+def _total_gres(gres: str, shape: Topology) -> str:
     kind = gres.removeprefix("gpu:").rpartition(":")[0]
     return f"{kind}:{shape.nodes * shape.gpus_per_node}".removeprefix(":")
 
@@ -428,7 +439,7 @@ def _cpus_per_gpu(_: str, shape: Topology) -> str:
 # The pairs of spec.rules.RENAMES: convert an option's value to the other option's grammar.
 CONVERSIONS: dict[tuple[str, str], Callable[[str, Topology], str]] = {
     ("gres", "gpus-per-node"): lambda value, _: value.removeprefix("gpu:"),
-    ("gres", "gpus"): _of_all_nodes,
+    ("gres", "gpus"): _total_gres,
     ("mem", "mem-per-cpu"): _memory_per_cpu,
     ("mem", "mem-per-gpu"): _memory_per_gpu,
     ("cpus-per-task", "cpus-per-gpu"): _cpus_per_gpu,
@@ -437,7 +448,7 @@ CONVERSIONS: dict[tuple[str, str], Callable[[str, Topology], str]] = {
 }
 
 
-def check_carried(plan: Plan) -> None:
+def check_slurm_values(plan: Plan) -> None:
     """Refuse values that Slurm cannot transport, naming the field. Raises InputError."""
     fields = {"job-name": "name", "output": "runs_dir"}
     for option, value in plan.directives:

@@ -36,7 +36,7 @@ def build_environment(job: Job) -> list[Section]:
         _accelerator_section(job),
         _rocm_section(job),
         framework_section(job),
-        gpu_section(spec, cluster, job.precision) if _reads_precision(job) else None,
+        gpu_section(spec, cluster, job.precision) if _passes_precision(job) else None,
         _hub_section(cluster),
         *_nccl_sections(job),
         _recorder_section(job),
@@ -45,8 +45,8 @@ def build_environment(job: Job) -> list[Section]:
         user_section("job_environment", "The job", spec.env, "env"),
         debug_section(place.run_dir, cluster.accelerator) if place.debug else None,
     ]
-    kept = _without_overridden([section for section in sections if section is not None])
-    return list(_without_unset(kept, unset_variables(job)))
+    kept = _remove_overridden([section for section in sections if section is not None])
+    return list(_remove_unset(kept, unset_variables(job)))
 
 
 def unset_variables(job: Job) -> list[str]:
@@ -56,7 +56,7 @@ def unset_variables(job: Job) -> list[str]:
     return sorted(name for name, value in merged.items() if value is None)
 
 
-def _without_unset(sections: Iterable[Section], unset: Collection[str]) -> Iterator[Section]:
+def _remove_unset(sections: Iterable[Section], unset: Collection[str]) -> Iterator[Section]:
     for section in sections:
         variables = {k: value for k, value in section.variables.items() if k not in unset}
         prepend = {k: value for k, value in section.prepend.items() if k not in unset}
@@ -85,7 +85,7 @@ def check_environment(job: Job) -> None:
         job.found.notes.append(f"--debug: torch logs more{nccl if on_gpus else ''}")
 
 
-def _reads_precision(job: Job) -> bool:
+def _passes_precision(job: Job) -> bool:
     """Return True if the plan's precision reaches the program, as far as can be seen."""
     spec = job.spec
     texts = [*spec.args, *set_variables(spec.env).values(), *(spec.command or [])]
@@ -97,7 +97,7 @@ def _reads_precision(job: Job) -> bool:
     )
 
 
-def _without_overridden(sections: Sequence[Section]) -> list[Section]:
+def _remove_overridden(sections: Sequence[Section]) -> list[Section]:
     """Remove variables that a later section sets again, so that every line has an effect."""
     kept: list[Section] = []
     later: set[str] = set()
@@ -128,7 +128,7 @@ def run_section(values: Mapping[str, str]) -> Section:
 
 
 def placeholder_names(sections: Iterable[Section]) -> set[str]:
-    """List the placeholders that a plan's arguments could have held.
+    """List the placeholders that a plan's arguments may have contained.
 
     >>> sorted(placeholder_names([run_section({"run_dir": "/r", "nodes": "2"})]))
     ['local_dir', 'nodes', 'resume', 'run_dir']
@@ -141,7 +141,7 @@ def placeholder_names(sections: Iterable[Section]) -> set[str]:
 
 
 def after_checkpoint_dir(sections: Iterable[Section]) -> str | None:
-    """Return the checkpoint folder of the run that a plan's run came after; None without one.
+    """Return the checkpoint directory of the run that a plan's run depended on; None without one.
 
     >>> after_checkpoint_dir([run_section({"after_checkpoint_dir": "/r/checkpoints"})])
     '/r/checkpoints'
@@ -164,7 +164,7 @@ def _process_section(job: Job) -> Section:
         "TORCH_EXTENSIONS_DIR": f"{job.place.cache_dir}/torch_extensions/"
         + f"{zlib.crc32(f'{image}{python}'.encode(errors='surrogateescape')):08x}"
         + f"/{ARCHITECTURE}",
-        # The default is the home directory, which is small, slow and shared by all GPU types.
+        # The default, the home directory, is small, slow and shared by all GPU types.
         "TRITON_CACHE_DIR": f"{job.place.cache_dir}/triton/{ARCHITECTURE}",
     }
     if sees_one_gpu(job):
@@ -177,7 +177,7 @@ def _process_section(job: Job) -> Section:
     if job.program != "command":
         prepend["PYTHONPATH"] = job.code_dir
         if job.spec.preflight is not False:
-            # After the project's folder, whose own sitecustomize.py comes first.
+            # After the project's folder, so that the project's sitecustomize.py has precedence.
             prepend["PYTHONPATH"] += f":{job.place.run_dir}/{HOOK}"
     return Section(
         block="environment",
@@ -199,7 +199,7 @@ def _accelerator_section(job: Job) -> Section | None:
         return None
     variables = {
         "DS_ACCELERATOR": "cpu",
-        # DeepSpeed's CPU accelerator takes its device count from it.
+        # DeepSpeed's CPU accelerator reads its device count from it.
         "LOCAL_SIZE": str(job.topology.ranks_per_node),
     }
     if not job.asks_for_deepspeed:
@@ -239,7 +239,7 @@ def _hub_section(cluster: Cluster) -> Section | None:
 
 
 def uses_node_folder(config: object) -> bool:
-    """Return whether a configuration names a node's own folder, so that each node needs its own.
+    """Return True if a configuration names a node's local folder, so that each node needs a copy.
 
     >>> uses_node_folder({"offload": [{"path": "${HPCRUN_LOCAL_DIR}/swap"}]})
     True
@@ -344,16 +344,19 @@ def _nccl_sections(job: Job) -> list[Section]:
         else "NCCL finds the network itself.",
     }.get(fabric, "")
     title = "NCCL" if fabric == "auto" else f"NCCL ({fabric})"
-    sections = [_of_rows("nccl", title, [_DEBUG, *FABRICS.get(fabric, [])], comment)]
+    sections = [_build_nccl_section("nccl", title, [_DEBUG, *FABRICS.get(fabric, [])], comment)]
     if fabric == "auto" and is_seen:
         alike: dict[tuple[tuple[str, str, str], ...], list[str]] = {}
         for name, rows in FABRICS.items():
             alike.setdefault(tuple(rows), []).append(name)
-        sections += [_of_rows("nccl", "NCCL", rows, fabrics=names) for rows, names in alike.items()]
+        sections += [
+            _build_nccl_section("nccl", "NCCL", rows, fabrics=names)
+            for rows, names in alike.items()
+        ]
     return sections
 
 
-def _of_rows(
+def _build_nccl_section(
     block: Block, title: str, rows: Rows, comment: str = "", fabrics: Sequence[str] = ()
 ) -> Section:
     return Section(
@@ -384,7 +387,7 @@ def _recorder_section(job: Job) -> Section | None:
         ("TORCH_FR_DUMP_TEMP_FILE", f"{job.place.run_dir}/logs/flight-", "a file for each rank"),
         ("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", f"{LOCAL_DIR}/flight-", "and when hpcrun asks"),
     ]
-    return _of_rows("environment", "What PyTorch remembers of its collectives", rows)
+    return _build_nccl_section("environment", "What PyTorch remembers of its collectives", rows)
 
 
 # ---- --debug -----------------------------------------------------------------------------------
@@ -420,4 +423,4 @@ def debug_section(run_dir: str, accelerator: str) -> Section:
         ]
     title = "Diagnosis, for this run alone (--debug)"
     comment = "It costs time: not for the runs that count."
-    return _of_rows("job_environment", title, rows, comment)
+    return _build_nccl_section("job_environment", title, rows, comment)

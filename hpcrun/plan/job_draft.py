@@ -71,7 +71,7 @@ class Draft(Struct, frozen=True, kw_only=True):
     notes: list[str] = []
 
 
-def is_training(facts: ScriptFacts) -> bool:
+def imports_training_library(facts: ScriptFacts) -> bool:
     """Return True if a file imports a training library."""
     return bool(_top_level_modules(facts.imports) & _TRAINING_LIBRARIES)
 
@@ -336,7 +336,7 @@ def _draft_batch(draft: Draft, resources: Mapping[str, Any]) -> dict[str, int]:
     return batch
 
 
-def job_text(
+def format_job(
     draft: Draft,
     resources: Mapping[str, Any],
     setup: Mapping[str, str],

@@ -60,7 +60,7 @@ ON_ACCELERATE: Sequence[FrameworkName] = ("accelerate", "transformers")
 
 
 def decide_launcher(spec: JobSpec, hosts: Sequence[str] = ()) -> Launcher:
-    """Decide what starts the ranks: the framework's own launcher, else torchrun.
+    """Decide the launcher: the job's, else the framework's own, else torchrun.
 
     A bare command is started once per node, unless the job names a launcher. ``hosts`` are the
     hosts of a hostfile, if there is no Slurm.
@@ -78,10 +78,10 @@ def decide_launcher(spec: JobSpec, hosts: Sequence[str] = ()) -> Launcher:
     return LAUNCHERS[launcher.on_hosts] if hosts and launcher.on_hosts else launcher
 
 
-def needed_modules(spec: JobSpec, launcher: str) -> list[str]:
+def list_needed_modules(spec: JobSpec, launcher: str) -> list[str]:
     """Return the Python modules that a launcher and the job's framework require.
 
-    >>> needed_modules(JobSpec(framework="deepspeed"), "torchrun")
+    >>> list_needed_modules(JobSpec(framework="deepspeed"), "torchrun")
     ['torch', 'deepspeed']
     """
     own = [spec.framework] if spec.framework not in (None, "lightning") else []
@@ -238,11 +238,11 @@ def _check_binding(job: Job, step: Mapping[str, str | None]) -> None:
         job.found.refuse("binding", message)
 
 
-# ---- frameworks --------------------------------------------------------------------------------
+# ---- Frameworks --------------------------------------------------------------------------------
 
 
 def decide_framework(spec: JobSpec) -> FrameworkName:
-    """Return what the script trains with, as the job's reader has settled it; else torch.
+    """Return the framework that loading the job has set or inferred; else torch.
 
     >>> decide_framework(JobSpec(launcher="accelerate")), decide_framework(JobSpec())
     ('accelerate', 'torch')
@@ -289,12 +289,13 @@ def framework_section(job: Job) -> Section | None:
     )
 
 
-def switch_notes(spec: JobSpec, extra_args: Sequence[str]) -> list[str]:
+def activation_checkpointing_notes(spec: JobSpec, extra_args: Sequence[str]) -> list[str]:
     """Warn if nothing passes activation_checkpointing to the program: it then saves no memory.
 
     ``extra_args`` are the arguments of the command line.
 
-    >>> switch_notes(JobSpec(script="a.py", activation_checkpointing=True), ["--recompute"])[0][:41]
+    >>> spec = JobSpec(script="a.py", activation_checkpointing=True)
+    >>> activation_checkpointing_notes(spec, ["--recompute"])[0][:41]
     'activation_checkpointing: no argument and'
     """
     texts = [*spec.args, *(spec.command or []), *set_variables(spec.env).values(), *extra_args]
@@ -306,7 +307,7 @@ def switch_notes(spec: JobSpec, extra_args: Sequence[str]) -> list[str]:
     ]
 
 
-# ---- the YAML that accelerate launch reads -----------------------------------------------------
+# ---- The YAML of accelerate launch -------------------------------------------------------------
 
 
 # The keys of Accelerate's ClusterConfig (commands/config/config_args.py), 1.0 to 1.15: any other
@@ -416,13 +417,13 @@ def build_accelerate_config(job: Job) -> dict[str, Any]:
     config["num_machines"] = job.topology.nodes
     config["num_processes"] = job.topology.world_size
     over = job.spec.accelerate.config if job.spec.accelerate else {}
-    for key, message in _faults(config, over):
+    for key, message in _find_forbidden_keys(config, over):
         job.found.refuse(f"accelerate.config.{key}", message)
     return merge(config, over)
 
 
 def unknown_key(key: str) -> str:
-    """Explain a key that Accelerate does not know, with a guess at what was meant; "" else.
+    """Explain a key that Accelerate does not know, with a suggestion; "" for a known key.
 
     >>> unknown_key("num_proceses"), unknown_key("debug")
     ('no such key of Accelerate; did you mean num_processes?', '')
@@ -434,7 +435,9 @@ def unknown_key(key: str) -> str:
     return f"no such key of Accelerate; {hint}"
 
 
-def _faults(decided: Mapping[str, Any], over: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _find_forbidden_keys(
+    decided: Mapping[str, Any], over: Mapping[str, Any]
+) -> Iterator[tuple[str, str]]:
     """Yield each key of the user that is not allowed, and the reason."""
     for key, value in over.items():
         if message := unknown_key(key):

@@ -43,7 +43,7 @@ def find_limits(
     spec = with_gpu_type(spec, cluster)
     named = dict(plan.directives).get("partition") or default
     names = [name for name in (named or "").split(",") if name] or list(cluster.partitions)
-    dated = _dated(cluster)
+    dated = _format_date(cluster)
     fits_none: list[tuple[str, list[Limit]]] = []
     for name in names:
         facts = cluster.partitions.get(name)
@@ -54,7 +54,7 @@ def find_limits(
         fits_none.append((name, found))
     if len(fits_none) == 1:
         name, found = fits_none[0]
-        others = list(_others(spec, plan, cluster))
+        others = list(_find_alternatives(spec, plan, cluster))
         place = f"partition {' or '.join(others[:NAMED])}"
         return [
             Problem(
@@ -65,10 +65,14 @@ def find_limits(
             )
             for limit in found
         ]
-    return [_no_partition(named, fits_none, f"{source}: partitions, {dated}")] if fits_none else []
+    return (
+        [_explain_no_partition(named, fits_none, f"{source}: partitions, {dated}")]
+        if fits_none
+        else []
+    )
 
 
-def _others(spec: JobSpec, plan: Plan, cluster: Cluster) -> Iterator[str]:
+def _find_alternatives(spec: JobSpec, plan: Plan, cluster: Cluster) -> Iterator[str]:
     """Yield partitions that satisfy the request, with CPUs and memory derived from their nodes."""
     resources, kinds = spec.resources, set(spec.resources.gpu_types)
     ours = {"resources.cpus_per_gpu"} if resources.cpus_per_gpu is None else set()
@@ -80,7 +84,9 @@ def _others(spec: JobSpec, plan: Plan, cluster: Cluster) -> Iterator[str]:
             yield name
 
 
-def _no_partition(named: str | None, found: list[tuple[str, list[Limit]]], where: str) -> Problem:
+def _explain_no_partition(
+    named: str | None, found: list[tuple[str, list[Limit]]], where: str
+) -> Problem:
     """Explain why none of several partitions fits, the closest ones first."""
     nearest = sorted(found, key=lambda pair: len(pair[1]))
     reasons = [f"{limits[0].there}, not {limits[0].asked}" for _, limits in nearest[:NAMED]]
@@ -92,7 +98,7 @@ def _no_partition(named: str | None, found: list[tuple[str, list[Limit]]], where
     )
 
 
-def unlisted_partitions(plan: Plan, cluster: Cluster, source: str) -> dict[str, str]:
+def find_unlisted_partitions(plan: Plan, cluster: Cluster, source: str) -> dict[str, str]:
     """Return partitions that the profile does not list, each with the listed alternatives."""
     named = dict(plan.directives).get("partition")
     if not named or not cluster.read_on or not cluster.partitions:
@@ -103,21 +109,21 @@ def unlisted_partitions(plan: Plan, cluster: Cluster, source: str) -> dict[str, 
             close = difflib.get_close_matches(name, cluster.partitions, 1)
             hint = f"; did you mean {close[0]}?" if close else ""
             listed = ", ".join(sorted(cluster.partitions))
-            found[name] = f"not among those of {source} ({_dated(cluster)}): {listed}{hint}"
+            found[name] = f"not among those of {source} ({_format_date(cluster)}): {listed}{hint}"
     return found
 
 
-def array_problems(runs: int, cluster: Cluster, source: str) -> list[Problem]:
+def check_array_size(runs: int, cluster: Cluster, source: str) -> list[Problem]:
     """Refuse a sweep with more runs than Slurm's arrays have tasks (slurm.conf, MaxArraySize)."""
     most = cluster.max_array_size
     if most is None or runs <= most:
         return []
     message = f"{runs} runs: an array has {most} tasks at most ({source}: max_array_size, "
-    message += f"{_dated(cluster)}); make it {-(-runs // most)} sweeps"
+    message += f"{_format_date(cluster)}); make it {-(-runs // most)} sweeps"
     return [Problem("sweep", message)]
 
 
-def _dated(cluster: Cluster) -> str:
+def _format_date(cluster: Cluster) -> str:
     return f"read on {cluster.read_on}" if cluster.read_on else "no date"
 
 

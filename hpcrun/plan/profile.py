@@ -28,7 +28,7 @@ from hpcrun.spec import (
 READ_KEYS = ("slurm_version", "max_array_size")
 
 
-class Facts(Struct, frozen=True, kw_only=True):
+class ClusterFacts(Struct, frozen=True, kw_only=True):
     """Facts read from the cluster; ``sure`` is True if the accounting responded too."""
 
     read_on: str
@@ -54,19 +54,21 @@ class Change(Struct, frozen=True, kw_only=True):
 # ---- an update ---------------------------------------------------------------------------------
 
 
-def changes(cluster: Cluster, facts: Facts) -> list[Change]:
+def find_changes(cluster: Cluster, facts: ClusterFacts) -> list[Change]:
     """Return the differences from the profile; facts that could not be read are not differences."""
     found = []
-    for path, before, after in _differences(cluster, _updated(cluster, facts)):
+    for path, before, after in _find_differences(cluster, _apply_facts(cluster, facts)):
         what = "gone" if after is None else "added" if before is None else "changed"
         key = ".".join(path)
-        found.append(Change(what=what, key=key, before=_text(before), after=_text(after)))
+        found.append(
+            Change(what=what, key=key, before=_format_value(before), after=_format_value(after))
+        )
     return found
 
 
-def update(text: str, source: str, cluster: Cluster, facts: Facts) -> str:
+def update_profile(text: str, source: str, cluster: Cluster, facts: ClusterFacts) -> str:
     """Update the facts in a profile's text and keep everything else. Raises InputError."""
-    wanted = _updated(cluster, facts)
+    wanted = _apply_facts(cluster, facts)
     cannot = InputError(
         f"{source}: its partitions are written in a way that cannot be updated",
         fix="move the file away, let hpcrun init write a new one, and copy your own keys into it",
@@ -78,7 +80,9 @@ def update(text: str, source: str, cluster: Cluster, facts: Facts) -> str:
         if cluster.read_on != wanted.read_on:
             edited = set_value(text, ["read_on"], wanted.read_on)
         # Additions first: a section that lost its last entry would have no place for new ones.
-        for path, _, after in sorted(_differences(cluster, wanted), key=lambda one: one[2] is None):
+        for path, _, after in sorted(
+            _find_differences(cluster, wanted), key=lambda one: one[2] is None
+        ):
             if after is not None:
                 edited = set_value(edited, path, after)
             elif len(path) > 2:
@@ -94,7 +98,7 @@ def update(text: str, source: str, cluster: Cluster, facts: Facts) -> str:
     raise cannot
 
 
-def _differences(cluster: Cluster, wanted: Cluster) -> Iterator[tuple[list[str], Any, Any]]:
+def _find_differences(cluster: Cluster, wanted: Cluster) -> Iterator[tuple[list[str], Any, Any]]:
     """Yield the path of each difference, and the value before and after; None: absent."""
     for key in READ_KEYS:
         before, after = getattr(cluster, key), getattr(wanted, key)
@@ -116,10 +120,10 @@ def _differences(cluster: Cluster, wanted: Cluster) -> Iterator[tuple[list[str],
             yield ["gpu_types", name], None, given(gpu_type)
 
 
-def _updated(cluster: Cluster, facts: Facts) -> Cluster:
+def _apply_facts(cluster: Cluster, facts: ClusterFacts) -> Cluster:
     """Return the profile with the facts that were read; everything else is unchanged."""
     partitions = {
-        name: _merged(cluster, name, now, facts) if name in cluster.partitions else now
+        name: _merge_partition(cluster, name, now, facts) if name in cluster.partitions else now
         for name, now in facts.partitions.items()
     }
     known = cluster.gpu_types
@@ -140,7 +144,7 @@ def _updated(cluster: Cluster, facts: Facts) -> Cluster:
     )
 
 
-def _merged(cluster: Cluster, name: str, now: Partition, facts: Facts) -> Partition:
+def _merge_partition(cluster: Cluster, name: str, now: Partition, facts: ClusterFacts) -> Partition:
     """Return a partition as read, keeping the profile's spelling of equal values.
 
     Values that only the accounting knows are kept if it did not respond, and so are GPUs that the
@@ -168,19 +172,19 @@ def given(value: Partition | GpuType) -> dict[str, Any]:
     return {key: one for key, one in made.items() if one or (one == 0 and one is not False)}
 
 
-def _text(value: Any) -> str | None:
+def _format_value(value: Any) -> str | None:
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_text(inner)}" for key, inner in value.items())
+        return ", ".join(f"{key} {_format_value(inner)}" for key, inner in value.items())
     return None if value is None else str(value)
 
 
 # ---- a new profile -----------------------------------------------------------------------------
 
 
-def profile_text(
+def format_profile(
     chosen: Mapping[str, Any],
     comments: Mapping[str, str],
-    facts: Facts | None,
+    facts: ClusterFacts | None,
     site: Site | None,
     schema: str,
 ) -> str:
@@ -230,11 +234,11 @@ def profile_text(
             *(f"  {key}: {format_flow(value)}" for key, value in chosen["env"].items()),
         ]
     if facts is not None and site is not None:
-        lines += ["", *_partitions(facts, site), *_gpu_types(facts)]
+        lines += ["", *_format_partitions(facts, site), *_format_gpu_types(facts)]
     return "\n".join(lines) + "\n"
 
 
-def _partitions(facts: Facts, site: Site) -> list[str]:
+def _format_partitions(facts: ClusterFacts, site: Site) -> list[str]:
     lines = [f"# Read from Slurm on {facts.read_on}."]
     if site.left_out:
         lines.append("# Left out:")
@@ -249,7 +253,7 @@ def _partitions(facts: Facts, site: Site) -> list[str]:
     return lines
 
 
-def _gpu_types(facts: Facts) -> list[str]:
+def _format_gpu_types(facts: ClusterFacts) -> list[str]:
     if not facts.gpu_types:
         return []
     rows = [
@@ -259,10 +263,10 @@ def _gpu_types(facts: Facts) -> list[str]:
     return ["", comment, "gpu_types:", *rows]
 
 
-def listed(names: Sequence[str], most: int = 8) -> str:
+def format_names(names: Sequence[str], most: int = 8) -> str:
     """List the first names and the number of others.
 
-    >>> listed(["a", "b", "c"], 2)
+    >>> format_names(["a", "b", "c"], 2)
     'a, b and 1 more'
     """
     more = f" and {len(names) - most} more" if len(names) > most else ""

@@ -22,7 +22,7 @@ _DISABLED = ("false", "no", "none", "null", "0", "")
 _STATE_LOADS = RESUME_KEYWORDS | {"get_last_checkpoint", "load_checkpoint", "load_state"}
 
 
-def resumes(
+def can_resume(
     spec: JobSpec, script: Script | None, typed: Sequence[str], shell: Sequence[str] = ()
 ) -> bool:
     """Return True if the program, started again, seems to resume from its checkpoints.
@@ -35,9 +35,9 @@ def resumes(
         typed: The arguments of job and command line, with placeholders.
         shell: The texts of shell scripts that the command names.
 
-    >>> resumes(JobSpec(script="a.py", args=["--resume", "auto"]), None, ["--resume", "auto"])
+    >>> can_resume(JobSpec(script="a.py", args=["--resume", "auto"]), None, ["--resume", "auto"])
     True
-    >>> resumes(JobSpec(script="a.py"), None, ["--lr", "1e-4"])
+    >>> can_resume(JobSpec(script="a.py"), None, ["--lr", "1e-4"])
     False
     """
     if not (spec.script or spec.module) and spec.command is None:
@@ -72,10 +72,10 @@ def _requests_resume(word: str, after: str) -> bool:
     return bool(_RESUME_ARGUMENT.fullmatch(name)) and value.lower() not in _DISABLED
 
 
-def resume_fix(spec: JobSpec, script: Script | None) -> str:
+def suggest_resume(spec: JobSpec, script: Script | None) -> str:
     """Suggest a change that makes the program resume.
 
-    >>> resume_fix(JobSpec(script="a.py", framework="transformers"), None)
+    >>> suggest_resume(JobSpec(script="a.py", framework="transformers"), None)
     'trainer.train(resume_from_checkpoint=os.environ.get("HPCRUN_RESUME") or None)'
     """
     calls = {"transformers": "trainer.train(resume_from_checkpoint=", "lightning": "fit(ckpt_path="}
@@ -98,7 +98,7 @@ def resume_notes(
     >>> len(resume_notes(spec, script, [], ["preempted"])), resume_notes(spec, script, [], [])
     (1, [])
     """
-    if not when or resumes(spec, script, typed):
+    if not when or can_resume(spec, script, typed):
         return []
     if script is not None and script.checkpoint_loads & _STATE_LOADS:
         return []  # it resumes from a folder that only the script knows
@@ -106,5 +106,5 @@ def resume_notes(
     return [
         f"survive.when: as far as can be seen, nothing has {name} resume from its checkpoints: "
         "each attempt would begin at step 0, and write over what the one before has saved; "
-        f"{resume_fix(spec, script)}"
+        f"{suggest_resume(spec, script)}"
     ]

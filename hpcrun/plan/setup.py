@@ -16,7 +16,7 @@ from hpcrun.spec import Cluster, Container, ContainerRuntime, JobSpec, Setup
 
 MAX_PART = 255  # bytes of one name in a path; NAME_MAX of Linux, limits.h
 
-# What a path on the nodes may contain: $NAME, ${NAME}, and $$ for a dollar sign.
+# Expansions in a path on the nodes: $NAME, ${NAME}, and $$ for a dollar sign.
 _EXPANDED = re.compile(r"\$(?:\$|[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})")
 _IMAGE_FILE = re.compile(r"[/~$]|\.\.?/|.*\.(sif|simg|img|sqsh|squashfs|toml)\Z")
 _SCHEME = re.compile("(?:docker|library|oras|instance)://|docker-(?:daemon|archive):")
@@ -46,7 +46,7 @@ def choose_setup(spec: JobSpec, cluster: Cluster, source: str) -> tuple[str, Set
 
 
 def check_setup(where: str, setup: Setup) -> list[Problem]:
-    """Refuse two environments at once: which one would train?
+    """Refuse two Python environments at once, because only one can train.
 
     >>> print(check_setup("setup.", Setup(venv="v", conda="c"))[0])
     setup: venv and conda: take one of the two
@@ -73,7 +73,7 @@ def build_setup(job: Job) -> SetupPlan:
     _check_expanded(cluster.local_dir, f"cluster {cluster.name}: local_dir", job.found)
     container = None
     if setup.container is not None:
-        container = _container(setup.container, f"{where}container", job)
+        container = _build_container(setup.container, f"{where}container", job)
     return SetupPlan(
         modules=[*cluster.setup.modules, *job.topology.modules, *spec.setup.modules],
         venv=job.place.venv,
@@ -82,7 +82,7 @@ def build_setup(job: Job) -> SetupPlan:
         offline=not cluster.internet,
         commands=[*cluster.setup.commands, *spec.setup.commands],
         node_commands=[*cluster.setup.node_commands, *spec.setup.node_commands],
-        stage=_stage(job),
+        stage=_build_stage(job),
         local_dir=cluster.local_dir,
         own_files=[
             value.rpartition("/")[2]
@@ -108,7 +108,7 @@ def uses_modules(commands: Sequence[str]) -> bool:
 # ---- Staging -----------------------------------------------------------------------------------
 
 
-def _stage(job: Job) -> list[tuple[str, str]]:
+def _build_stage(job: Job) -> list[tuple[str, str]]:
     """Return (source, target) pairs; a target is in the run's local directory on each node."""
     pairs: list[tuple[str, str]] = []
     for source, target in job.spec.stage.items():
@@ -122,13 +122,13 @@ def _stage(job: Job) -> list[tuple[str, str]]:
         elif any(len(part.encode()) > MAX_PART for part in f"{inside}.part".split("/")):
             message = f"{inside[:40]}...: a name may have {MAX_PART} bytes, .part included"
             job.found.refuse(where, message)
-        elif any(_within(inside, other) or _within(other, inside) for _, other in pairs):
+        elif any(_is_within(inside, other) or _is_within(other, inside) for _, other in pairs):
             job.found.refuse(where, f"{target}: another copy has this place")
         pairs.append((_absolute(filled, job.place.project_dir), inside))
     return pairs
 
 
-def _within(path: str, folder: str) -> bool:
+def _is_within(path: str, folder: str) -> bool:
     return f"{path}/".startswith(f"{folder}/")
 
 
@@ -139,7 +139,7 @@ def _absolute(path: str, project: str) -> str:
 
 
 def literal(text: str) -> str:
-    """Write a path of hpcrun's own where $NAME would be the node's.
+    """Escape a path for a place where nodes expand $NAME.
 
     >>> literal("/odd/$x")
     '/odd/$$x'
@@ -239,7 +239,7 @@ def is_image_file(image: str) -> bool:
 
 
 def decide_runtime(container: Container, cluster: Cluster) -> ContainerRuntime | None:
-    """Decide what runs the image: the job's runtime, the profile's, else what the image is for.
+    """Decide the container runtime: the job's, the profile's, else one that fits the image.
 
     >>> decide_runtime(Container(image="a.sif"), Cluster())
     'apptainer'
@@ -251,7 +251,7 @@ def decide_runtime(container: Container, cluster: Cluster) -> ContainerRuntime |
     return runtime or ("apptainer" if is_apptainers else None)
 
 
-def _container(container: Container, where: str, job: Job) -> ContainerPlan:
+def _build_container(container: Container, where: str, job: Job) -> ContainerPlan:
     cluster, place, found = job.cluster, job.place, job.found
     name = decide_runtime(container, cluster)
     if name is None:
@@ -269,7 +269,7 @@ def _container(container: Container, where: str, job: Job) -> ContainerPlan:
     outermost = [
         folder
         for folder in dict.fromkeys(own)
-        if not any(_within(folder, other) for other in own if other != folder)
+        if not any(_is_within(folder, other) for other in own if other != folder)
     ]
     mounts = [f"{literal(folder)}:{literal(folder)}" for folder in outermost]
     local = LOCAL_DIR if runtime.programs else cluster.local_dir

@@ -67,7 +67,7 @@ class Site(Struct, frozen=True, kw_only=True):
     named_gpus: list[str] = []
 
 
-class _Kind(Struct, frozen=True):
+class _NodeKind(Struct, frozen=True):
     """Identical nodes: their number, GPUs by type, and resources available to jobs."""
 
     nodes: int
@@ -93,9 +93,9 @@ def build_site(
     """
     rows: dict[str, PartitionRow] = {}
     left_out: dict[str, str] = {}
-    kinds = {row.name: _kinds(row, answers) for row in answers.partitions}
+    kinds = {row.name: _group_nodes(row, answers) for row in answers.partitions}
     for row in answers.partitions:
-        reason = "" if row.name in keep else _why_not(row, answers)
+        reason = "" if row.name in keep else _explain_no_access(row, answers)
         if not reason and not kinds[row.name]:
             reason = "it has no nodes"
         if reason:
@@ -103,13 +103,13 @@ def build_site(
         else:
             rows[row.name] = row
     usable = {name: kinds[name] for name in rows}
-    gpu_types = _gpu_types(usable, known or {})
+    gpu_types = _find_gpu_types(usable, known or {})
     partitions = {
-        name: _partition(row, usable[name], gpu_types, answers) for name, row in rows.items()
+        name: _build_partition(row, usable[name], gpu_types, answers) for name, row in rows.items()
     }
-    notes = {name: _notes(row, usable[name], answers) for name, row in rows.items()}
+    notes = {name: _partition_notes(row, usable[name], answers) for name, row in rows.items()}
     counts = any(kind.count for nodes in kinds.values() for kind in nodes)
-    named_gpus = [name for name in rows if not counts and _says_gpus(name)]
+    named_gpus = [name for name in rows if not counts and _mentions_gpus(name)]
     for name in named_gpus:
         notes[name].append("CHECK: its name says GPUs, and Slurm counts none: set gpus_per_node")
     listed = answers.associations or []
@@ -120,7 +120,7 @@ def build_site(
         gpu_types=gpu_types,
         left_out=left_out,
         notes={name: lines for name, lines in notes.items() if lines},
-        partition=_usual(list(rows.values()), partitions, usable, named_gpus),
+        partition=_choose_default_partition(list(rows.values()), partitions, usable, named_gpus),
         accounts=accounts,
         account=next(iter([*charged, *accounts]), None),
         qos=sorted({name for one in answers.associations or [] for name in one.qos}),
@@ -141,8 +141,8 @@ def first_host(node_list: str) -> str:
     return re.sub(r"\[([^\],-]*)[^\]]*\]", r"\1", name[0] if name else "")
 
 
-def _kinds(row: PartitionRow, answers: Answers) -> list[_Kind]:
-    found: list[_Kind] = []
+def _group_nodes(row: PartitionRow, answers: Answers) -> list[_NodeKind]:
+    found: list[_NodeKind] = []
     for node in answers.nodes:
         if node.partition != row.name or node.nodes < 1:
             continue
@@ -156,7 +156,7 @@ def _kinds(row: PartitionRow, answers: Answers) -> list[_Kind]:
             memory = min(memory, row.max_memory_per_cpu * cpus)
         gpus = count_node_gpus(node.gres)
         threads = limits.threads if limits else 1
-        kind = _Kind(node.nodes, gpus, cpus, threads, memory, sorted(node.features))
+        kind = _NodeKind(node.nodes, gpus, cpus, threads, memory, sorted(node.features))
         for index, other in enumerate(found):
             if structs.replace(other, nodes=kind.nodes) == kind:
                 found[index] = structs.replace(other, nodes=other.nodes + kind.nodes)
@@ -169,10 +169,10 @@ def _kinds(row: PartitionRow, answers: Answers) -> list[_Kind]:
 # ---- GPU types ---------------------------------------------------------------------------------
 
 
-def _gpu_types(
-    kinds: Mapping[str, list[_Kind]], known: Mapping[str, GpuType]
+def _find_gpu_types(
+    kinds: Mapping[str, list[_NodeKind]], known: Mapping[str, GpuType]
 ) -> dict[str, GpuType]:
-    """Find how this site names each type: by gres, else by a feature, else by a partition."""
+    """Find the site's name for each type: a gres type, else a feature, else a partition."""
     typed = {kind for nodes in kinds.values() for one in nodes for kind in one.gpus if kind}
     found = [GpuType(gres=kind) for kind in sorted(typed)]
     plain = {name: [k for k in nodes if "" in k.gpus] for name, nodes in kinds.items()}
@@ -183,10 +183,10 @@ def _gpu_types(
     for name, nodes in sorted(plain.items()):
         if nodes and architecture(name) and not any(map(_type_features, nodes)):
             found.append(GpuType(partition=name))
-    return _named(found, known)
+    return _assign_names(found, known)
 
 
-def _type_features(kind: _Kind) -> list[str]:
+def _type_features(kind: _NodeKind) -> list[str]:
     """Return the features that name a node's GPUs, such as v100 and v100-32g, if all mean one."""
     named = [feature for feature in kind.features if architecture(feature)]
     return named if len({model(name) for name in named}) == 1 else []
@@ -196,7 +196,7 @@ def _site_name(gpu_type: GpuType) -> str:
     return gpu_type.gres or gpu_type.constraint or gpu_type.partition or ""
 
 
-def _named(found: Sequence[GpuType], known: Mapping[str, GpuType]) -> dict[str, GpuType]:
+def _assign_names(found: Sequence[GpuType], known: Mapping[str, GpuType]) -> dict[str, GpuType]:
     """Name the types as the profile does, else by the model (a100) if that is unique."""
     names = {_site_name(one): name for name, one in known.items() if name != "*"}
     own = [_site_name(one) for one in found]
@@ -208,10 +208,10 @@ def _named(found: Sequence[GpuType], known: Mapping[str, GpuType]) -> dict[str, 
     return made
 
 
-def _says_gpus(partition: str) -> bool:
-    """Return True if a partition's name says that its nodes have GPUs.
+def _mentions_gpus(partition: str) -> bool:
+    """Return True if a partition's name suggests that its nodes have GPUs.
 
-    >>> [_says_gpus(name) for name in ("gpu-a100-dev", "gh", "h100", "rtx-dev", "normal", "vm")]
+    >>> [_mentions_gpus(name) for name in ("gpu-a100-dev", "gh", "h100", "rtx-dev", "normal", "vm")]
     [True, True, True, True, False, False]
     """
     words = re.findall(r"[a-z]+", partition.lower())
@@ -221,10 +221,10 @@ def _says_gpus(partition: str) -> bool:
 # ---- one partition -----------------------------------------------------------------------------
 
 
-def _partition(
-    row: PartitionRow, kinds: list[_Kind], types: Mapping[str, GpuType], answers: Answers
+def _build_partition(
+    row: PartitionRow, kinds: list[_NodeKind], types: Mapping[str, GpuType], answers: Answers
 ) -> Partition:
-    max_time, max_gpus = _sure_limits(row, answers)
+    max_time, max_gpus = _find_certain_limits(row, answers)
     if max_gpus == 0:
         kinds = [structs.replace(kind, gpus={}) for kind in kinds]
     gpus = max(kind.count for kind in kinds)
@@ -238,12 +238,12 @@ def _partition(
     return Partition(
         nodes=nodes,
         gpus_per_node=gpus,
-        gpu_types=_types_of(row.name, kinds, types),
+        gpu_types=_count_gpus_by_type(row.name, kinds, types),
         cpus_per_node=max(cpus, 1),
         threads_per_core=threads.pop() if len(threads) == 1 and threads != {1} else None,
-        memory_per_node=memory_text(memory) if memory > 1 else None,
+        memory_per_node=format_memory(memory) if memory > 1 else None,
         cpus_per_gpu=max(cpu_share, 1) if gpus and cpu_share != cpus // gpus else None,
-        memory_per_gpu=memory_text(memory_share)
+        memory_per_gpu=format_memory(memory_share)
         if gpus and 1 < memory_share != memory // gpus
         else None,
         max_time=max_time,
@@ -255,7 +255,9 @@ def _partition(
     )
 
 
-def _types_of(partition: str, kinds: list[_Kind], types: Mapping[str, GpuType]) -> dict[str, int]:
+def _count_gpus_by_type(
+    partition: str, kinds: list[_NodeKind], types: Mapping[str, GpuType]
+) -> dict[str, int]:
     """Return the largest number of GPUs of each type on one node, by the profile's names."""
     names = {_site_name(one): name for name, one in types.items()}
     found: dict[str, int] = {}
@@ -267,16 +269,16 @@ def _types_of(partition: str, kinds: list[_Kind], types: Mapping[str, GpuType]) 
     return dict(sorted(found.items()))
 
 
-def memory_text(megabytes: int) -> str:
+def format_memory(megabytes: int) -> str:
     """Format memory as Slurm accepts it.
 
-    >>> memory_text(512000), memory_text(515000), memory_text(4194304)
+    >>> format_memory(512000), format_memory(515000), format_memory(4194304)
     ('500G', '515000M', '4096G')
     """
     return f"{megabytes // 1024}G" if megabytes % 1024 == 0 else f"{megabytes}M"
 
 
-def _notes(row: PartitionRow, kinds: list[_Kind], answers: Answers) -> list[str]:
+def _partition_notes(row: PartitionRow, kinds: list[_NodeKind], answers: Answers) -> list[str]:
     notes = []
     shapes = {(tuple(sorted(kind.gpus.items())), kind.cpus, kind.memory) for kind in kinds}
     if len(shapes) > 1:
@@ -288,7 +290,7 @@ def _notes(row: PartitionRow, kinds: list[_Kind], answers: Answers) -> list[str]
     if away:
         total = sum(node.nodes for node in mine)
         notes.append(f"{away} of {total} nodes are down or drained")
-    if _sure_limits(row, answers)[1] == 0 and any(kind.count for kind in kinds):
+    if _find_certain_limits(row, answers)[1] == 0 and any(kind.count for kind in kinds):
         notes.append("your QOS and accounts give you none of its GPUs")
     if row.needs_reservation:
         notes.append("jobs need a reservation there (slurm: {reservation: NAME})")
@@ -304,10 +306,10 @@ def _notes(row: PartitionRow, kinds: list[_Kind], answers: Answers) -> list[str]
 # ---- defaults ----------------------------------------------------------------------------------
 
 
-def _usual(
+def _choose_default_partition(
     rows: Sequence[PartitionRow],
     partitions: Mapping[str, Partition],
-    kinds: Mapping[str, list[_Kind]],
+    kinds: Mapping[str, list[_NodeKind]],
     named_gpus: Collection[str],
 ) -> str | None:
     """Choose the partition for jobs that name none: up, with whole GPUs, for ordinary jobs.
@@ -329,10 +331,10 @@ def _usual(
     return best.name if best is not None and best.name in partitions else None
 
 
-# ---- which partitions the user can use ---------------------------------------------------------
+# ---- Access to partitions ----------------------------------------------------------------------
 
 
-def _why_not(row: PartitionRow, answers: Answers) -> str:
+def _explain_no_access(row: PartitionRow, answers: Answers) -> str:
     """Explain why the user cannot use a partition; "" if they can.
 
     Uncertain access counts as access: a superfluous partition costs a refusal, a missing one is
@@ -343,7 +345,7 @@ def _why_not(row: PartitionRow, answers: Answers) -> str:
     if row.root_only and not answers.is_root:
         return "it is for root only"
     if row.allow_groups and not answers.is_root and not set(row.allow_groups) & set(answers.groups):
-        return f"it is for the Unix groups {_some(row.allow_groups)}"
+        return f"it is for the Unix groups {_join_names(row.allow_groups)}"
     # An empty list proves nothing: sacctmgr may hide associations (PrivateData).
     if not answers.associations or "associations" not in answers.config.enforced:
         return ""
@@ -354,26 +356,26 @@ def _why_not(row: PartitionRow, answers: Answers) -> str:
     # Since 23.11 child accounts of AllowAccounts may use it too.
     version = parse_version(answers.config.version) or (23, 11)
     if row.allow_accounts and not accounts & set(row.allow_accounts) and version < (23, 11):
-        return f"it is for the accounts {_some(row.allow_accounts)}"
+        return f"it is for the accounts {_join_names(row.allow_accounts)}"
     if accounts and accounts <= set(row.deny_accounts):
-        return f"it is closed to your accounts {_some(sorted(accounts))}"
+        return f"it is closed to your accounts {_join_names(sorted(accounts))}"
     qos = {name for one in mine for name in one.qos}
     if qos and "qos" in answers.config.enforced:
         if row.allow_qos and not qos & set(row.allow_qos):
-            return f"it is for the QOS {_some(row.allow_qos)}"
+            return f"it is for the QOS {_join_names(row.allow_qos)}"
         if qos <= set(row.deny_qos):
-            return f"it is closed to your QOS {_some(sorted(qos))}"
+            return f"it is closed to your QOS {_join_names(sorted(qos))}"
     return ""
 
 
-def _some(names: list[str]) -> str:
+def _join_names(names: list[str]) -> str:
     return ", ".join(names[:5]) + (" ..." if len(names) > 5 else "")
 
 
-# ---- limits that hold whichever account and QOS a job takes ------------------------------------
+# ---- Limits for every account and QOS ----------------------------------------------------------
 
 
-def _sure_limits(row: PartitionRow, answers: Answers) -> tuple[str | None, int | None]:
+def _find_certain_limits(row: PartitionRow, answers: Answers) -> tuple[str | None, int | None]:
     """Find the time limit and the most GPUs for every account and QOS that the user can choose.
 
     A limit of the partition's QOS precedes one of the job's QOS, which precedes one of the
@@ -381,7 +383,7 @@ def _sure_limits(row: PartitionRow, answers: Answers) -> tuple[str | None, int |
     partition's own MaxTime holds unless a QOS lifts it (PartitionTimeLimit). The loosest of all
     choices is returned; limits that are not enforced are ignored; None means no certain limit.
     """
-    choices = list(_choices(row, answers)) if "limits" in answers.config.enforced else []
+    choices = list(_iterate_limits(row, answers)) if "limits" in answers.config.enforced else []
     if not choices:
         return row.max_time, None
     gpus = [limit for _, limit in choices if limit is not None]
@@ -391,7 +393,7 @@ def _sure_limits(row: PartitionRow, answers: Answers) -> tuple[str | None, int |
     )
 
 
-def _choices(row: PartitionRow, answers: Answers) -> Iterator[tuple[str | None, int | None]]:
+def _iterate_limits(row: PartitionRow, answers: Answers) -> Iterator[tuple[str | None, int | None]]:
     """Yield time limit and GPUs of each account with each of its QOS."""
     qos = {one.name: one for one in answers.qos or []}
     of_partition = qos.get(row.qos)

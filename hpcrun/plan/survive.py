@@ -14,7 +14,7 @@ from hpcrun.spec import EndCause
 
 # The warning of the time limit for the batch script, if the ranks get none. Slurm sends it up to a
 # minute early and never late (sbatch.1, --signal); the harness waits for the end itself.
-WARNED = 60
+WARNING_S = 60
 
 
 def build_survive(job: Job) -> SurvivePlan:
@@ -26,7 +26,7 @@ def build_survive(job: Job) -> SurvivePlan:
     before = duration_seconds(asked.save_before_end) if asked.save_before_end else None
     warned = before
     if "time_limit" in when:
-        warned = max(before or 0, WARNED)
+        warned = max(before or 0, WARNING_S)
     _check_time(job, before)
     _check_dir(job)
     stalled_after = duration_seconds(asked.stalled_after) if asked.stalled_after else None
@@ -42,7 +42,7 @@ def build_survive(job: Job) -> SurvivePlan:
         saves=before is not None,
         signal=asked.signal,
         stalled_after=stalled_after,
-        resume=_resume(job),
+        resume=_build_resume_arguments(job),
         resumes=job.spec.checkpoint.dir is not None or bool(job.spec.checkpoint.resume),
         keep=job.spec.checkpoint.keep,
         marker=job.spec.checkpoint.marker,
@@ -65,10 +65,11 @@ def _check_time(job: Job, before: int | None) -> None:
     elif before and limit and left <= 0:
         message = f"{asked}, and the time limit is {time} (resources.time): take less of it"
         job.found.refuse(field, message)
-    elif before and limit and left < 2 * WARNED:
+    elif before and limit and left < 2 * WARNING_S:
         job.found.notes.append(
             f"{field}: {asked} before the time limit of {time} (resources.time), and Slurm may ask "
-            f"up to a minute early: an attempt trains for {max(0, left - WARNED):.0f} to {left:.0f}"
+            "up to a minute early: an attempt trains for "
+            f"{max(0, left - WARNING_S):.0f} to {left:.0f}"
             " s, its start included"
         )
 
@@ -105,7 +106,7 @@ def _check_spare(job: Job, spare: int, when: Sequence[EndCause]) -> None:
     )
 
 
-def _resume(job: Job) -> list[str]:
+def _build_resume_arguments(job: Job) -> list[str]:
     """Return the arguments that make the program resume; a bare switch finds the checkpoint."""
     text = job.spec.checkpoint.resume
     try:

@@ -28,7 +28,7 @@ from hpcrun.spec import (
 MAX_RUNS = 10_000
 
 # Keys that apply to the whole array, or that define the sweep itself.
-_SHARED = {
+_SHARED_KEYS = {
     "resources": "the runs of a sweep are one Slurm array, and share its resources",
     "slurm": "the runs of a sweep are one Slurm array, and share its options",
     "snapshot": "the runs of a sweep share one copy of the code",
@@ -41,7 +41,7 @@ _SHARED = {
 }
 _TOKEN = re.compile(r"\{\{|\}\}|\{(\w+)\}")
 # Directives that differ per run: its name and its output file.
-_OWN = ("job-name", "output")
+_RUN_DIRECTIVES = ("job-name", "output")
 
 
 class SweepRun(Struct, frozen=True, kw_only=True):
@@ -85,7 +85,7 @@ def build_runs(spec: JobSpec, extra_args: Sequence[str] = ()) -> list[SweepRun]:
         if keys not in known:
             known[keys] = _set_keys(plain, dict(keys), problems)
         names = {key: value for key, value in values.items() if not _is_job_key(key)}
-        filled = _change_texts(known[keys], _filler(names))
+        filled = _change_texts(known[keys], _build_filler(names))
         filled = structs.replace(filled, name=f"{spec.name or 'job'}.{index}")
         args = [fill_known_placeholders(arg, names) for arg in extra_args]
         runs.append(SweepRun(index=index, values=values, spec=filled, extra_args=args))
@@ -116,7 +116,7 @@ def build_array(plans: Sequence[Plan], spec: JobSpec, sweep_id: str) -> Plan:
     for plan in plans[1:]:
         other = _shared_directives(plan)
         for option in common | other:
-            one, two = _written(common, option), _written(other, option)
+            one, two = _format_directive(common, option), _format_directive(other, option)
             if one != two:
                 raise InputError(
                     f"sweep: {first.name} asks Slurm for {one} and {plan.name} for {two}; "
@@ -162,7 +162,7 @@ def _check_keys(spec: JobSpec, extra_args: Sequence[str]) -> list[Problem]:
     _change_texts(spec, note)
     used |= {name for arg in extra_args for name in re.findall(r"\{(\w+)\}", arg)}
     for key in spec.sweep:
-        reason = _SHARED.get(key.partition(".")[0])
+        reason = _SHARED_KEYS.get(key.partition(".")[0])
         if reason:
             problems.append(Problem(f"sweep.{key}", f"{reason}; submit once for each"))
         elif not _is_job_key(key) and key not in used:
@@ -216,7 +216,7 @@ def _as_yaml(value: str) -> str:
     return format_flow(value, quoted=True)
 
 
-def _filler(values: Mapping[str, str]) -> Callable[[str], str]:
+def _build_filler(values: Mapping[str, str]) -> Callable[[str], str]:
     """Fill the sweep's placeholders, as if their values were written in the job file."""
     return lambda text: _TOKEN.sub(lambda match: values.get(match[1], match[0]), text)
 
@@ -244,10 +244,10 @@ def _change_texts(spec: JobSpec, change: Callable[[str], str]) -> JobSpec:
 
 
 def _shared_directives(plan: Plan) -> dict[str, str | None]:
-    return {option: value for option, value in plan.directives if option not in _OWN}
+    return {option: value for option, value in plan.directives if option not in _RUN_DIRECTIVES}
 
 
-def _written(directives: Mapping[str, str | None], option: str) -> str:
+def _format_directive(directives: Mapping[str, str | None], option: str) -> str:
     if option not in directives:
         return f"no --{option}"
     value = directives[option]

@@ -288,10 +288,10 @@ class Plan(Struct, frozen=True, kw_only=True):
         return self.nodes + self.survive.spare_nodes
 
 
-def label(values: Mapping[str, str]) -> str:
+def format_label(values: Mapping[str, str]) -> str:
     """Label a run of a sweep by its values.
 
-    >>> label({"lr": "1e-4", "deepspeed.zero_stage": "2"})
+    >>> format_label({"lr": "1e-4", "deepspeed.zero_stage": "2"})
     'lr=1e-4 zero_stage=2'
     """
     heads = column_names(values)

@@ -36,7 +36,7 @@ _DIAGNOSIS = "a switch for diagnosis; remove it when the cause is found"
 
 # The first matching rule applies; the comment above each gives the source.
 RULES = [
-    # ---- Nothing reads these
+    # ---- Unread variables
     # In no commit of NCCL's history, nor in torch or DeepSpeed; pytorch#135352
     Rule(
         "NCCL_TIMEOUT",
@@ -66,7 +66,7 @@ RULES = [
         "|USE_TENSOR_REGISTER_ALLOCATOR_HOOK)",
         "torch's old name for it: TORCH_NAME since torch 2.2",
     ),
-    # ---- They fail, or take resources of other jobs
+    # ---- Variables that fail the job or use the resources of other jobs
     # gres.conf(5): without ConstrainDevices nothing but this variable keeps jobs apart
     Rule(
         "(CUDA|ROCR|HIP)_VISIBLE_DEVICES",

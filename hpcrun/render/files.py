@@ -11,7 +11,15 @@ import jinja2.meta
 import msgspec
 
 from hpcrun.errors import InputError
-from hpcrun.plan import HOOK, LAUNCHERS, RUNTIMES, Plan, check_carried, launch_argv, uses_modules
+from hpcrun.plan import (
+    HOOK,
+    LAUNCHERS,
+    RUNTIMES,
+    Plan,
+    check_slurm_values,
+    launch_argv,
+    uses_modules,
+)
 from hpcrun.render.quoting import FILTERS, quote_bash, quote_expanded, quote_word
 
 # Files that are identical in all runs.
@@ -47,7 +55,7 @@ def render_files(plan: Plan, templates: jinja2.Environment) -> list[RenderedFile
     Raises:
         InputError: If a template is invalid, or Slurm cannot transport a value.
     """
-    check_carried(plan)
+    check_slurm_values(plan)
     values = _template_values(plan)
     files = [
         RenderedFile(name, _render(templates, name, values)) for name in ("job.sbatch", "node.sh")
@@ -86,7 +94,7 @@ def render_array(plan: Plan, templates: jinja2.Environment, runs: int) -> list[R
     Raises:
         InputError: As render_files() does.
     """
-    check_carried(plan)
+    check_slurm_values(plan)
     runs_dir, _, _ = plan.run_dir.rpartition("/")
     head, _, tail = plan.run_id.rpartition("-")
     places = {"before": f"{runs_dir}/{head}.", "after": f"-{tail}", "runs": runs}

@@ -1,6 +1,6 @@
-"""JobSpec and Cluster: a training job, and the place where jobs run, as their files have them."""
+"""The types of job files and cluster profiles."""
 
-# Annotations are not postponed: msgspec would evaluate the text of each, at every call of hpcrun.
+# No `from __future__ import annotations`: msgspec would evaluate every annotation at start-up.
 
 import math
 from typing import Annotated, Any, Literal
@@ -11,7 +11,7 @@ from hpcrun.patterns import SSH_HOST
 
 
 def about(description: str) -> Meta:
-    """Describe a key, in messages, the schema and the documents."""
+    """Describe a key for messages, the JSON Schema and the documentation."""
     return Meta(description=description)
 
 
@@ -141,7 +141,7 @@ class Resources(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def counts(self) -> range:
-        """Return the numbers of nodes of which Slurm may give one.
+        """Return the numbers of nodes that Slurm may allocate.
 
         >>> Resources(nodes=2).counts, Resources(nodes="2-4").counts
         (range(2, 3), range(2, 5))
@@ -156,7 +156,7 @@ class Resources(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def gpu_types(self) -> list[str]:
-        """Return the GPU types of which the job takes any; none: whatever there is."""
+        """Return the GPU types that the job accepts; empty if it accepts any."""
         return [self.gpu_type] if isinstance(self.gpu_type, str) else list(self.gpu_type or [])
 
 
@@ -178,12 +178,12 @@ class Batch(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def sets_micro_batch(self) -> bool:
-        """Return whether the job chooses the micro batch, directly or by the effective batch."""
+        """Return True if the job sets the micro batch, directly or by the effective batch."""
         return self.micro_batch_per_gpu is not None or self.effective is not None
 
     @property
     def sets_accumulation(self) -> bool:
-        """Return whether the job chooses the accumulation, directly or by the effective batch."""
+        """Return True if the job sets the accumulation, directly or by the effective batch."""
         return self.gradient_accumulation_steps is not None or self.effective is not None
 
 
@@ -438,10 +438,10 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     snapshot: Annotated[bool, about("copy the code at submission, and run the copy")] = True
 
     def with_nodes(self, nodes: int) -> "JobSpec":
-        """Return the job on one number of its range; the effective batch is that of the most nodes.
+        """Return the job for one number of its range, with the effective batch of the largest.
 
-        If no whole number of accumulated steps gives that batch, the next larger one is used. A job
-        that sets no batch leaves it to the program on every number of nodes.
+        If no whole number of accumulated steps gives that batch, it is rounded up. A job that sets
+        no batch leaves it to the program for every number of nodes.
 
         >>> batch = Batch(gradient_accumulation_steps=1)
         >>> job = JobSpec(resources=Resources(nodes="2-4"), batch=batch)
@@ -457,7 +457,7 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def even_steps(self) -> int:
-        """Return the accumulated steps, the job's or the next, that keep the batch on its range.
+        """Return the next number of accumulated steps with which all node counts divide the batch.
 
         >>> JobSpec(resources=Resources(nodes="2-4")).even_steps
         3

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from hpcrun.plan import column_names, label
+from hpcrun.plan import column_names, format_label
 from hpcrun.runs import LOST, JobStatus, Sweep, Verdict, WhyWaiting
 from hpcrun.slurm import explain_reason, format_exit_code, format_limit, parse_exit_code
 from hpcrun.text import (
@@ -68,7 +68,7 @@ def describe_stall(status: JobStatus) -> str:
 
 def format_values(values: Mapping[str, str]) -> str:
     """Format a sweep run's own values as a suffix of its state."""
-    return f" [{label(values)}]" if values else ""
+    return f" [{format_label(values)}]" if values else ""
 
 
 def format_state(status: JobStatus, display: Display) -> str:
@@ -179,7 +179,7 @@ def _format_remark(row: JobStatus) -> str:
         states = f"{count} run{'s' if count > 1 else ''}"
     why = row.remark or describe_reason(row.verdict) or ("" if row.final else describe_stall(row))
     between = f"restarts {attempts.describe_next_attempt(row)}" if row.is_between else ""
-    parts = [label(row.values), states, between, row.why.line() if row.why else why]
+    parts = [format_label(row.values), states, between, row.why.line() if row.why else why]
     return "; ".join([*filter(None, parts), *row.notes])
 
 
@@ -216,7 +216,7 @@ def format_run(
         *_stall_rows(status, display),
         ("run", status.run_id),
         ("job", f"{status.job_id}{cluster}" if status.job_id else ""),
-        ("sweep", label(history.task.values) if history.task else ""),
+        ("sweep", format_label(history.task.values) if history.task else ""),
     ]
     if plan is not None:
         how = plan.launcher if status.trains else "a command on each node"

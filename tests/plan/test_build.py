@@ -7,7 +7,7 @@ import pytest
 
 from hpcrun.errors import InputError
 from hpcrun.plan.build import RUN_MODULE, build_plan
-from hpcrun.plan.directives import MAX_NAME, check_carried
+from hpcrun.plan.directives import MAX_NAME, check_slurm_values
 from hpcrun.plan.types import Dependency, Plan
 from tests.plan.making import PLACE, cluster, job, plan, variables
 
@@ -139,17 +139,17 @@ def test_requeue_is_allowed_only_on_request(
 def test_control_characters_in_directives_are_refused(option: str, words: str, char: str) -> None:
     good = plan("script: a.py")
     bad: Plan = msgspec.structs.replace(good, directives=[(option, f"a{char}b")])
-    check_carried(good)
+    check_slurm_values(good)
     with pytest.raises(InputError) as caught:
-        check_carried(bad)
+        check_slurm_values(bad)
     assert caught.value.message.startswith(words)
 
 
 def test_too_long_job_name_is_refused() -> None:
     plan_of = plan(f"script: a.py\nname: {'é' * (MAX_NAME // 2)}")
-    check_carried(plan_of)
+    check_slurm_values(plan_of)
     with pytest.raises(InputError, match=f"name: {MAX_NAME + 2} bytes long"):
-        check_carried(plan(f"script: a.py\nname: {'é' * (MAX_NAME // 2 + 1)}"))
+        check_slurm_values(plan(f"script: a.py\nname: {'é' * (MAX_NAME // 2 + 1)}"))
 
 
 @pytest.mark.parametrize(

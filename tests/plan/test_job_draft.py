@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from hpcrun.plan.job_draft import Draft, draft_job, is_training, job_text
+from hpcrun.plan.job_draft import Draft, draft_job, format_job, imports_training_library
 from hpcrun.plan.script_facts import read_script
 from hpcrun.spec.job import Batch
 from tests.spec.reading import read
@@ -165,7 +165,7 @@ def test_required_arguments_are_left_to_the_user() -> None:
 
 def test_draft_keeps_batch_defaults_of_the_script() -> None:
     found = options("'-b', '--batch-size', type=int, default=8", "'--grad_accum', default=4")
-    spec = read(job_text(found, {}, {}, "../x.json"))
+    spec = read(format_job(found, {}, {}, "../x.json"))
     assert spec.batch.micro_batch_per_gpu == 8 and spec.batch.gradient_accumulation_steps == 4
     for text in (
         "import click\n@click.option('--batch-size', default=16)\ndef f(batch_size): ...",
@@ -173,7 +173,7 @@ def test_draft_keeps_batch_defaults_of_the_script() -> None:
     ):
         assert drafted(text).batch == {"micro_batch_per_gpu": 16}
     odd = options("'--batch', default=0", "'--gas', default=True", "'--eval_batch', default=64")
-    spec = read(job_text(odd, {}, {}, "../x.json"))
+    spec = read(format_job(odd, {}, {}, "../x.json"))
     assert spec.batch == Batch()
 
 
@@ -192,7 +192,7 @@ def test_draft_keeps_batch_defaults_of_the_script() -> None:
 )
 def test_drafted_job_file_loads(draft: Draft) -> None:
     resources = {"gpus_per_node": 8, "gpu_type": "a100_3g.20gb", "time": "30"}
-    spec = read(job_text(draft, resources, {"venv": "my env"}, "../x.json"))
+    spec = read(format_job(draft, resources, {"venv": "my env"}, "../x.json"))
     assert (spec.script, spec.framework, spec.launcher) == (
         draft.script,
         draft.framework,
@@ -204,8 +204,8 @@ def test_drafted_job_file_loads(draft: Draft) -> None:
 
 
 def test_training_scripts_are_recognized_by_imports() -> None:
-    assert is_training(read_script(ast.parse("import torch.nn as nn")))
-    assert not is_training(read_script(ast.parse("import numpy, setuptools")))
+    assert imports_training_library(read_script(ast.parse("import torch.nn as nn")))
+    assert not imports_training_library(read_script(ast.parse("import numpy, setuptools")))
 
 
 DIVIDES = "args.batch_size = int(args.batch_size / args.world_size)\n"
@@ -241,7 +241,7 @@ def test_batch_scope_follows_from_option_name_help_and_use(
 def test_draft_keeps_global_batch_of_the_script() -> None:
     found = options("'--global-batch-size', default=512")
     for resources in ({"gpus_per_node": 8}, {"nodes": 2, "gpus_per_node": 4}):
-        spec = read(job_text(found, resources, {}, "../x.json"))
+        spec = read(format_job(found, resources, {}, "../x.json"))
         assert spec.batch == Batch(effective=512)
     # OpenRLHF's three options; the missing sizes are derived.
     both = options(
@@ -249,7 +249,7 @@ def test_draft_keeps_global_batch_of_the_script() -> None:
         "'--micro_train_batch_size', default=4, help='batch size per GPU'",
     )
     assert [name for name, _ in both.args] == ["--micro_train_batch_size", "--train_batch_size"]
-    spec = read(job_text(both, {"gpus_per_node": 8}, {}, "../x.json"))
+    spec = read(format_job(both, {"gpus_per_node": 8}, {}, "../x.json"))
     assert spec.batch == Batch(effective=128, micro_batch_per_gpu=4)
 
 
@@ -264,7 +264,7 @@ def test_draft_keeps_global_batch_of_the_script() -> None:
     ],
 )
 def test_draft_keeps_precision_of_the_script(text: str, precision: str | None) -> None:
-    spec = read(job_text(drafted(text), {}, {}, "../x.json"))
+    spec = read(format_job(drafted(text), {}, {}, "../x.json"))
     assert spec.precision == precision
 
 
@@ -289,7 +289,7 @@ HF += "p = HfArgumentParser(TrainingArguments)\n"
 def test_resume_option_of_the_script_is_used(text: str, resume: str) -> None:
     found = drafted(f"import torch\n{PARSER}{text}\n")
     assert found.resume == resume
-    spec = read(job_text(found, {}, {}, "../x.json"))
+    spec = read(format_job(found, {}, {}, "../x.json"))
     assert spec.checkpoint.resume == resume
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcrun.plan.limits import array_problems, find_limits, unlisted_partitions
+from hpcrun.plan.limits import check_array_size, find_limits, find_unlisted_partitions
 from tests.plan.making import cluster, job, plan
 
 FACTS = """
@@ -192,19 +192,19 @@ def test_partition_of_the_gpu_type_sets_the_limits() -> None:
 
 def test_unlisted_partition_is_reported() -> None:
     text = "script: a.py\nresources: {partition: 'gpuu,gpu'}"
-    assert unlisted_partitions(plan(text, FACTS), cluster(FACTS), "hpcrun.yaml") == {
+    assert find_unlisted_partitions(plan(text, FACTS), cluster(FACTS), "hpcrun.yaml") == {
         "gpuu": "not among those of hpcrun.yaml (read on 2026-11-01): cpu, gpu, long, open; "
         "did you mean gpu?"
     }
     undated = FACTS.replace("read_on: 2026-11-01", "")
-    assert unlisted_partitions(plan(text, undated), cluster(undated), "x") == {}
-    assert unlisted_partitions(plan("script: a.py", FACTS), cluster(FACTS), "x") == {}
+    assert find_unlisted_partitions(plan(text, undated), cluster(undated), "x") == {}
+    assert find_unlisted_partitions(plan("script: a.py", FACTS), cluster(FACTS), "x") == {}
 
 
 def test_sweep_larger_than_max_array_size_is_refused() -> None:
     profile = cluster("max_array_size: 1001\nread_on: 2026-11-01")
-    assert array_problems(1001, profile, "hpcrun.yaml") == []
-    [message] = array_problems(2003, profile, "hpcrun.yaml")
+    assert check_array_size(1001, profile, "hpcrun.yaml") == []
+    [message] = check_array_size(2003, profile, "hpcrun.yaml")
     assert str(message) == (
         "sweep: 2003 runs: an array has 1001 tasks at most (hpcrun.yaml: max_array_size, read on "
         "2026-11-01); make it 3 sweeps"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hpcrun.errors import InputError
-from hpcrun.plan.profile import Facts, changes, update
+from hpcrun.plan.profile import ClusterFacts, find_changes, update_profile
 from hpcrun.spec.job import GpuType, Partition
 from hpcrun.spec.load import load_cluster
 from tests.source import PACKAGE
@@ -35,22 +35,22 @@ GPU = Partition(
 OLD = Partition(nodes=3, gpus_per_node=2)
 
 
-def facts(**message: Any) -> Facts:
+def facts(**message: Any) -> ClusterFacts:
     plain: dict[str, Any] = {
         "read_on": "2026-11-21",
         "values": {},
         "partitions": {"gpu": GPU, "old": OLD},
         "gpu_types": {},
     }
-    return Facts(**{**plain, **message})
+    return ClusterFacts(**{**plain, **message})
 
 
-def shown(text: str, now: Facts) -> list[tuple[str, str]]:
-    return [(one.what, one.key) for one in changes(load_cluster(text, source="p"), now)]
+def shown(text: str, now: ClusterFacts) -> list[tuple[str, str]]:
+    return [(one.what, one.key) for one in find_changes(load_cluster(text, source="p"), now)]
 
 
-def updated(text: str, now: Facts) -> str:
-    return update(text, "p", load_cluster(text, source="p"), now)
+def updated(text: str, now: ClusterFacts) -> str:
+    return update_profile(text, "p", load_cluster(text, source="p"), now)
 
 
 def test_unchanged_facts_update_only_the_date() -> None:
@@ -131,7 +131,7 @@ def test_uneditable_profile_is_refused_unchanged(partitions: str) -> None:
     except InputError:
         return  # merge keys are no keys of a profile
     with pytest.raises(InputError, match="cannot be updated"):
-        update(text, "p", cluster, facts())
+        update_profile(text, "p", cluster, facts())
 
 
 def test_update_without_any_partition_is_refused() -> None:

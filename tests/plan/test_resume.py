@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from hpcrun.plan.resume import resume_fix, resume_notes, resumes
+from hpcrun.plan.resume import can_resume, resume_notes, suggest_resume
 from hpcrun.plan.script_facts import read_script
 from hpcrun.plan.script_notes import Script
 from tests.plan.making import job
@@ -33,7 +33,7 @@ def script(text: str) -> Script:
     ],
 )
 def test_resume_arguments_are_recognized(words: list[str]) -> None:
-    assert resumes(job("script: a.py"), script(""), words)
+    assert can_resume(job("script: a.py"), script(""), words)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_resume_arguments_are_recognized(words: list[str]) -> None:
     ],
 )
 def test_other_arguments_are_not_resume_arguments(words: list[str]) -> None:
-    assert not resumes(job("script: a.py"), script("torch.save(x, y)"), words)
+    assert not can_resume(job("script: a.py"), script("torch.save(x, y)"), words)
 
 
 @pytest.mark.parametrize(
@@ -72,11 +72,11 @@ def test_script_with_checkpoint_dir_resumes_only_if_it_loads(
 ) -> None:
     spec = job(f"script: a.py\nframework: {framework}")
     words = ["--out", "{checkpoint_dir}"]
-    assert resumes(spec, script(text), words) == expected
-    assert resumes(spec, script(f"{text}\nos.environ['HPCRUN_CHECKPOINT_DIR']"), []) == expected
-    assert not resumes(spec, script(text), [])
+    assert can_resume(spec, script(text), words) == expected
+    assert can_resume(spec, script(f"{text}\nos.environ['HPCRUN_CHECKPOINT_DIR']"), []) == expected
+    assert not can_resume(spec, script(text), [])
     # For an unreadable script the placeholder is the only evidence.
-    assert resumes(spec, None, words) and not resumes(spec, None, [])
+    assert can_resume(spec, None, words) and not can_resume(spec, None, [])
 
 
 def test_survive_without_resume_has_a_note() -> None:
@@ -89,5 +89,5 @@ def test_survive_without_resume_has_a_note() -> None:
 
 def test_resume_option_of_the_script_is_suggested() -> None:
     text = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--restore-from')\n"
-    fix = resume_fix(job("script: a.py"), script(text))
+    fix = suggest_resume(job("script: a.py"), script(text))
     assert fix == 'checkpoint: {resume: "--restore-from {resume}"}'

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hpcrun.assets import shipped_folder
 from hpcrun.plan.build import build_plan
 from hpcrun.plan.limits import find_limits
-from hpcrun.plan.profile import Facts, profile_text
+from hpcrun.plan.profile import ClusterFacts, format_profile
 from hpcrun.plan.site import Answers, Site, build_site, first_host
 from hpcrun.plan.times import parse_seconds
 from hpcrun.slurm.cluster import (
@@ -317,10 +317,10 @@ def profile_of(shape: dict[str, str]) -> Cluster:
         limits={one.name: one for one in parse_nodes(shape["nodes"])},
     )
     made = build_site(answers)
-    facts = Facts(
+    facts = ClusterFacts(
         read_on="2026-11-25", values={}, partitions=made.partitions, gpu_types=made.gpu_types
     )
-    text = profile_text({"name": "s", "partition": made.partition}, {}, facts, made, "s.json")
+    text = format_profile({"name": "s", "partition": made.partition}, {}, facts, made, "s.json")
     return load_cluster(text, source="hpcrun.yaml")
 
 

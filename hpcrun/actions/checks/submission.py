@@ -44,24 +44,24 @@ from hpcrun.plan import (
     Plan,
     Script,
     ScriptFacts,
-    array_problems,
     batch_notes,
+    can_resume,
+    check_array_size,
     check_own_deepspeed,
     deepspeed_notes,
     difference_notes,
     find_limits,
-    needed_modules,
+    find_unlisted_partitions,
+    list_needed_modules,
     node_name_notes,
     path_notes,
     resume_notes,
-    resumes,
     scope_notes,
     secret_notes,
     shared_folder_notes,
     slurm_rank_notes,
     trained_values,
     uncopied_read_notes,
-    unlisted_partitions,
 )
 from hpcrun.remote import Answers, LocalTransport, PathProbe, Query, RunCommand
 from hpcrun.runs import RunFolder, git_command
@@ -234,7 +234,7 @@ class Checks:
 
     def check_array(self, context: Context, runs: int) -> Findings:
         """Check that Slurm accepts arrays of this many runs."""
-        problems = array_problems(runs, context.cluster, context.cluster_source)
+        problems = check_array_size(runs, context.cluster, context.cluster_source)
         return self._graded(Findings(problems, [], f"{_OUTDATED}; " if problems else ""))
 
     def compare_runs(self) -> list[str]:
@@ -288,7 +288,7 @@ def _module_check(
 ) -> ModuleCheck | None:
     """Return the check of the job's Python for the modules of the launcher and the framework."""
     path = set_variables(context.cluster.env | spec.env).get("PYTHONPATH", "")
-    return plan_module_check(context, found, needed_modules(spec, plan.launcher), path)
+    return plan_module_check(context, found, list_needed_modules(spec, plan.launcher), path)
 
 
 def _check_python(
@@ -345,7 +345,7 @@ def _without_unknown(
         micro_batch_per_gpu=micro or plan.micro_batch_per_gpu,
         gradient_accumulation_steps=steps or plan.gradient_accumulation_steps,
         effective_batch=micro * steps * replicas if micro and steps else None,
-        resumes=resumes(
+        resumes=can_resume(
             spec,
             program.script,
             [*spec.args, *extra_args],
@@ -369,7 +369,7 @@ def _sizes_of(plan: Plan) -> BatchSizes:
 
 
 def _unlisted(context: Context, plan: Plan) -> dict[str, str]:
-    return unlisted_partitions(plan, context.cluster, context.cluster_source)
+    return find_unlisted_partitions(plan, context.cluster, context.cluster_source)
 
 
 def _check_partitions(

@@ -32,13 +32,13 @@ from hpcrun.files import write_atomically
 from hpcrun.plan import (
     Answers,
     Change,
-    Facts,
+    ClusterFacts,
     Site,
     build_site,
-    changes,
+    find_changes,
+    format_names,
+    format_profile,
     is_mig,
-    listed,
-    profile_text,
 )
 from hpcrun.remote import Transport
 from hpcrun.signals import defer_signals
@@ -80,7 +80,7 @@ class InitState(Struct, frozen=True, kw_only=True):
     text: str = ""
     answers: Answers | None = None
     site: Site | None = None
-    facts: Facts | None = None
+    facts: ClusterFacts | None = None
     changed: list[Change] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     is_one_machine: bool = False  # this machine is the only node, so all nodes see its disks
@@ -354,7 +354,7 @@ def _compare_with_cluster(found: InitState, answers: Answers) -> InitState:
             f"{found.profile} names {len(old.partitions)} partitions, and Slurm shows none now",
             fix="nothing was changed; sinfo shows what there is",
         )
-    facts = Facts(
+    facts = ClusterFacts(
         read_on=time.strftime("%Y-%m-%d"),
         values={
             "slurm_version": answers.config.version or None,
@@ -369,7 +369,7 @@ def _compare_with_cluster(found: InitState, answers: Answers) -> InitState:
         found,
         site=site,
         facts=facts,
-        changed=changes(old, facts) if old else [],
+        changed=find_changes(old, facts) if old else [],
         warnings=_find_removed(old, site, answers) if old else [],
         is_one_machine=bool(answers.limits)
         and all(one.address in here for one in answers.limits.values()),
@@ -557,7 +557,7 @@ def build_profile(found: InitState, answers: dict[str, str]) -> str:
         comments["accelerator"] = "no partition that you can use has GPUs"
     account = answers.get("account") or (site.account if site else None)
     if site is not None and len(site.accounts) > 1:
-        comments["account"] = f"yours: {listed(site.accounts)}"
+        comments["account"] = f"yours: {format_names(site.accounts)}"
     if site is not None and len(site.partitions) > 1:
         comments["partition"] = "of jobs that name none"
     python, setup = _choose_python(found, comments)
@@ -589,7 +589,7 @@ def build_profile(found: InitState, answers: dict[str, str]) -> str:
         "env": base.env,
     }
     schema = "cluster.schema.json" if found.for_user else f"{SCHEMAS}/cluster.schema.json"
-    return profile_text(chosen, comments, facts, site, schema)
+    return format_profile(chosen, comments, facts, site, schema)
 
 
 def _choose_python(found: InitState, comments: dict[str, str]) -> tuple[str | None, dict[str, str]]:

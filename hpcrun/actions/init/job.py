@@ -14,7 +14,15 @@ from hpcrun.actions.init.init import SCHEMAS, InitState
 from hpcrun.actions.program import Reading, content_of, modules_of, parse_script
 from hpcrun.context import read_text
 from hpcrun.errors import InputError
-from hpcrun.plan import Draft, ScriptFacts, draft_job, is_mig, is_training, job_text, parse_seconds
+from hpcrun.plan import (
+    Draft,
+    ScriptFacts,
+    draft_job,
+    format_job,
+    imports_training_library,
+    is_mig,
+    parse_seconds,
+)
 from hpcrun.spec import Cluster, Partition, load_job
 
 # The number of files that are searched for a script.
@@ -41,7 +49,7 @@ def find_script(project: Path) -> str | None:
     ours = (path for path in files if path.is_file() and path.name.isprintable())
     for path in islice(ours, _MOST_FILES):
         facts = _read_script(path).facts
-        if facts is not None and is_training(facts) and facts.is_program:
+        if facts is not None and imports_training_library(facts) and facts.is_program:
             found.append(path)
     for name in _USUAL_NAMES:
         if project / name in found:
@@ -77,7 +85,7 @@ def draft_job_file(found: InitState, cluster: Cluster, script: str) -> JobFile:
             modules[file] = read
     made = draft_job(name, facts, list(modules.values()))
     resources, setup = _choose_resources(found, cluster)
-    text = job_text(made, resources, setup, f"../{SCHEMAS}/job.schema.json", path.stem)
+    text = format_job(made, resources, setup, f"../{SCHEMAS}/job.schema.json", path.stem)
     file = found.project / "jobs" / f"{path.stem}.yaml"
     # The draft must load; it extends no other job.
     load_job(text, source=f"jobs/{file.name}", resolve=lambda other: ("", other))
