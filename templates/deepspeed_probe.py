@@ -1,7 +1,7 @@
-"""Asks the DeepSpeed that will train about a config: run by its interpreter, never imported.
+"""Check a config with the installed DeepSpeed; run by its interpreter, never imported.
 
-The map notes which keys DeepSpeed asks for; what it refuses is taken out, key by key, until the
-rest is accepted. The config comes on standard input, the answer goes to standard output, as JSON.
+The map records which keys DeepSpeed reads; rejected keys are removed one by one until the rest is
+accepted. The config comes on standard input, the answer goes to standard output, as JSON.
 """
 
 import collections.abc
@@ -10,7 +10,7 @@ import os
 import sys
 
 answer_fd = os.dup(1)
-os.dup2(2, 1)  # what libraries print at import is not the answer
+os.dup2(2, 1)  # keep what libraries print at import out of the answer
 config = json.load(sys.stdin)
 read = set()
 
@@ -56,7 +56,7 @@ from deepspeed.runtime.config import DeepSpeedConfig  # noqa: E402
 
 
 def refused(plain):
-    """Return None, or the place below a section and the message of what is refused first."""
+    """Return None, or the section's path and the message of the first rejection."""
     try:
         DeepSpeedConfig(Noting(plain))
     except Exception as error:
@@ -74,7 +74,7 @@ def without(plain, key):
     return {k: v for k, v in plain.items() if k != key}
 
 
-# The batch is checked against the real world elsewhere; here there is one rank.
+# The batch is checked elsewhere, against the real world size; here there is one rank.
 for key in ("train_batch_size", "gradient_accumulation_steps"):
     config.pop(key, None)
 config["train_micro_batch_size_per_gpu"] = 1
@@ -91,4 +91,4 @@ while wrong:
     wrong = refused(config)
 answer = {"version": deepspeed.__version__, "read": sorted(read), "problems": problems}
 os.write(answer_fd, json.dumps(answer).encode())
-os._exit(0)  # no waiting for threads of libraries
+os._exit(0)  # do not wait for threads of libraries

@@ -1,28 +1,27 @@
 #!/bin/bash
-# hpcrun's harness: the part of every job that is always the same. It keeps the run's history
-# (begin, beat, end, the first failure) and starts the processes. It needs bash 4.2 and coreutils.
+# hpcrun's harness: the part that is the same in every job. It records the run's history (begin, beat,
+# end, the first failure) and starts the processes. It needs bash 4.2 and coreutils.
 #
 #   batch [after|relaunch JOB]   claim this attempt (claim.sh), run the body of job.sbatch, wait for it,
-#                   record the end (survive.sh); JOB had the run before: another one, or this one itself
+#                   record the end (survive.sh); JOB had the run before: another job, or this one
 #   launch SRUN...  find the address of rank 0, write the hostfile, start one `node` per task
 #   launch WAY PYTHON HOST...  the same on the hosts of a hostfile, by ssh or pdsh: hosts.sh
 #   node            on each node: log file, network interface, then node.sh
 #   rank CMD...     around each rank: check the world, log file, run CMD, record a failure
-#   stacks          on each node, where the run does not move on: what its ranks are at (stacks.sh)
-#   beside S NODES COUNT MODE  run another mode on each of these nodes, beside the ranks (survive.sh)
+#   stacks          on each node, in a stall: write the stacks of its ranks (stacks.sh)
+#   beside S NODES COUNT MODE  run another mode on each of these nodes, next to the ranks (survive.sh)
 #   ask             on each node: ask the ranks to save and end (survive.sh)
-#   guard HOST      on a node beside the batch script's HOST: see whether that is alive (claim.sh)
+#   guard HOST      on another node: check that the batch script's HOST is alive (claim.sh)
 #
-# Each file has one writer and appears by rename. attempts/N/: begin.json, beat (epoch seconds,
-# every 30 s or less), hostfile, failures/TIME-WHO.json, end.json. Exit code 93: a duplicate of a job that
-# has this attempt already, or one that was to go on with the run and is not needed.
+# Each file has one writer and appears by rename. attempts/N/: begin.json, beat (epoch seconds, at
+# least every 30 s), hostfile, failures/TIME-WHO.json, end.json. Exit code 93: a duplicate of a job that
+# already has this attempt, or a superfluous job that was to continue the run.
 #
-# A function, here and in the files beside this one, returns a result in one way: it prints the
-# result, which the caller captures; its status says whether it worked; error messages go to
-# stderr. It sets no variable of its caller. What a mode keeps beyond a function is listed here:
-# attempt_dir, its folder in the run; child and stopped, warned and overdue, which traps read and
-# set. Names in capitals are environment.
-# shellcheck disable=SC1091 # what it sources lies beside it
+# A function, here and in the files beside this one, prints its result, which the caller captures; its
+# status tells whether it succeeded; error messages go to stderr. It sets no variable of its caller.
+# State beyond a function: attempt_dir, the mode's folder in the run; child and stopped, warned and
+# overdue, which traps read and set. Names in capitals are environment variables.
+# shellcheck disable=SC1091 # the sourced files are beside this one
 set -u
 
 # Not $HOSTNAME: bash imports it from the environment, which srun copies from node 0.

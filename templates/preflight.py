@@ -1,7 +1,7 @@
-"""Measures this node against the job's others: how fast it multiplies, and how fast the network is.
+"""Measure this node against the job's others: the speed of multiplication and of the network.
 
-preflight.sh runs it once on each node, with the job's Python. Each line of its output is what was
-measured, or begins with "bad: " or "warning: ". It ends with 3 where another node is bad.
+preflight.sh runs it once on each node, with the job's Python. Each line of its output is a
+measurement, or starts with "bad: " or "warning: ". The exit code is 3 if another node is bad.
 """
 
 import datetime
@@ -15,19 +15,20 @@ import time
 # GPUs of one kind differ by 8 % on average and by 22 % at most; outliers are 1.5 times slower than
 # the median (Sinha et al., "Not All GPUs Are Created Equal", SC22).
 SLOWEST = 0.7
-# Networks differ by more: pairs under one switch are faster than pairs under two. So a node counts
-# by the better of its two neighbours.
+# Networks differ more: pairs on one switch are faster than pairs across two. So a node counts by
+# the better of its two links.
 SLOWEST_LINK = 0.5
-# What else runs on a node can slow one measurement: where one is slow all links are measured again,
-# and each counts by its best.
+# Other work on a node can slow one measurement: after a slow link all are measured again, and each
+# counts by its best result.
 MEASUREMENTS = 3
 PATIENCE = datetime.timedelta(seconds=60)
 
 
 def judge(kinds, speeds, links):
-    """Name the bad nodes and why, by what all have measured.
+    """Return the bad nodes with reasons, by the measurements of all nodes.
 
-    ``kinds`` and ``speeds`` are of a node's devices, by node; ``links`` are rates by pair of nodes.
+    ``kinds`` and ``speeds`` are those of a node's devices, by node; ``links`` are rates by pair of
+    nodes.
 
     >>> judge({0: ["A"] * 2, 1: ["A"] * 2}, {0: [100, 98], 1: [99, 60]}, {(0, 1): 1})
     {1: 'device 1 multiplies at 0.61 of the speed of the others: 60 of 98.5 TFLOP/s'}
@@ -57,7 +58,7 @@ def judge(kinds, speeds, links):
     for pair, rate in links.items():
         for node in pair:
             best[node] = max(rate, best.get(node, 0))
-    # Of two nodes nobody knows which one is slow.
+    # With two nodes it is unknown which one is slow.
     middle = statistics.median(best.values()) if len(best) > 2 else 0
     for node, rate in best.items():
         if rate < SLOWEST_LINK * middle:
@@ -69,7 +70,7 @@ def judge(kinds, speeds, links):
 
 
 def rounds(nodes):
-    """Pair each node with both of its neighbours, in rounds in which each is in one pair at most.
+    """Pair each node with both neighbours, in rounds that contain each node at most once.
 
     >>> rounds(2), rounds(3), rounds(4)
     ([[(0, 1)]], [[(0, 1)], [(1, 2)], [(2, 0)]], [[(0, 1), (2, 3)], [(1, 2), (3, 0)]])
@@ -84,7 +85,7 @@ def rounds(nodes):
 
 
 def devices():
-    """List this node's devices and their kinds; a CPU is one device."""
+    """Return this node's devices and their kinds; a CPU is one device."""
     import torch
 
     if os.environ.get("HPCRUN_DEVICE") != "cuda":
@@ -115,7 +116,7 @@ def multiply(name):
         found.append(2 * size**3 * repeats / (time.perf_counter() - begun) / 1e12)
         if deadline is None:  # the first time, libraries are loaded
             found, deadline = [], time.perf_counter() + 1
-    # A GPU is the job's alone: its usual speed counts. CPUs may have other work: the best one does.
+    # A GPU belongs to the job alone: the median counts. CPUs may have other work: the best counts.
     return statistics.median(found or [0]) if on_gpu else max(found or [0])
 
 
@@ -135,7 +136,7 @@ def multiply_all(names):
 
 
 def all_reduce(store, me, pair, device):
-    """Measure the network between two nodes, of which this is one: bytes of an all-reduce, GB/s."""
+    """Measure the network between this node and another one, by an all-reduce, in GB/s."""
     import torch
     import torch.distributed as dist
 
@@ -164,19 +165,20 @@ def all_reduce(store, me, pair, device):
 
 
 def tell(store, key, value):
-    """Let all nodes know a value."""
+    """Publish a value to all nodes."""
     store.set(key, json.dumps(value))
 
 
 def ask(store, key):
-    """Wait for a value of another node's."""
+    """Wait for a value of another node."""
     return json.loads(store.get(key))
 
 
 def compare(store, me, nodes, mine, measure):
-    """Measure the links between all nodes, and judge them: their names, and why some are bad.
+    """Measure the links between all nodes; return the nodes' names, and the bad ones with reasons.
 
-    ``mine`` is this node's name, kinds and speeds of devices; ``measure`` gives the rate of a pair.
+    ``mine`` is this node's name, kinds and speeds of devices; ``measure`` returns the rate of a
+    pair.
     """
     links = {}
     for measurement in range(MEASUREMENTS):
@@ -198,13 +200,13 @@ def compare(store, me, nodes, mine, measure):
 
 
 def main():
-    """Measure, compare, and print what came of it."""
+    """Measure, compare, and print the result."""
     import torch.distributed as dist
 
     me, nodes = int(os.environ["HPCRUN_NODE_RANK"]), int(os.environ["HPCRUN_NODES"])
     names, kinds = devices()
     address = os.environ.get("MASTER_ADDR") or "127.0.0.1"
-    # The port above the job's own, which the launcher is about to take.
+    # The port after the job's own, which the launcher is about to use.
     port = int(os.environ["MASTER_PORT"]) + 1
     store = dist.TCPStore(address, port, nodes, me == 0, timeout=PATIENCE)
     speeds = multiply_all(names)
@@ -217,7 +219,7 @@ def main():
 
     host = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
     hosts, bad = compare(store, me, nodes, [host, kinds, speeds], measure)
-    # Node 0 has the store: it goes last.
+    # Node 0 hosts the store, so it exits last.
     tell(store, f"read-{me}", True)
     for node in range(nodes) if me == 0 else ():
         ask(store, f"read-{node}")

@@ -1,21 +1,21 @@
 #!/bin/bash
-# Whether a node is fit for the job, looked at before its ranks start. The harness sources this on
-# each node. It needs bash 4.2.
+# Checks whether a node is fit for the job, before its ranks start. The harness sources this on each
+# node. It needs bash 4.2.
 #
-#   bash preflight.sh ports      print this node's network ports, which others' are compared with
+#   bash preflight.sh ports      print this node's network ports, to compare those of other nodes
 #   bash preflight.sh bad WHY    record that this node is bad
-#   bash preflight.sh warn WHAT  report and record what is odd about it
-#   bash preflight.sh measure PYTHON   compare this node's speed with the others'; node.sh calls it,
-#                                where PYTHON is that of the job (preflight: full)
+#   bash preflight.sh warn WHAT  report and record a warning about it
+#   bash preflight.sh measure PYTHON   compare this node's speed with the others'; node.sh calls it
+#                                with the job's PYTHON (preflight: full)
 #
-# Only a sure defect ends the attempt: a GPU that is missing, lost, or that the driver itself wants
-# reset; a driver that does not answer, asked twice; a fabric that is down here and up on the first node; a full
-# disk. All else that looks odd is a warning, for the job may well run: GPU memory that something
-# uses (the job's own server, say), ECC errors of the past, a slow port, a wrong clock.
+# Only a certain defect ends the attempt: a GPU that is missing, lost, or that the driver itself wants
+# to reset; a driver that twice does not answer; a fabric that is down here and up on the first node; a
+# full disk. Other anomalies are warnings, since the job may well run: GPU memory in use (perhaps by the
+# job's own server), earlier ECC errors, a slow port, a wrong clock.
 #
 # attempts/N/warnings/NODE has a line for each warning, which `hpcrun status` shows.
-# attempts/N/bad/NODE has one line: why; HPCRUN_CACHE_DIR/bad-nodes/NODE keeps other runs of this
-# user from the node for a day.
+# attempts/N/bad/NODE has one line with the reason; HPCRUN_CACHE_DIR/bad-nodes/NODE excludes the node
+# from other runs of this user for a day.
 # shellcheck disable=SC2154 # $host is the harness's
 set -u
 

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Several runs of a sweep in one job: each with its own share of the node's GPUs and cores, its own
+# Runs several runs of a sweep in one job: each with its own share of the node's GPUs and cores, its own
 # folder, log and records, and its own end. It needs bash 4.2.
 #
 #   share.sh EACH RUNS GPUS BEFORE AFTER   start EACH of the sweep's RUNS, of GPUS GPUs each, whose
@@ -10,14 +10,14 @@ first=$((SLURM_ARRAY_TASK_ID * each))
 . "$before$first$after/clean.sh" && . "$before$first$after/hardware.sh"
 set -u
 
-# The GPUs that the job has: where Slurm counts none, it has all of the node.
+# The job's GPUs: if Slurm does not count GPUs, the job has all of the node.
 kind=CUDA_VISIBLE_DEVICES
 [ ! -e /dev/kfd ] || kind=ROCR_VISIBLE_DEVICES
 IFS=, read -ra devices <<<"${!kind-}"
 [ "${#devices[@]}" -gt 0 ] || mapfile -t devices < <(seq 0 $((each * gpus - 1)))
 mapfile -t cores < <(cores_near - '')
 
-# share SLOT: become the run of a slot.
+# share SLOT: set up the environment of a slot's run.
 share() {
     local run=$before$((first + $1))$after from=$(($1 * ${#cores[@]} / each)) me=$BASHPID
     trap - INT QUIT TERM
@@ -27,7 +27,7 @@ share() {
     fi
     [ "${#cores[@]}" -lt "$each" ] ||
         (IFS=, && taskset -pc "${cores[*]:from:($1 + 1) * ${#cores[@]} / each - from}" "$me" >/dev/null)
-    # To its harness it is alone here, without Slurm: what it starts are no steps of the job.
+    # Its harness runs as on a single machine, without Slurm: its processes are no steps of the job.
     unset SLURM_JOB_ID SLURM_JOBID
     export HPCRUN_SHARES_JOB=1
     exec bash -- "$run/job.sbatch" >>"$run/logs/batch.log" 2>&1 </dev/null

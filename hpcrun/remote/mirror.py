@@ -186,7 +186,7 @@ class Mirror:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         handle = os.open(path, flags, 0o600)
         if new:
-            os.ftruncate(handle, start)  # The bytes before the start are a hole.
+            os.ftruncate(handle, start)  # the bytes before the start are a hole
             index[inner] = (inode, start)
             self.keep_index(run, index)
         elif inner not in index or os.fstat(handle).st_size < start:
@@ -459,7 +459,7 @@ class Receiver:
                 os.write(handle, piece)
                 known = known[len(piece) :]
                 left -= len(piece)
-            if is_hole:  # The hole is filled now.
+            if is_hole:  # the hole is filled now
                 index[inner] = (inode, start)
         finally:
             os.close(handle)
