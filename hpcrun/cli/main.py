@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SECTIONS = {
     "Train": {
         "submit": "Submit a job to Slurm.",
-        "run": "Run a job here, in the foreground, without Slurm or inside an salloc.",
+        "run": "Run a job in the foreground: on this machine, in an salloc or on other hosts.",
         "rehearse": "Test in a sandbox whether a job recovers from interruptions.",
         "jobs": "List the jobs that can be submitted.",
         "show": "Show a job, or a run's job and files.",
@@ -52,7 +52,7 @@ SECTIONS = {
         "init": "Write hpcrun.yaml and a job file for this cluster and your script.",
         "connect": "Test the SSH connection to a cluster, or keep it open.",
         "sandbox": "Run a real Slurm on this machine for testing.",
-        "hostfile": "Write a hostfile, from a node list, a job or another hostfile.",
+        "hostfile": "Write a hostfile from a node list, a job or another hostfile.",
         "schema": "Print the JSON Schema of job or cluster files.",
         "completion": "Print the completion script for bash, zsh or fish.",
     },

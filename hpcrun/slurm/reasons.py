@@ -50,19 +50,19 @@ class LimitUsage(Struct, frozen=True):
 
 
 _HELD_FIX = "scontrol release {job}"
-_ADMIN = "ask the site's support: scontrol show job {job} has what they need"
-_LARGER = "cancel it and submit it with more, or under another QOS: it will not start as it is"
-_SMALLER = "cancel it and submit it with less: it will not start as it is"
+_ADMIN = "contact the site's support, with the output of scontrol show job {job}"
+_LARGER = "cancel it, and request more or use another QOS: it will not start in this form"
+_SMALLER = "cancel it, and request less: it will not start in this form"
 
 _REASONS: dict[str, ReasonExplanation] = {
-    "Priority": ReasonExplanation("other jobs go first"),
+    "Priority": ReasonExplanation("other jobs have a higher priority"),
     "Resources": ReasonExplanation("waits for nodes to become free"),
     "Dependency": ReasonExplanation("waits for another job"),
     "DependencyNeverSatisfied": ReasonExplanation(
-        "the job that it waits for did not end as it should: it will never start",
+        "the job that it depends on did not end as required: it will never start",
         "hpcrun cancel {job}, and submit it without --after",
     ),
-    "BeginTime": ReasonExplanation("is not to start before its begin time"),
+    "BeginTime": ReasonExplanation("its requested begin time has not been reached"),
     "JobHeldUser": ReasonExplanation("is held by its user", _HELD_FIX),
     "JobHeldAdmin": ReasonExplanation("is held by the site's administrators", _ADMIN),
     "JobHoldMaxRequeue": ReasonExplanation(
@@ -70,7 +70,7 @@ _REASONS: dict[str, ReasonExplanation] = {
     ),
     "job requeued in held state": ReasonExplanation("is held since it was requeued", _HELD_FIX),
     "job requeued in special exit state": ReasonExplanation(
-        "is held: the site requeued it for how it ended", f"see its logs, then {_HELD_FIX}"
+        "is held: the site requeued it because of its exit code", f"see its logs, then {_HELD_FIX}"
     ),
     "launch failed requeued held": ReasonExplanation(
         "is held: its node could not launch it", _HELD_FIX
@@ -82,12 +82,12 @@ _REASONS: dict[str, ReasonExplanation] = {
         "is held: its node could not load your login's environment", _HELD_FIX
     ),
     "JobArrayTaskLimit": ReasonExplanation(
-        "waits for other runs of its sweep: its limit of running tasks is reached"
+        "waits for other runs of its sweep: the limit of running tasks is reached"
     ),
-    "None": ReasonExplanation("has just come: Slurm has not looked at it yet"),
+    "None": ReasonExplanation("was just submitted: Slurm has not evaluated it yet"),
     "Prolog": ReasonExplanation("its nodes are being prepared"),
     "Cleaning": ReasonExplanation("its last attempt is still being cleaned up"),
-    "Licenses": ReasonExplanation("waits for a licence that others use"),
+    "Licenses": ReasonExplanation("waits for a licence that other jobs use"),
     "Reservation": ReasonExplanation("waits for its reservation to begin or to have room"),
     "ReservationDeleted": ReasonExplanation(
         "its reservation was deleted", "hpcrun cancel {job}, and submit it without the reservation"
@@ -97,47 +97,47 @@ _REASONS: dict[str, ReasonExplanation] = {
     ),
     "ReqNodeNotAvail": ReasonExplanation("a node that it needs is down, drained or reserved"),
     "NodeDown": ReasonExplanation("a node that it needs is down"),
-    "PartitionDown": ReasonExplanation("its partition takes jobs but starts none now"),
-    "PartitionInactive": ReasonExplanation("its partition is inactive: it starts no jobs"),
+    "PartitionDown": ReasonExplanation("its partition accepts jobs but does not start any now"),
+    "PartitionInactive": ReasonExplanation("its partition is inactive and starts no jobs"),
     "PartitionNodeLimit": ReasonExplanation(
-        "asks for more nodes than its partition gives, or they are down", _SMALLER
+        "requests more nodes than its partition allows, or nodes that are down", _SMALLER
     ),
     "PartitionTimeLimit": ReasonExplanation(
-        "asks for more time than its partition gives", _SMALLER
+        "requests more time than its partition allows", _SMALLER
     ),
     "PartitionConfig": ReasonExplanation(
-        "asks for what its partition does not have or allow", _SMALLER
+        "requests something that its partition does not have or allow", _SMALLER
     ),
     "FrontEndDown": ReasonExplanation("no front-end node is up"),
-    "SchedDefer": ReasonExplanation("asked to start at once, which the scheduler put off"),
-    "BadConstraints": ReasonExplanation("no node has what it asks for", _SMALLER),
-    "Constraints": ReasonExplanation("no node has what it asks for", _SMALLER),
+    "SchedDefer": ReasonExplanation("requested an immediate start, which the scheduler deferred"),
+    "BadConstraints": ReasonExplanation("no node meets its requirements", _SMALLER),
+    "Constraints": ReasonExplanation("no node meets its requirements", _SMALLER),
     "AccountNotAllowed": ReasonExplanation(
-        "its account may not use the partition", "name another: --account or --partition"
+        "its account may not use the partition", "use another: --account or --partition"
     ),
     "InvalidAccount": ReasonExplanation(
-        "its account is not valid (any more)", "name another: --account"
+        "its account is not valid, or no longer valid", "use another: --account"
     ),
     "QOSNotAllowed": ReasonExplanation(
-        "its QOS may not be used here", "name another: slurm: {{qos: NAME}} in the job"
+        "its QOS may not be used here", "use another: slurm: {{qos: NAME}} in the job"
     ),
     "InvalidQOS": ReasonExplanation(
-        "its QOS is not valid (any more)", "name another: slurm: {{qos: NAME}}"
+        "its QOS is not valid, or no longer valid", "use another: slurm: {{qos: NAME}}"
     ),
     "QOSUsageThreshold": ReasonExplanation(
         "your share of the cluster is used up: below the QOS's threshold"
     ),
     "QOSJobLimit": ReasonExplanation("your QOS is at its limit of jobs"),
     "QOSResourceLimit": ReasonExplanation("your QOS is at one of its limits"),
-    "QOSTimeLimit": ReasonExplanation("asks for more time than your QOS allows", _SMALLER),
+    "QOSTimeLimit": ReasonExplanation("requests more time than your QOS allows", _SMALLER),
     "AssociationJobLimit": ReasonExplanation("your account is at its limit of jobs"),
     "AssociationResourceLimit": ReasonExplanation("your account is at one of its limits"),
     "AssociationTimeLimit": ReasonExplanation(
-        "your account has used up its time, or the job asks for too much"
+        "your account has used up its time, or the job requests too much"
     ),
     "AccountingPolicy": ReasonExplanation("a limit of your account or QOS is reached"),
     "MaxMemPerLimit": ReasonExplanation(
-        "asks for more memory per CPU or node than allowed", _SMALLER
+        "requests more memory per CPU or node than allowed", _SMALLER
     ),
     "BurstBufferResources": ReasonExplanation("waits for space in the burst buffer"),
     "BurstBufferStageIn": ReasonExplanation("its data is being staged in"),
@@ -157,21 +157,23 @@ _REASONS: dict[str, ReasonExplanation] = {
     "TimeLimit": ReasonExplanation("ran until its time limit"),
     "InactiveLimit": ReasonExplanation("was inactive for too long"),
     "DeadLine": ReasonExplanation("could not end before its deadline"),
-    "OutOfMemory": ReasonExplanation("used more memory than it had asked for"),
+    "OutOfMemory": ReasonExplanation("used more memory than it requested"),
     "InvaildReason": ReasonExplanation("Slurm gives no valid reason"),
 }
 
 # Variants for jobs that hpcrun did not submit: hpcrun's options and keys do not apply to them.
 _OF_OTHERS: dict[str, ReasonExplanation] = {
     "DependencyNeverSatisfied": ReasonExplanation(
-        "the job that it waits for did not end as it should: it will never start",
+        "the job that it depends on did not end as required: it will never start",
         "hpcrun cancel {job}, and submit it without this dependency",
     ),
     "JobArrayTaskLimit": ReasonExplanation(
-        "waits for other tasks of its array: its limit of running tasks is reached"
+        "waits for other tasks of its array: the limit of running tasks is reached"
     ),
-    "QOSNotAllowed": ReasonExplanation("its QOS may not be used here", "name another: --qos"),
-    "InvalidQOS": ReasonExplanation("its QOS is not valid (any more)", "name another: --qos"),
+    "QOSNotAllowed": ReasonExplanation("its QOS may not be used here", "use another: --qos"),
+    "InvalidQOS": ReasonExplanation(
+        "its QOS is not valid, or no longer valid", "use another: --qos"
+    ),
 }
 
 # Wording: plural; plural times minutes; then the trackable resource, or a prefix of those of its
@@ -191,9 +193,9 @@ _RESOURCES = {
     "Unknown": ("resources", "minutes", ""),
 }
 _TOGETHER = {
-    ("qos", "Grp"): " to all its users together",
-    ("assoc", "Grp"): " to all its jobs together",
-    ("qos", "Account"): " to an account",
+    ("qos", "Grp"): " for all its users together",
+    ("assoc", "Grp"): " for all its jobs together",
+    ("qos", "Account"): " for an account",
 }
 _WHO = {
     ("qos", "Grp"): "all users of your QOS together have reached its",
@@ -263,7 +265,7 @@ def explain_reason(
     >>> explain_reason("ReqNodeNotAvail, UnavailableNodes:n1").words
     'a node that it needs is down, drained or reserved (UnavailableNodes:n1)'
     >>> explain_reason("JobArrayTaskLimit", own=False).words
-    'waits for other tasks of its array: its limit of running tasks is reached'
+    'waits for other tasks of its array: the limit of running tasks is reached'
     >>> explain_reason("SomethingNew").words
     'SomethingNew'
     """
@@ -288,15 +290,17 @@ def _of_limit(limit: ReachedLimit, numbers: LimitUsage | None) -> ReasonExplanat
     used = f": {numbers.used} of {numbers.allowed} are used" if numbers else ""
     most = f": at most {numbers.allowed}" if numbers else ""
     if limit.amount == "Min":
-        return ReasonExplanation(f"{owner} accepts only jobs that ask for more {noun}", _LARGER)
+        return ReasonExplanation(f"{owner} accepts only jobs that request more {noun}", _LARGER)
     if limit.resource in ("Wall", "WallDuration"):
         if limit.amount == "Grp":
             return ReasonExplanation(f"{owner} has used up its run time{used}")
-        return ReasonExplanation(f"asks for more time than {owner} allows a job{most}", _SMALLER)
+        return ReasonExplanation(
+            f"requests more time than {owner} allows for a job{most}", _SMALLER
+        )
     if limit.per in ("Job", "Node"):
         what, each = (minutes, "job") if limit.minutes else (noun, limit.per.lower())
         return ReasonExplanation(
-            f"asks for more {what} than {owner} allows a {each}{most}", _SMALLER
+            f"requests more {what} than {owner} allows for a {each}{most}", _SMALLER
         )
     if limit.minutes == "Minutes":
         return ReasonExplanation(
@@ -304,7 +308,7 @@ def _of_limit(limit: ReachedLimit, numbers: LimitUsage | None) -> ReasonExplanat
         )
     if limit.minutes:
         return ReasonExplanation(
-            f"running jobs hold all {minutes} that {owner} allows{together}{used}"
+            f"running jobs use all {minutes} that {owner} allows{together}{used}"
         )
     if numbers and noun.endswith(" jobs"):
         noun = noun[:-1] if numbers.allowed == "1" else noun

@@ -29,7 +29,7 @@ def test_failed_dependency_is_explained(hpcrun: Caller, tools: Path) -> None:
     answers(tools, "squeue", rest=queued(run, "15", "CANCELLED", "DependencyNeverSatisfied"))
     for words in (("status", "15"), ("status",), ("wait", "15"), ("logs", "-f", "15")):
         done = hpcrun(*words)
-        assert "the job that it waits for did not end as it should" in done.out + done.err, done
+        assert "the job that it depends on did not end as required" in done.out + done.err, done
         assert "DependencyNeverSatisfied" not in done.out + done.err
         assert "--err" not in done.out + done.err
     assert "  hpcrun status 15\n" in done.err
