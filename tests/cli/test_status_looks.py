@@ -51,7 +51,8 @@ def test_narrow_terminal_keeps_the_last_column(hpcrun: Caller, tools: Path) -> N
     answers(tools, "squeue", rest="".join(rows))
     text = click.unstyle(drawn(hpcrun, 40, "status", "40"))
     assert all(len(line) <= 40 for line in text.splitlines()), text
-    assert " ".join(text.split()).count("its partition accepts jobs but does not start any now") == 2, text
+    remark = "its partition accepts jobs but does not start any now"
+    assert " ".join(text.split()).count(remark) == 2, text
 
 
 def test_c_locale_gets_ascii(several: Caller) -> None:
