@@ -1,4 +1,4 @@
-"""The harness on its own: bash and a run folder, without Slurm and without hpcrun."""
+"""The harness alone: bash and a run folder, without Slurm and hpcrun."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RANK = 'exec bash -- "$HPCRUN_RUN_DIR/harness.sh" rank'
 
 
 class Job:
-    """A run folder with a job.sbatch and a node.sh of the test's own."""
+    """A run folder with a job.sbatch and a node.sh written by the test."""
 
     def __init__(self, path: Path) -> None:
         path.mkdir(parents=True)
@@ -100,12 +100,12 @@ class Job:
         return self.end.first_failure
 
     def log(self, attempt: int = 0) -> str:
-        """What the node and the ranks wrote."""
+        """Return the output of the node and the ranks."""
         files = sorted((self.run.logs / str(attempt)).glob("*.log"))
         return "".join(file.read_text() for file in files)
 
     def processes(self) -> list[str]:
-        """What still runs with this job's mark in its environment."""
+        """Return the running processes with this job's mark in their environment."""
         found = []
         for proc in Path("/proc").glob("[0-9]*"):
             try:
@@ -284,7 +284,7 @@ def test_restart_is_a_new_attempt(job: Job) -> None:
 def test_crash_loop_of_slurm_restarts_is_stopped(
     job: Job, most: int, left: dict[str, str], note: str | None
 ) -> None:
-    """The nodes of three attempts died before their scripts could say whether the run goes on."""
+    """The nodes of three attempts died before their scripts could decide about a restart."""
     for number in range(3):
         folder = job.run.attempts / str(number)
         folder.mkdir()
@@ -379,7 +379,7 @@ def test_sigterm_to_all_processes_is_handled(job: Job) -> None:
 def test_one_task_queries_slurm_for_a_preemption(
     job: Job, node: int, task: int, asked: str
 ) -> None:
-    """Or each of a large job's nodes would ask slurmctld at once."""
+    """Otherwise every node of a large job would query slurmctld at once."""
     program = "eval \"$(sed -n '/^asked_to_stop()/,/^}/p' harness.sh)\"\n"
     program += (
         "attempt_dir=. mode=node child=; note_preemption() { echo asked; }; asked_to_stop; wait"
@@ -436,7 +436,7 @@ def test_rank_that_ends_during_a_signal_keeps_its_exit_code(job: Job) -> None:
 
 
 def before_mv(job: Job, line: str) -> str:
-    """Put a command before each mv of the job, by which its records appear; return the PATH."""
+    """Run a command before each mv of the job, which creates its records; return the PATH."""
     mv = job.run.path / "bin" / "mv"
     mv.parent.mkdir()
     mv.write_text(f'#!/bin/bash\n{line} 2>/dev/null\nexec /bin/mv "$@"\n')
@@ -592,7 +592,7 @@ def test_environment_file_for_other_hosts_is_removed_after_a_kill(job: Job) -> N
 
 
 def test_rank_gets_the_newest_complete_checkpoint(job: Job) -> None:
-    """The newest whole checkpoint; without Slurm nobody ends the job."""
+    """Selects the newest complete checkpoint; without Slurm nothing ends the job."""
     folder = job.run.path / "checkpoints"
     folder.mkdir()
     for step in (9, 10):
@@ -607,7 +607,7 @@ def test_rank_gets_the_newest_complete_checkpoint(job: Job) -> None:
 
 
 def test_run_without_a_python_is_recorded_but_does_not_resume(job: Job) -> None:
-    """As on nodes whose only Python is in a container or an environment module."""
+    """For example on nodes whose only Python is in a container or an environment module."""
     (job.run.path / ARCHIVE).write_bytes(b"no Python reads this")
     saved = job.run.path / "checkpoints" / "step_1"
     saved.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""What keeps a job in one world: the harness's checks by themselves and in a job, without Slurm."""
+"""Consistency checks of a job's ranks by the harness, alone and in a job, without Slurm."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HARNESS = (shipped_folder("templates") / "harness.sh").read_text()
 
 
 def ask(command: str, **env: str) -> tuple[int, str]:
-    """Call one of the harness's functions on node n1; its status, and its error message."""
+    """Call a function of the harness on node n1; return its status and error message."""
     functions, _, _ = HARNESS.partition("\nmode=$1\n")
     done = subprocess.run(
         ["bash", "-c", f"{functions}\n{command}"],
@@ -214,7 +214,7 @@ def test_ranks_may_save_after_their_launcher_has_died(job: Job) -> None:
 def test_ranks_of_deepspeed_have_the_whole_grace_time_to_save(
     tmp_path: Path, job_id: dict[str, str], looks: int
 ) -> None:
-    """Under Slurm, which kills them when it is over; on a hostfile's hosts twenty seconds."""
+    """Slurm kills them at the end of the grace time; on hostfile hosts it is twenty seconds."""
     count = tmp_path / "looks"
     stubs = f'sleep() {{ :; }}; guards() {{ echo >>"{count}"; '
     stubs += f'[ "$(wc -l <"{count}")" -ge 400 ] || echo 99999999; }}; '

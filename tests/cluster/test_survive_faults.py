@@ -1,4 +1,4 @@
-"""Runs that go on after what breaks: nodes, links, Slurm's daemons, disks, and two at once."""
+"""Runs that restart after failures of nodes, links, Slurm daemons and disks, even two at once."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ NEEDS = ("--set", "secrets=[TOKEN]", "--set", "setup.commands=['test -n \"$TOKEN
 def submit_faulty(
     site: Site, how: str, *options: str, steps: int = 12, env: dict[str, str] | None = None
 ) -> Submitted:
-    """Submit a run that has a fault in the sixth step of its first attempt."""
+    """Submit a run with a fault in the sixth step of its first attempt."""
     train = TRAIN.replace("    if asked:", FAULTS + "    if asked:", 1)
     return submit(
         site, STALLED, "--set", f"env.HOW={how}", *options, steps=steps, train=train, env=env
@@ -66,7 +66,7 @@ def submit_faulty(
 
 
 def nodes_of(run: Submitted, attempt: int) -> list[str]:
-    """The nodes that an attempt had."""
+    """Return the nodes of an attempt."""
     lines = (run.folder / f"attempts/{attempt}/hostfile").read_text().splitlines()
     return [line.split()[0] for line in lines]
 
@@ -74,12 +74,12 @@ def nodes_of(run: Submitted, attempt: int) -> list[str]:
 def submit_whole(
     site: Site, survive: str, *options: str, nodes: int = 2, steps: int = 70, train: str = TRAIN
 ) -> Submitted:
-    """Submit a run on nodes of its own."""
+    """Submit a run on exclusive nodes."""
     return submit(site, survive, *WHOLE, *options, nodes=nodes, steps=steps, train=train)
 
 
 def excluded(site: Site, run: Submitted) -> set[str]:
-    """The nodes that a run's job may not have."""
+    """Return the nodes excluded by a run's job."""
     shown = site.rig.run("scontrol", "--oneliner", "show", "job", run.job_id).stdout
     named = shown.partition("ExcNodeList=")[2].split()[0]
     return {*site.rig.run("scontrol", "show", "hostnames", named).stdout.split()}
@@ -144,7 +144,7 @@ def test_run_restarts_without_the_failed_node(wide_site: Site) -> None:
     ids=["node dies", "first rank is done before Slurm knows", "node is back at once"],
 )
 def test_run_continues_on_its_spare_node(wide_site: Site, steps: int, how: str) -> None:
-    """In the same job, without a wait: the node of its second rank dies."""
+    """The node of the second rank dies; the run continues in the same job without waiting."""
     site, rig = wide_site, wide_site.rig
     run = submit_whole(site, f"{NODE}, spare_nodes: 1", steps=steps)
     until(functools.partial(steps_of, run, 0), "a step")
@@ -199,12 +199,12 @@ def test_run_with_a_spare_node_survives_its_first_node(wide_site: Site) -> None:
 
 
 def take_away_what_was_left(rig: Rig, node: str) -> None:
-    """Of ranks that Slurm has killed, as the next run on the node would."""
+    """Remove the leftovers of ranks killed by Slurm, as the next run on the node would."""
     rig.on_node(node, ["rm", "-rf", *rig.folders(node)])
 
 
 def guard_of(rig: Rig, run: Submitted) -> str:
-    """The node on which a guard of a run's first node stands, or ""."""
+    """Return the node on which a guard of a run's first node runs, or ""."""
     steps = rig.run("squeue", "-h", "-s", "-j", run.job_id, "-o", "%j %N").stdout
     names = dict(line.split() for line in steps.splitlines() if len(line.split()) == 2)
     return names.get("hpcrun-guard", "")
@@ -258,7 +258,7 @@ def test_node_with_a_broken_gpu_is_replaced(wide_site: Site) -> None:
 
 
 def test_permanent_failures_are_not_repeated(wide_site: Site) -> None:
-    """The program's error, its own verdict, lack of memory, a full disk: no second attempt."""
+    """A program error, its own verdict, lack of memory, a full disk: no second attempt."""
     site, node = wide_site, wide_site.rig.node_names[0]
     full = site.rig.shared / "full"
     full.mkdir()
@@ -284,7 +284,7 @@ def test_permanent_failures_are_not_repeated(wide_site: Site) -> None:
 
 @pytest.fixture
 def small_memory(fresh_root: Path) -> Iterator[Site]:
-    """A node that holds jobs to their memory by the kernel's cgroups, as most clusters do."""
+    """A node that enforces the memory limits of jobs with cgroups, as most clusters do."""
     tree = Path("/sys/fs/cgroup/memory")
     require((tree / "memory.limit_in_bytes").exists(), "the memory controller of cgroup v1")
     rig = Rig(
@@ -320,7 +320,7 @@ def test_rank_killed_for_memory_is_out_of_memory(small_memory: Site) -> None:
 
 
 def test_next_attempt_has_checkpoint_and_secrets(wide_site: Site) -> None:
-    """A whole checkpoint behind a damaged one; a secret; for each task of a sweep its own."""
+    """A complete checkpoint older than a corrupt one; a secret; separate ones per sweep task."""
     site = wide_site
     run = submit_faulty(site, "damaged", *NEEDS, env=SECRET)
     site.wait_for(run, "attempts/0/end.json")
@@ -336,7 +336,7 @@ def test_next_attempt_has_checkpoint_and_secrets(wide_site: Site) -> None:
 
 
 def test_run_without_progress_ends(wide_site: Site) -> None:
-    """It crashes before its first checkpoint, each time; the next attempt waits for minutes."""
+    """It crashes before its first checkpoint each time, with minutes between attempts."""
     site = wide_site
     train = TRAIN.replace("    if asked:", FAULTS.replace("== 6", "== 2") + "    if asked:", 1)
     train = train.replace('int(os.environ["HPCRUN_ATTEMPT"]) == 0', "True")
@@ -360,7 +360,7 @@ def test_run_without_progress_ends(wide_site: Site) -> None:
 
 
 def test_run_continues_as_another_job_if_requeueing_is_forbidden(wide_site: Site) -> None:
-    """The site forbids it. It is the same run; what waits for its success waits for the other."""
+    """The run stays the same, so jobs waiting for its success wait for the successor job."""
     site = wide_site
     with preempting(site, "GraceTime=30 PreemptMode=CANCEL"):
         forbidden = ("--set", "name=forbidden", "--set", "env.STEP='1'", *NEEDS)
@@ -381,7 +381,7 @@ def test_run_continues_as_another_job_if_requeueing_is_forbidden(wide_site: Site
 
 @pytest.mark.thorough
 def test_dependency_on_a_sweep_follows_its_successor_jobs(wide_site: Site) -> None:
-    """Both tasks go on as other jobs in the same moment."""
+    """Both tasks continue as other jobs at the same moment."""
     site = wide_site
     train = TRAIN.replace("    if asked:", FAULTS + "    if asked:", 1)
     (site.project / "train.py").write_text(train)
@@ -417,7 +417,7 @@ def test_dependency_on_a_sweep_follows_its_successor_jobs(wide_site: Site) -> No
 
 
 def next_of(run: Submitted, attempt: int = 0) -> str:
-    """The other job that has a run's next attempt; "" where it is not known yet."""
+    """Return the job of a run's next attempt; "" while it is unknown."""
     end = run.folder / f"attempts/{attempt}/end.json"
     known = json.loads(end.read_text()).get("next") if end.exists() else None
     return "" if known in (None, "requeue") else str(known)
@@ -459,7 +459,7 @@ def test_successor_job_ends_with_the_run(wide_site: Site) -> None:
 
 
 def successor_of(run: Submitted) -> str:
-    """The job that goes on with a run where its own cannot; "" while there is none."""
+    """Return the job that continues a run whose own job cannot; "" while there is none."""
     try:
         return str(run.record("begin.json").get("successor", ""))
     except FileNotFoundError:
@@ -503,7 +503,7 @@ def test_preemption_during_the_time_limit_signal_is_survived(wide_site: Site) ->
 
 @pytest.mark.thorough
 def test_every_task_of_a_sweep_restarts_separately(wide_site: Site) -> None:
-    """Of two tasks on nodes of their own one loses its node, and the other goes its way."""
+    """One of two tasks on exclusive nodes loses its node; the other continues."""
     site = wide_site
     (site.project / "train.py").write_text(TRAIN)
     text = JOB.replace("SURVIVE", "when: [node_fail]")
@@ -530,7 +530,7 @@ def test_every_task_of_a_sweep_restarts_separately(wide_site: Site) -> None:
 
 
 def queue(site: Site, run: Submitted, field: str) -> str:
-    """What squeue says of a run's job."""
+    """Return the squeue output for a run's job."""
     return site.rig.run("squeue", "-h", "-j", run.job_id, "-o", field).stdout.strip()
 
 
@@ -564,7 +564,7 @@ def test_restart_of_slurms_daemons_loses_no_attempt(fresh_root: Path) -> None:
 
 
 def restart_daemons(rig: Rig, pause: float) -> None:
-    """Stop slurmctld and slurmdbd, and start them again so many seconds later."""
+    """Stop slurmctld and slurmdbd, and start them again after this many seconds."""
     rig.stop_controller()
     rig.stop_accounting()
     time.sleep(pause)

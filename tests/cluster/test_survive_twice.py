@@ -1,4 +1,4 @@
-"""Runs that survive what is rare: two faults at once, the same one thirty times, a gang of jobs."""
+"""Runs that survive rare events: simultaneous faults, thirty repeated faults, many jobs at once."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ FORBIDDEN = ("--set", "name=forbidden")  # the site starts it never again
 
 
 def on(*nodes: str) -> tuple[str, ...]:
-    """Options of a run that has these nodes for itself."""
+    """Return the options of a run that uses these nodes exclusively."""
     return ("--set", "slurm.exclusive=true", "--set", f"slurm.nodelist='{','.join(nodes)}'")
 
 
 def preempt(site: Site, *nodes: str, seconds: int = 1) -> str:
-    """Take some nodes for a time; return the job."""
+    """Occupy some nodes temporarily; return the job."""
     argv = ["sbatch", "--parsable", "-phigh", f"-w{','.join(nodes)}", f"-N{len(nodes)}"]
     argv += ["--exclusive", "-t30", "-o/dev/null", "--wrap", f"sleep {seconds}"]
     done = site.rig.run(*argv)
@@ -55,7 +55,7 @@ def preempt(site: Site, *nodes: str, seconds: int = 1) -> str:
 
 
 def insist_on_steps(run: Submitted, last: int) -> None:
-    """All were done; an attempt begins behind the checkpoint that it was given."""
+    """Assert that all steps were done and that each attempt started from its checkpoint."""
     begun = 0
     for attempt in sorted(int(path.name) for path in (run.folder / "attempts").iterdir()):
         steps = steps_of(run, attempt)
@@ -69,7 +69,7 @@ def insist_on_steps(run: Submitted, last: int) -> None:
 
 @pytest.mark.thorough
 def test_ranks_have_the_whole_grace_time(wide_site: Site) -> None:
-    """They need 50 s of 90 to save, longer than KillWait and the launchers' own patience."""
+    """They need 50 s of 90 to save, longer than KillWait and the timeouts of the launchers."""
     site, nodes = wide_site, wide_site.rig.node_names[:8]
 
     def shown_of(run: Submitted) -> str:
@@ -115,7 +115,7 @@ def test_ranks_have_the_whole_grace_time(wide_site: Site) -> None:
 
 @pytest.mark.thorough
 def test_suspended_run_has_one_attempt(fresh_root: Path) -> None:
-    """PreemptMode=SUSPEND: its ranks stand still, for longer than a standstill may last."""
+    """With PreemptMode=SUSPEND, its ranks are stopped for longer than the stall limit."""
     settings = {"PreemptMode": "SUSPEND,GANG", "SchedulerTimeSlice": "5"}
     rig = Rig(fresh_root, accounting=False, settings=settings)
     rig.start()
@@ -142,7 +142,7 @@ def test_suspended_run_has_one_attempt(fresh_root: Path) -> None:
 
 @pytest.mark.thorough
 def test_run_restarts_after_a_node_has_rebooted(wide_site: Site) -> None:
-    """One loses the node of its batch script for a moment, which takes Slurm two minutes to see."""
+    """One run briefly loses the node of its batch script, which Slurm detects after two minutes."""
     site, rig = wide_site, wide_site.rig
     slow = ("--set", "env.STEP='3'")
     runs = [submit_whole(site, "when: [node_fail]", *slow, steps=24) for _ in range(2)]
@@ -237,7 +237,7 @@ FAULT = """
 def test_restart_of_slurms_daemons_during_each_fault_is_survived(
     wide_site: Site, moment: str
 ) -> None:
-    """Before Slurm and hpcrun see the faults, and as the first attempts have just ended."""
+    """Before Slurm and hpcrun detect the faults, and just after the end of the first attempts."""
     site, rig = wide_site, wide_site.rig
     train = TRAIN.replace("    if asked:", FAULT + "    if asked:", 1)
     saves = "when: [time_limit], save_before_end: 30s"
@@ -390,13 +390,13 @@ def test_run_ended_by_its_user_does_not_restart(wide_site: Site) -> None:
 
 
 def next_of(run: Submitted) -> Any:
-    """What goes on after a run's first attempt."""
+    """Return the job that continues a run after its first attempt."""
     return run.record("end.json").get("next")
 
 
 @pytest.mark.thorough
 def test_sweep_tasks_survive_preemption_and_time_limit(wide_site: Site) -> None:
-    """Two of each, where Slurm starts jobs again and where another job goes on."""
+    """Two tasks each, with a requeue by Slurm and with a successor job."""
     site = wide_site
     (site.project / "train.py").write_text(TRAIN)
     survive = "when: [preempted, time_limit], save_before_end: 30s"

@@ -1,4 +1,4 @@
-"""Sweeps on a real Slurm: arrays of two-node jobs, each task a run with a fate of its own."""
+"""Sweeps on a real Slurm: arrays of two-node jobs whose tasks end independently."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.waiting import until
 
 
 def submit(site: Site, *args: str, **env: str) -> tuple[str, Path, list[Path]]:
-    """Submit a sweep: the array's job id, its folder, and the folders of its runs."""
+    """Submit a sweep; return the array's job id, its folder, and the folders of its runs."""
     done = site.hpcrun("submit", "--json", *args, env=env)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
@@ -29,7 +29,7 @@ def submit(site: Site, *args: str, **env: str) -> tuple[str, Path, list[Path]]:
 
 
 def shown(site: Site, word: str) -> dict[str, dict[str, Any]]:
-    """What status says of each run, by job id."""
+    """Return the status of each run, by job id."""
     done = site.hpcrun("status", "--json", word)
     assert done.returncode == 0, done.stderr
     return {run["job_id"]: run for run in json.loads(done.stdout)["runs"]}
@@ -40,7 +40,7 @@ def states(site: Site, word: str) -> list[str]:
 
 
 def most_at_once(runs: list[dict[str, Any]]) -> int:
-    """How many runs were between their begin and their end at the same time."""
+    """Return the largest number of runs that were active at the same time."""
     moments = []
     for run in runs:
         for attempt in run["attempts"]:
@@ -249,7 +249,7 @@ sweep_limit: 8
 
 @pytest.mark.thorough
 def test_runs_that_share_a_job_end_independently(bare_site: Site) -> None:
-    """One fails, one is cancelled alone, and the others are none the worse for it."""
+    """One fails, one is cancelled, and the others are unaffected."""
     (bare_site.project / "shared.yaml").write_text(SHARED)
     done = bare_site.hpcrun("submit", "--json", "./shared.yaml")
     assert done.returncode == 0, done.stderr

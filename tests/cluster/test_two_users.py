@@ -1,4 +1,4 @@
-"""Another user of the machine, at work: `games` plants and looks, `news` trains in a sandbox.
+"""Two users on one machine: `games` attacks and spies, `news` trains in a sandbox.
 
 Both are real users, and each of their processes is started as one; they share a folder as /tmp is.
 """
@@ -37,7 +37,7 @@ SECRET = "sesame-one-4711\nsesame-two-0815"
 
 @dataclass(frozen=True)
 class User:
-    """A user with a home of its own, in a view of the machine in which this Python can be read."""
+    """A user with a separate home, in a view of the machine where this Python is readable."""
 
     name: str
     folder: Path
@@ -78,7 +78,7 @@ class User:
         return Done(words, process.returncode, out, err)
 
     def does(self, script: str, *words: str | Path, cwd: Path | None = None) -> str:
-        """Do something by a shell, with a umask that keeps nothing private; return its output."""
+        """Run a shell command with a umask that keeps nothing private; return its output."""
         done = self.run("sh", "-c", f"umask 0; {script}", "sh", *words, cwd=cwd)
         assert done.returncode == 0, done
         return done.stdout
@@ -100,7 +100,7 @@ class User:
         return answer["job_id"], Path(answer["run_dir"])
 
     def plants(self, record: Path, changes: dict[str, Any], log: str = LOG) -> Path:
-        """Put a run beside another's, with that one's record but for some changes."""
+        """Place a run next to another user's, with a modified copy of its record."""
         run = self.runs / STRANGERS
         self.writes(run / "submitted.json", json.dumps(json.loads(record.read_text()) | changes))
         self.writes(run / "logs" / "0" / "rank-0.log", log)
@@ -108,7 +108,7 @@ class User:
 
 
 def view() -> str:
-    """Write a script that makes this Python and the checkout readable, for its own processes."""
+    """Write a script that makes this Python and the checkout readable for its child processes."""
     take: list[str] = []
     hide: list[str] = []
     give: list[str] = []
@@ -129,7 +129,7 @@ def view() -> str:
 
 @pytest.fixture(scope="module")
 def users() -> Iterator[tuple[User, User]]:
-    """Give `news`, whose sandbox is up and whose home is a project, and `games`."""
+    """Yield `news`, with a running sandbox and a project as its home, and `games`."""
     require_root()
     require_command("slurmctld", os.environ["PATH"] + ":/usr/sbin:/sbin")
     names = {entry.pw_name for entry in pwd.getpwall()}
@@ -169,7 +169,7 @@ def users() -> Iterator[tuple[User, User]]:
 
 @pytest.fixture(autouse=True)
 def swept(users: tuple[User, User]) -> Iterator[None]:
-    """End the jobs and remove the files of a test; the next is not given them."""
+    """End the jobs and remove the files of a test, to isolate the next one."""
     yield
     news, _ = users
     (conf,) = news.home.glob(".cache/hpcrun/sandbox-*/slurm.conf")
@@ -181,7 +181,7 @@ def swept(users: tuple[User, User]) -> Iterator[None]:
 
 
 def test_slurm_conf_of_another_user_loads_no_code(users: tuple[User, User]) -> None:
-    """It lies where a sandbox was that a run of the user's own names."""
+    """The file is in the place of a former sandbox that one of the user's runs refers to."""
     news, games = users
     job_id, run = news.submits(HELD)
     gone, marker = news.runs.parent / "gone", news.runs.parent / "loaded"
@@ -369,7 +369,7 @@ def test_secrets_of_killed_and_never_started_jobs_are_removed(users: tuple[User,
 
 
 def test_multi_line_secret_is_never_shown(users: tuple[User, User]) -> None:
-    """Nor does a file of the running job have it, but secrets.env and the log of what it prints."""
+    """No file of the running job contains it, except secrets.env and the log of its own output."""
     news, games = users
     script = "echo step=1 loss=2.5; echo $A_WORD; echo note: $A_WORD; sleep 60"
     job = f"command: [bash, -c, '{script.replace('$A_WORD', chr(34) + '$A_WORD' + chr(34))}']\n"
