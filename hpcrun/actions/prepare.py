@@ -655,6 +655,3 @@ def prepare_job(
 def record_file(name: str, record: msgspec.Struct) -> RenderedFile:
     """Render a record as a file of a run."""
     return RenderedFile(name, json.dumps(msgspec.to_builtins(record)) + "\n")
-
-
-# ---- the job that this one waits for ------------------------------------------------------------
