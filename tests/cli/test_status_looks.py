@@ -223,7 +223,7 @@ def test_ctrl_c_ends_watch_and_restores_the_terminal(several: Caller, tools: Pat
     calls = tools / "squeue.calls"
     process, main = several.on_terminal("status", "--watch")
     got = b""
-    while b"Ctrl-C ends this" not in got:
+    while b"Ctrl-C quits" not in got:
         got += os.read(main, 65536)  # raises an error when the process ends
     process.send_signal(signal.SIGINT)
     assert process.wait() == 130
