@@ -166,6 +166,7 @@ def test_seconds_are_summed_over_all_attempts(context: Context) -> None:
 @pytest.mark.slow
 def test_attempts_match_those_of_status(context: Context) -> None:
     text = "script: train.py\nresources: {nodes: 1, gpus_per_node: 4}\nlauncher: srun\n"
+    text += "checkpoint: {resume: '--resume {resume}'}\n"
     run = written(context, text)
     for index, steps in enumerate((range(1, 11), range(6, 21))):
         for folder in (run.attempts / str(index), run.logs / str(index)):
