@@ -116,7 +116,7 @@ def test_temporary_requeue_permission_is_reverted_if_slurm_does_not_respond(
 
 def test_held_job_shows_how_to_release_it(hpcrun: Caller, tools: Path) -> None:
     (run,) = submitted(hpcrun, tools, "7")
-    release, admin = "scontrol release 7", "ask the site's support"
+    release, admin = "scontrol release 7", "contact the site's support"
     held = [("JobHeldUser", release), ("job requeued in held state", release)]
     for reason, fix in [*held, ("JobHeldAdmin", admin)]:
         replay(tools, "squeue", (0, row(run, "7", "PENDING", reason), ""))

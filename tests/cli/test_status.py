@@ -227,7 +227,10 @@ def test_cached_state_is_replaced_after_a_requeue(several: Caller, tools: Path) 
     run = RunFolder(several.runs / "20261120-081452-train-7k3m")
     answers(tools, "squeue", rest=queued(run, "12", "PENDING", "BeginTime"))
     row = next(row for row in several("status", "--json").json["runs"] if row["id"] == "12")
-    assert (row["state"], row["why"]) == ("PENDING", "is not to start before its begin time")
+    assert (row["state"], row["why"]) == (
+        "PENDING",
+        "its requested begin time has not been reached",
+    )
 
 
 def test_unreadable_run_does_not_hide_others(several: Caller) -> None:

@@ -61,8 +61,9 @@ def mixture(hpcrun: Caller, tools: Path) -> Caller:
 
 
 def test_listing_opens_at_most_three_files_per_row(mixture: Caller) -> None:
+    # The first listing also diagnoses the eight failed runs, from their logs and records.
     cold = read(mixture, "status")
-    assert SHOWN < len(cold) <= 3 * SHOWN, cold
+    assert SHOWN < len(cold) <= 3 * SHOWN + 8 * 8, cold
     states = [row["state"] for row in mixture("status", "--json").json["runs"]]
     # All kinds are shown; runs unknown to Slurm are known from their records.
     assert {state: states.count(state) for state in states} == {
@@ -71,21 +72,23 @@ def test_listing_opens_at_most_three_files_per_row(mixture: Caller) -> None:
         "PENDING": 4,
         "RUNNING": 4,
     }
-    # Runs that have ended according to Slurm now need one file: cache/seen.json.
+    # Runs that have ended without success now need two files, cache/seen.json and cache/why.json.
+    # The rest belongs to the running and pending runs.
     warm = read(mixture, "status")
-    assert len(warm) <= 4 * 3 + 4 + 12, (
-        warm
-    )  # running and pending ones, and one file for each other run
+    assert len(warm) <= 4 * 3 + 4 + 2 * 12, warm
 
 
 def test_states_from_records_are_cached_until_slurm_responds(hpcrun: Caller, tools: Path) -> None:
-    """Without or with late accounting, a row needs one file, and Slurm's answer has precedence."""
+    """Without or with late accounting, a row of a failed run needs two files: state and cause.
+
+    Slurm's answer has precedence.
+    """
     run = make_run(hpcrun, "20261120-081519-train-7k19", "519", ended=NOW - 600, exit_code=1)
     answers(tools, "squeue", HEADED)
     answers(tools, "sacct")
     rows = [hpcrun("status", "--json").json["runs"][0] for _ in range(2)]
     assert [(row["state"], row["source"]) for row in rows] == [("FAILED", "record")] * 2
-    assert len(read(hpcrun, "status")) == 1
+    assert len(read(hpcrun, "status")) == 2
     reported = sacct_row("519", "OUT_OF_MEMORY", ExitCode="0:125", WorkDir=str(run.path))
     answers(tools, "sacct", rest=reported)
     for source in ("sacct", "seen"):
