@@ -164,6 +164,7 @@ def slurm_conf(
     layout: SandboxFiles,
     *,
     hostname: str,
+    resolves: bool = True,
     user: str,
     shape: SandboxShape,
     ports: Sequence[int],
@@ -172,6 +173,7 @@ def slurm_conf(
     """Return slurm.conf.
 
     Args:
+        resolves: The host name resolves, so that Slurm can bind its daemons to its address.
         ports: The port of slurmctld, followed by one port for each node.
     """
     nodes: list[str] = []
@@ -185,6 +187,8 @@ def slurm_conf(
     queue_lines = "\n".join(
         _queue_line(queue, of_queue[queue.name] or everywhere) for queue in shape.queues
     )
+    # Without these the daemons and srun listen on all interfaces.
+    binding = "CommunicationParameters=NoCtldInAddrAny,NoInAddrAny\n" if resolves else ""
     settings = "".join(f"{line}\n" for line in shape.settings)
     # Jobs that a cluster would never start are rejected at submission, as on most clusters.
     strict = ("CR_Core_Memory", "ALL") if shape.like else ("CR_Core", "NO")
@@ -195,9 +199,7 @@ SlurmctldHost={hostname}(127.0.0.1)
 SlurmctldPort={ports[0]}
 SlurmUser={user}
 SlurmdUser={user}
-# All of it is on this machine: the daemons, and srun, listen on the loopback device alone.
-CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
-AuthType=auth/munge
+{binding}AuthType=auth/munge
 # A requeued job waits for cred_expire seconds before it may start again; the default is 120.
 AuthInfo=socket={layout.munge_socket},cred_expire=10
 

@@ -379,6 +379,7 @@ def write_files(layout: SandboxFiles, shape: SandboxShape, version: tuple[int, i
             layout,
             # Slurm compares the name with the host's name up to the first dot.
             hostname=socket.gethostname().partition(".")[0],
+            resolves=_resolves(socket.gethostname()),
             user=str(os.geteuid()),
             shape=shape,
             ports=ports,
@@ -388,6 +389,14 @@ def write_files(layout: SandboxFiles, shape: SandboxShape, version: tuple[int, i
     layout.gres_conf.write_text(config.gres_conf(layout, shape))
     layout.cgroup_conf.write_text(config.cgroup_conf(version))
     return ports[0]
+
+
+def _resolves(hostname: str) -> bool:
+    """Return True if a host name resolves: Slurm binds its daemons to that address only then."""
+    try:
+        return bool(socket.getaddrinfo(hostname, None))
+    except OSError:
+        return False
 
 
 def munged_argv(layout: SandboxFiles, program: str) -> list[str]:
