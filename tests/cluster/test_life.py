@@ -107,6 +107,7 @@ def test_requeue_is_not_an_end_and_shell_has_the_job_environment(site: Site) -> 
 
 SCRIPT = """\
 import os, pathlib, sys
+print("HPCRUN_RESUME", os.environ.get("HPCRUN_RESUME", ""))
 folder = pathlib.Path(sys.argv[1])
 folder.mkdir(exist_ok=True)
 step = len(list(folder.iterdir()))
