@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from docs.make_reference import FILE, OF_THE_ATTEMPT, PLACEHOLDERS, READ, reference
-from tests.source import ROOT, modules
+from tests.source import ROOT, modules, part
 from tests.test_docs import COMMANDS
 
 
@@ -34,7 +34,7 @@ def test_all_variables_that_hpcrun_reads_are_documented() -> None:
     """hpcrun reads them from os.environ and its copies; the job script sets those of a job."""
     pattern = re.compile(r"""environ(?:\.get\(|\[)["'](HPCRUN_\w+)""")
     # hpcrun.jobside runs inside the job, and reads variables that the job script sets.
-    paths = [path for path in modules() if "jobside" not in path.parts]
+    paths = [path for path in modules() if part(path) != "jobside"]
     read = {name for path in paths for name in pattern.findall(path.read_text())}
     shown = {f"HPCRUN_{name.upper()}" for name in PLACEHOLDERS} | set(OF_THE_ATTEMPT)
     assert read - shown == set(READ)
