@@ -155,7 +155,7 @@ def add_exclusions(
         ]
         return structs.replace(plan, notes=[*plan.notes, *notes])
     notes = [
-        f"{name} is left out: {bad[name]}; hpcrun nodes --clear {name} takes it back"
+        f"{name} is excluded: {bad[name]}; hpcrun nodes --clear {name} allows it again"
         for name in gone
     ]
     given["exclude"] = ",".join([*filter(None, [given.get("exclude")]), *gone])

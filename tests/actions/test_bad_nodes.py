@@ -19,14 +19,14 @@ BAD = {"n2": "no GPU", "n9": "of another cluster", "c1": "a full disk"}
 @pytest.mark.parametrize(
     ("job", "default", "excluded", "note"),
     [
-        ("resources: {nodes: 2, partition: gpu}", None, "n2", "n2 is left out: no GPU; hpcrun"),
-        ("resources: {nodes: 2}", "gpu", "n2", "n2 is left out"),
-        ("resources: {nodes: 2, partition: cpu, gpus_per_node: 0}", "gpu", "c1", "c1 is left"),
+        ("resources: {nodes: 2, partition: gpu}", None, "n2", "n2 is excluded: no GPU; hpcrun"),
+        ("resources: {nodes: 2}", "gpu", "n2", "n2 is excluded"),
+        ("resources: {nodes: 2, partition: cpu, gpus_per_node: 0}", "gpu", "c1", "c1 is excluded"),
         (
             "resources: {partition: gpu}\nslurm: {exclude: 'n[1,4]'}",
             None,
             "n[1,4],n2",
-            "n2 is left",
+            "n2 is excluded",
         ),
         # One of three nodes is already drained, so two remain for a job that needs three.
         ("resources: {nodes: 3, partition: gpu}", None, None, "n2 may be bad: no GPU; it is not"),

@@ -95,7 +95,7 @@ def test_full_disk_ends_the_attempt_and_names_the_node(prepared: Site) -> None:
     assert (listed["node"], listed["why"], listed["run_id"]) == (bad, why, run.run_id)
     done = site.hpcrun("submit", "--json", "two.yaml", "--nodes", "1", "--set", "slurm.hold=true")
     answer = json.loads(done.stdout)
-    note = f"{bad} is left out: {why} ({run.run_id}, "
+    note = f"{bad} is excluded: {why} ({run.run_id}, "
     assert [text for text in answer["notes"] if text.startswith(note)], answer["notes"]
     shown = site.rig.run("scontrol", "show", "job", answer["job_id"]).stdout
     assert f"ExcNodeList={bad}\n" in shown

@@ -234,7 +234,7 @@ def test_bad_nodes_are_recorded_on_the_cluster(laptop: Laptop) -> None:
         (listed,) = laptop.json("nodes")["nodes"]
     assert (listed["node"], listed["why"]) == ("node2", found["why"])
     made = laptop.json("submit", "job.yaml")
-    assert "node2 is left out: it's" in "".join(made["notes"]), made
+    assert "node2 is excluded: it's" in "".join(made["notes"]), made
     shown = laptop.rig.run("scontrol", "show", "job", made["job_id"]).stdout
     assert "ExcNodeList=node2\n" in shown
     laptop.does("cancel", made["job_id"])
