@@ -37,6 +37,18 @@ def as_json(parsed: object) -> Any:
     ]
 
 
+def dump_capture(captured: Mapping[str, Any]) -> str:
+    """Return a capture as JSON, with one line for each key and for each parsed job."""
+    lines = []
+    for key, value in captured.items():
+        if key == "parsed" and isinstance(value, list) and value:
+            jobs = ",\n".join(f"  {json.dumps(job)}" for job in value)
+            lines.append(f' "parsed": [\n{jobs}\n ]')
+        else:
+            lines.append(f" {json.dumps(key)}: {json.dumps(value)}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
 @dataclass(frozen=True)
 class Book:
     """Where the answers of one rig are kept: ``folder`` is that of its version."""
@@ -74,7 +86,7 @@ class Book:
             kept["parsed"] = as_json(PARSERS[command](stdout))
         file = self.folder / command / f"{case}.json"
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(kept, indent=1) + "\n")
+        file.write_text(dump_capture(kept))
         return done.stdout
 
     def states(self, job_id: str) -> list[str]:
