@@ -174,12 +174,23 @@ class CurveLog:
         parsed, run = self._parsed(full=full), self.source.run
         if run is None:
             return parsed
-        from hpcrun.actions.run_facts import add_attempts, read_run_facts  # YAML takes 20 ms
+        from hpcrun.actions.run_facts import (  # deferred: YAML takes 20 ms
+            add_attempts,
+            read_run_facts,
+            summarize_usage,
+        )
         from hpcrun.actions.why import describe_failure
 
         facts, gpus, seconds = read_run_facts(run)
         parsed, failure = add_attempts(parsed, run), describe_failure(self._context, run)
-        return structs.replace(parsed, facts=facts, gpus=gpus, seconds=seconds, failure=failure)
+        return structs.replace(
+            parsed,
+            facts=facts,
+            gpus=gpus,
+            seconds=seconds,
+            failure=failure,
+            usage=summarize_usage(run),
+        )
 
     def _parsed(self, *, full: bool = False) -> ParsedRun:
         if self._known is not None and not full:

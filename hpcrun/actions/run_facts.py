@@ -14,19 +14,21 @@ from typing import Any
 
 from msgspec import structs
 
-from hpcrun.curves import ParsedRun
+from hpcrun.curves import ParsedRun, Usage
 from hpcrun.errors import SpecError
 from hpcrun.files import read_plain
 from hpcrun.monitor import with_steps
 from hpcrun.plan import Plan
 from hpcrun.runs import (
     END_NAMES,
+    RankUsage,
     RunFolder,
     compute_cost,
     compute_elapsed,
     read_history,
     read_plan,
     read_task,
+    read_usage,
     sweep_folder,
 )
 from hpcrun.secrets import begins_token, contains_secret, is_secret_name
@@ -78,6 +80,21 @@ def read_run_facts(run: RunFolder) -> tuple[dict[str, str], int | None, float | 
     seconds = [*(each.seconds() for each in history.attempts[:-1]), compute_elapsed(history)]
     ran = [each for each in seconds if each is not None]
     return shown, gpus, sum(ran) if ran else None
+
+
+def summarize_usage(run: RunFolder) -> Usage:
+    """Summarize what the ranks of a run measured of themselves."""
+    ranks = read_usage(run)
+    peaks = [each for each in ranks.values() if each.peak_reserved is not None]
+    most = max(peaks, key=lambda each: each.peak_reserved or 0, default=RankUsage())
+    shares = {
+        rank: min(1.0, max(0.0, each.data_seconds / each.loop_seconds))
+        for rank, each in ranks.items()
+        if each.data_seconds is not None and each.loop_seconds
+    }
+    allocated = max((each.peak_allocated or 0 for each in peaks), default=0)
+    first = ranks.get(0, RankUsage())
+    return Usage(most.peak_reserved, allocated or None, most.gpu_memory, first.loop_seconds, shares)
 
 
 def add_attempts(parsed: ParsedRun, run: RunFolder) -> ParsedRun:

@@ -182,6 +182,7 @@ def _return_freed_memory() -> None:
 @click.option("--per-gpu", is_flag=True, help="Tokens/s and samples/s in the logs are per GPU.")
 @click.option("--plot", type=FILE, help="Write the curves to FILE.png, .svg or .pdf.")
 @click.option("--html", type=FILE, help="Write a self-contained HTML report (2 MB, for plotly.js).")
+@click.option("--markdown", is_flag=True, help="Print a Markdown table of speed, memory and loss.")
 @json_option
 @cluster_option
 def compare(
@@ -191,6 +192,7 @@ def compare(
     target: float | None,
     gpus: str | None,
     per_gpu: bool,
+    markdown: bool,
     as_json: bool,
     cluster: str | None,
     **files: str | None,
@@ -209,7 +211,13 @@ def compare(
 
     from hpcrun.actions import add_code_digests, parse_runs
     from hpcrun.cli.show_curve import label_sweep_runs, match_metric, write_report_files
-    from hpcrun.curves import check_files, compare_runs, comparison_json, format_comparison
+    from hpcrun.curves import (
+        check_files,
+        compare_runs,
+        comparison_json,
+        format_comparison,
+        format_markdown,
+    )
 
     if not logs:
         raise InputError(
@@ -236,6 +244,8 @@ def compare(
     compared = structs.replace(compared, notes=(*compared.notes, *notes))
     if as_json:
         emit_json(comparison_json(runs, compared))
+    elif markdown:
+        print_line(format_markdown(named, compared))
     else:
         print_line(format_comparison(named, compared, drawing_display(), by=by, per_gpu=per_gpu))
     write_report_files(where, runs, files, by="step" if by == "samples" else by)

@@ -21,6 +21,7 @@ from hpcrun.curves.read_log import Pieces as Pieces
 from hpcrun.curves.read_log import find_line_start as find_line_start
 from hpcrun.curves.report.compare import comparison_json as comparison_json
 from hpcrun.curves.report.compare import format_comparison as format_comparison
+from hpcrun.curves.report.compare import format_markdown as format_markdown
 from hpcrun.curves.report.comparison import compare_runs as compare_runs
 from hpcrun.curves.report.comparison import differing as differing
 from hpcrun.curves.report.data import json_text as json_text
@@ -32,6 +33,7 @@ from hpcrun.curves.report.health import find_warnings as find_warnings
 from hpcrun.curves.report.live import Screen as Screen
 from hpcrun.curves.report.live import end_by_signal as end_by_signal
 from hpcrun.curves.report.parsed import ParsedRun as ParsedRun
+from hpcrun.curves.report.parsed import Usage as Usage
 from hpcrun.curves.report.parsed import parse_stored as parse_stored
 from hpcrun.curves.report.terminal import HEAD as HEAD
 from hpcrun.curves.report.terminal import format_report as format_report

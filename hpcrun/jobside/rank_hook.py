@@ -1,16 +1,19 @@
-"""A hook that Python loads when it starts a rank, which compares the training with the job.
+"""A hook that Python loads when it starts a rank: compares it with the job, and records its usage.
 
 Python finds this module as ``sitecustomize`` in an archive on its path (``hook.pyz``), so that no
 bytecode is written next to it. It is active only in the process of a rank, not in its child
 processes. Standard library only; Python 3.6 and later.
 """
 
+import atexit
+import contextlib
 import functools
 import importlib.machinery
 import importlib.util
 import json
 import os
 import sys
+import time
 from typing import Any, Dict, List, Tuple
 
 # The ranks of these communicate without torch.distributed.
@@ -155,6 +158,122 @@ def report(found: List[Tuple[str, Any, Any]]) -> None:
         sys.stderr.write("warning: " + text + "\n")
 
 
+# ---- usage ---------------------------------------------------------------------------------------
+
+# The record is also written while data is loaded, because a process that is killed runs no exit
+# handlers: after 1, 2, 4 ... seconds, and then at this interval.
+USAGE_INTERVAL_S = 60.0
+
+
+class Usage:
+    """The GPU memory of this rank, and the time that it waited for its data loaders."""
+
+    def __init__(self) -> None:
+        self.peaks = {}  # type: Dict[int, Tuple[int, int]]
+        self.batches = 0
+        self.data_seconds = 0.0
+        self.begun = self.ended = self.due = 0.0
+
+    def read_peaks(self) -> None:
+        """Merge the peaks of torch's allocator: bytes in tensors, and bytes reserved for them."""
+        torch = sys.modules.get("torch")
+        cuda = getattr(torch, "cuda", None)
+        if cuda is None or not cuda.is_initialized():
+            return
+        for device in range(cuda.device_count()):
+            known = self.peaks.get(device, (0, 0))
+            peaks = cuda.max_memory_allocated(device), cuda.max_memory_reserved(device)
+            if peaks[1]:
+                self.peaks[device] = max(known[0], peaks[0]), max(known[1], peaks[1])
+
+    def add_batch(self, begun: float, ended: float) -> None:
+        """Count a batch that the script waited for; the first one starts the workers."""
+        if not self.batches:
+            self.begun = ended
+        else:
+            self.data_seconds += ended - begun
+        self.batches += 1
+        self.ended = ended
+        if ended >= self.due:
+            self.due = ended + min(USAGE_INTERVAL_S, max(1.0, ended - self.begun))
+            self.write()
+
+    def record(self) -> Dict[str, Any]:
+        """Return the record; empty if nothing was measured."""
+        found = {}  # type: Dict[str, Any]
+        if self.peaks:
+            device = max(self.peaks, key=lambda each: self.peaks[each][1])
+            allocated, reserved = self.peaks[device]
+            properties = sys.modules["torch"].cuda.get_device_properties(device)
+            found.update(
+                peak_allocated=allocated,
+                peak_reserved=reserved,
+                gpu=str(properties.name),
+                gpu_memory=int(properties.total_memory),
+            )
+        if self.batches > 1:
+            found.update(
+                batches=self.batches,
+                data_seconds=round(self.data_seconds, 3),
+                loop_seconds=round(self.ended - self.begun, 3),
+            )
+        return found
+
+    def write(self) -> None:
+        """Write the record to the attempt's directory; errors must not disturb the training."""
+        if os.environ.get("HPCRUN_RANK_HOOK") != str(os.getpid()):  # a forked child process
+            return
+        with contextlib.suppress(Exception):  # the interfaces of torch differ between versions
+            self.read_peaks()
+            found = self.record()
+            if not found:
+                return
+            folder = "{}/attempts/{}/usage".format(
+                os.environ["HPCRUN_RUN_DIR"], os.environ["HPCRUN_ATTEMPT"]
+            )
+            os.makedirs(folder, exist_ok=True)
+            path = "{}/rank-{}.json".format(folder, os.environ["RANK"])
+            with open(path + ".new", "w", encoding="utf-8") as file:
+                json.dump(found, file)
+            os.replace(path + ".new", path)
+
+
+USAGE = Usage()
+
+
+def keep_peaks(module: Any) -> None:
+    """Read the peaks of GPU memory before the script resets them."""
+
+    def build(original: Any) -> Any:
+        @functools.wraps(original)
+        def reset(*args: Any, **kwargs: Any) -> Any:
+            with contextlib.suppress(Exception):  # as in Usage.write()
+                USAGE.read_peaks()
+            return original(*args, **kwargs)
+
+        return reset
+
+    for name in ("reset_peak_memory_stats", "reset_max_memory_allocated"):
+        setattr(module, name, build(getattr(module, name)))
+
+
+def time_loading(module: Any) -> None:
+    """Measure how long the script waits for each batch of a data loader."""
+    kind = module._BaseDataLoaderIter
+    original = kind.__next__
+
+    @functools.wraps(original)
+    def __next__(self: Any) -> Any:
+        begun = time.monotonic()
+        batch = original(self)
+        USAGE.add_batch(begun, time.monotonic())
+        return batch
+
+    kind.__next__ = __next__
+    if hasattr(kind, "next"):
+        kind.next = __next__
+
+
 # ---- import hook ---------------------------------------------------------------------------------
 
 CHECKS = {
@@ -163,6 +282,8 @@ CHECKS = {
     "lightning.pytorch.trainer.trainer": check_lightning,
     "pytorch_lightning.trainer.trainer": check_lightning,
     "deepspeed.runtime.engine": check_engine,
+    "torch.cuda.memory": keep_peaks,
+    "torch.utils.data.dataloader": time_loading,
 }
 
 
@@ -204,6 +325,7 @@ def enable() -> None:
     """Watch imports in the process of a rank; the environment marks its child processes."""
     if "RANK" in os.environ and "HPCRUN_RANK_HOOK" not in os.environ:
         os.environ["HPCRUN_RANK_HOOK"] = str(os.getpid())
+        atexit.register(USAGE.write)
         sys.meta_path.insert(0, Finder())
 
 

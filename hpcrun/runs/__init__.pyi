@@ -27,6 +27,7 @@ from hpcrun.runs.records import Cancelled as Cancelled
 from hpcrun.runs.records import End as End
 from hpcrun.runs.records import Failure as Failure
 from hpcrun.runs.records import History as History
+from hpcrun.runs.records import RankUsage as RankUsage
 from hpcrun.runs.records import Resubmitted as Resubmitted
 from hpcrun.runs.records import RunRecords as RunRecords
 from hpcrun.runs.records import Submitted as Submitted
@@ -52,6 +53,7 @@ from hpcrun.runs.records import read_record as read_record
 from hpcrun.runs.records import read_submitted as read_submitted
 from hpcrun.runs.records import read_sweep as read_sweep
 from hpcrun.runs.records import read_task as read_task
+from hpcrun.runs.records import read_usage as read_usage
 from hpcrun.runs.records import remove_secret_files as remove_secret_files
 from hpcrun.runs.records import runs_of as runs_of
 from hpcrun.runs.records import write_file as write_file

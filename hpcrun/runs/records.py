@@ -202,6 +202,28 @@ class Attempt(Struct, frozen=True, kw_only=True):
         return max(0.0, until - self.begin.begun_at)
 
 
+class RankUsage(Struct, frozen=True, kw_only=True):
+    """What a rank measured of itself (jobside/rank_hook.py); fields are None where it could not.
+
+    Attributes:
+        peak_allocated: Peak of the GPU memory in tensors, in bytes.
+        peak_reserved: Peak of the GPU memory that torch's allocator reserved, in bytes.
+        gpu: Name of the GPU.
+        gpu_memory: Memory of the GPU in bytes.
+        batches: Batches of data loaders.
+        data_seconds: Time that the script waited for these batches, without the first one.
+        loop_seconds: Time between the first and the last batch.
+    """
+
+    peak_allocated: int | None = None
+    peak_reserved: int | None = None
+    gpu: str | None = None
+    gpu_memory: int | None = None
+    batches: int | None = None
+    data_seconds: float | None = None
+    loop_seconds: float | None = None
+
+
 class RunRecords(Struct, frozen=True, kw_only=True):
     """The records in a run's directory; a listing reads only one record of each attempt."""
 
@@ -593,6 +615,19 @@ def read_first_job_id(path: Path) -> str:
     run = RunFolder(path) if sweep_id is None else SweepFolder(path).run(0)
     begun = read_record(run.attempts / "0" / "begin.json", Begin)
     return begun.job_id.partition("_")[0] if begun is not None else ""
+
+
+def read_usage(folder: RunFolder) -> dict[int, RankUsage]:
+    """Read what the ranks of the last attempt with such records measured, by rank."""
+    for index in reversed(attempt_indices(folder)):
+        found = {}
+        for path in (folder.attempts / str(index) / "usage").glob("rank-*.json"):
+            rank, record = path.stem.removeprefix("rank-"), read_record(path, RankUsage)
+            if rank.isdecimal() and record is not None:
+                found[int(rank)] = record
+        if found:
+            return dict(sorted(found.items()))
+    return {}
 
 
 def read_plan(folder: RunFolder) -> Plan | None:

@@ -172,6 +172,46 @@ def test_runs_provide_gpus_and_settings(scaling: Caller) -> None:
     assert "settings that differ" in done.out and "the code differs" not in done.out
 
 
+def record_usage(run: Path, peaks: list[int | None], waits: float = 1.0) -> None:
+    """Write what the ranks of a run measured, as hook.pyz does."""
+    folder = run / "attempts" / "0" / "usage"
+    folder.mkdir()
+    for rank, peak in enumerate(peaks):
+        usage = {"batches": 400, "data_seconds": waits, "loop_seconds": 200.0}
+        if peak is not None:
+            usage |= {"peak_allocated": (peak - 1) << 30, "peak_reserved": peak << 30}
+            usage |= {"gpu_memory": 80 << 30}
+        (folder / f"rank-{rank}.json").write_text(json.dumps(usage))
+
+
+@pytest.mark.slow
+def test_peak_memory_and_rates_are_columns(scaling: Caller) -> None:
+    for job_id, peaks in (("17", [30]), ("18", [20, 25, 24, 25])):
+        shown = scaling("show", job_id, "--json")
+        record_usage(Path(shown.json["run_dir"]), [*peaks])
+    shown = compared(scaling, "17", "18")
+    assert [run["peak_memory"] for run in shown["runs"]] == [30 << 30, 25 << 30]
+    assert [run["gpu_memory"] for run in shown["runs"]] == [80 << 30, 80 << 30]
+    assert [run["steps_per_second"] for run in shown["runs"]] == [1.0, 2.0]
+    assert [run["samples_per_second"] for run in shown["runs"]] == [8.0, 64.0]
+    out = scaling("compare", "17", "18").out
+    assert "peak memory" in out and "30.0 GiB" in out and "25.0 GiB" in out
+    assert "25.0 GiB of 80.0 GiB" in scaling("parse", "18").out
+
+
+@pytest.mark.slow
+def test_markdown_table_has_a_row_per_run(scaling: Caller) -> None:
+    done = scaling("compare", "17", "18", "--markdown")
+    head, rule, *rows, empty, basis = done.out.split("\n")[:6]
+    assert head.startswith("| run | GPUs | batch | step time | steps/s | samples/s | speed-up | ")
+    assert rule.count("---") == head.count("|") - 1 == rows[0].count("|") - 1
+    assert [row.split(" | ")[1:7] for row in rows] == [
+        ["1", "8", "1.00 s", "1.000", "8.000", "1.00x"],
+        ["4", "32", "500 ms", "2.000", "64.00", "8.00x"],
+    ]
+    assert (done.code, empty) == (0, "") and basis.startswith("speed-up over job-")
+
+
 @pytest.mark.slow
 def test_changed_code_is_reported(scaling: Caller) -> None:
     scaling.write("train.py", "print(2)\n")

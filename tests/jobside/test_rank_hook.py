@@ -168,3 +168,102 @@ def test_deepspeed_config_of_the_job_is_no_error(
     text = ENGINE.format(config=OWN, optimizer="optimizer")
     code, output = run(tmp_path, text, BY_FRAMEWORK, job=job)
     assert code == 0 and "initialized" in output and "hpcrun" not in output, output
+
+
+# ---- usage
+
+
+# Stands in for torch on a GPU, of which the hook reads the statistics of the allocator.
+TORCH = {
+    "torch/__init__.py": "from torch import cuda",
+    "torch/cuda/memory.py": """
+PEAKS = [[0, 0], [3 << 30, 5 << 30]]
+def max_memory_allocated(device): return PEAKS[device][0]
+def max_memory_reserved(device): return PEAKS[device][1]
+def reset_peak_memory_stats(device=1): PEAKS[device] = [1 << 30, 1 << 30]
+reset_max_memory_allocated = reset_peak_memory_stats
+""",
+    "torch/cuda/__init__.py": """
+from types import SimpleNamespace
+from torch.cuda.memory import *
+def is_initialized(): return True
+def device_count(): return 2
+def get_device_properties(device): return SimpleNamespace(name="A100", total_memory=80 << 30)
+""",
+}
+LOADER = """
+import time, torch
+from torch.utils.data import DataLoader
+class Slow(torch.utils.data.Dataset):
+    def __len__(self): return 8
+    def __getitem__(self, index): time.sleep(0.05); return torch.ones(1) * index
+for batch in DataLoader(Slow(), batch_size=2): time.sleep(0.05)
+"""
+
+
+def usage_after(
+    folder: Path, text: str, *, code: int = 0, gpu: bool = False
+) -> dict[str, object] | None:
+    """Run a program as rank 0 and return what the hook recorded of it."""
+    for name, content in TORCH.items() if gpu else ():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content)
+    attempt = folder / "attempts" / "0"
+    attempt.mkdir(parents=True)
+    found, output = run(folder, text, {"HPCRUN_RUN_DIR": str(folder), "HPCRUN_ATTEMPT": "0"})
+    assert found == code and "rank_hook" not in output and "hpcrun" not in output, output
+    file = attempt / "usage" / "rank-0.json"
+    return json.loads(file.read_text()) if file.exists() else None
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("import torch", 0),
+        ("import torch; torch.cuda.reset_peak_memory_stats(1)", 0),
+        ("import torch; torch.cuda.reset_max_memory_allocated()", 0),
+        ("import torch; raise RuntimeError('CUDA out of memory')", 1),
+        ("import torch, sys; sys.exit(3)", 3),
+        ("import torch, os\nif os.fork() == 0: torch.cuda.reset_peak_memory_stats()\n", 0),
+    ],
+)
+def test_peak_gpu_memory_is_recorded(tmp_path: Path, text: str, code: int) -> None:
+    assert usage_after(tmp_path, text, code=code, gpu=True) == {
+        "peak_allocated": 3 << 30,
+        "peak_reserved": 5 << 30,
+        "gpu": "A100",
+        "gpu_memory": 80 << 30,
+    }
+
+
+@pytest.mark.parametrize("text", ["print(1)", "import torch", TRAIN])
+def test_nothing_is_recorded_without_gpu_and_data_loader(tmp_path: Path, text: str) -> None:
+    assert usage_after(tmp_path, text) is None
+
+
+def test_unwritable_directory_and_other_torch_versions_do_not_disturb_training(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "attempts").mkdir()
+    (tmp_path / "attempts" / "0").touch()
+    places = {"HPCRUN_RUN_DIR": str(tmp_path), "HPCRUN_ATTEMPT": "0"}
+    code, output = run(tmp_path, LOADER + "print('trained')", places)
+    assert (code, output) == (0, "trained\n")
+    (tmp_path / "torch" / "cuda").mkdir(parents=True)
+    (tmp_path / "torch" / "__init__.py").touch()
+    (tmp_path / "torch" / "cuda" / "__init__.py").write_text("def is_initialized(): return 1 / 0")
+    code, output = run(tmp_path, "import torch.cuda; print('trained')", places)
+    assert (code, output) == (0, "trained\n")
+
+
+def test_waiting_time_for_data_loaders_is_recorded(tmp_path: Path) -> None:
+    found = usage_after(tmp_path, LOADER)
+    assert found is not None and found["batches"] == 4
+    # Three batches of 2 x 50 ms, each after a step of 50 ms.
+    assert 0.3 <= float(str(found["data_seconds"])) <= float(str(found["loop_seconds"])) - 0.1
+
+
+def test_usage_of_a_killed_rank_is_recorded(tmp_path: Path) -> None:
+    text = LOADER.replace("return 8", "return 64") + "import os; os.kill(os.getpid(), 9)"
+    found = usage_after(tmp_path, text, code=-9)
+    assert found is not None and int(str(found["batches"])) > 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import structs, to_builtins
@@ -12,7 +12,7 @@ from msgspec import structs, to_builtins
 from hpcrun.curves.report.axes import time_unit
 from hpcrun.curves.report.comparison import Comparison, Equal, Measure, axis_of
 from hpcrun.curves.report.data import summary_json
-from hpcrun.curves.report.facts import gpu_hours, seconds_of
+from hpcrun.curves.report.facts import gpu_hours, peak_memory, seconds_of
 from hpcrun.curves.report.parsed import ParsedRun
 from hpcrun.curves.report.plot import Line, plot_lines
 from hpcrun.curves.report.scaling import Scaling
@@ -24,6 +24,7 @@ from hpcrun.text import (
     Display,
     Table,
     dim,
+    format_bytes,
     format_count,
     format_duration,
     format_rate,
@@ -42,6 +43,7 @@ _KEY = 30
 _LEAST_ROOM = 10
 _UNKNOWN = "-"
 _DIFFERING = "settings that differ"
+ZERO_STAGE = "deepspeed.zero_stage"  # a key of ParsedRun.facts
 
 
 def format_comparison(
@@ -218,17 +220,20 @@ def _format_difference(gap: Difference, look: Display) -> str:
 
 def _speeds(runs: Sequence[ParsedRun], compared: Comparison) -> list[dict[str, str]]:
     scaling = compared.scaling
-    columns: tuple[tuple[str, Sequence[float | None], Callable[[float], str]], ...] = (
+    columns: list[tuple[str, Sequence[float | None], Callable[[float], str]]] = [
         (scaling.counted, [speed.gpus for speed in scaling.speeds], "{:.0f}".format),
         ("batch", [speed.batch for speed in scaling.speeds], "{:,.6g}".format),
+        ("peak memory", list(map(peak_memory, runs)), format_bytes),
         ("step time", [speed.step_seconds for speed in scaling.speeds], format_seconds),
+        ("steps/s", [speed.steps_per_second for speed in scaling.speeds], format_rate),
+        ("samples/s", [speed.samples_per_second for speed in scaling.speeds], format_rate),
         (scaling.unit or "", [speed.work for speed in scaling.speeds], format_rate),
         ("speed-up", [speed.speedup for speed in scaling.speeds], _times),
         ("efficiency", [speed.efficiency for speed in scaling.speeds], "{:.0%}".format),
         ("time", list(map(seconds_of, runs)), format_duration),
         ("GPU hours", list(map(gpu_hours, runs)), format_value),
-    )
-    return [
+    ]
+    rows = [
         {
             heading: _UNKNOWN if values[number] is None else form(values[number] or 0)
             for heading, values, form in columns
@@ -236,6 +241,28 @@ def _speeds(runs: Sequence[ParsedRun], compared: Comparison) -> list[dict[str, s
         }
         for number in range(len(runs))
     ]
+    stages = [format_zero_stage(run.facts) for run in runs]
+    if any(stages):
+        for row, stage in zip(rows, stages, strict=True):
+            row["ZeRO"] = stage or _UNKNOWN
+        order = [scaling.counted, "batch", "ZeRO"]
+        rows = [{name: row[name] for name in (*order, *row) if name in row} for row in rows]
+    return rows
+
+
+def format_zero_stage(facts: Mapping[str, str]) -> str:
+    """Format the ZeRO stage of a run and what it offloads; "" without DeepSpeed.
+
+    >>> format_zero_stage({"deepspeed.zero_stage": "3", "deepspeed.offload.optimizer": "cpu"})
+    '3, optimizer on cpu'
+    """
+    stage = facts.get(ZERO_STAGE, "")
+    parts = [
+        f"{part} on {device}"
+        for part in ("optimizer", "param")
+        if (device := facts.get(f"deepspeed.offload.{part}", "none")) != "none"
+    ]
+    return ", ".join([stage, *parts]) if stage else ""
 
 
 def _times(ratio: float) -> str:
@@ -304,7 +331,40 @@ def _remarks(runs: Sequence[ParsedRun], compared: Comparison, look: Display) -> 
             "within the runs (95%): another seed may change more"
         )
     warnings = [f"{run.source}: {text}" for run in runs for text in run.warnings]
+    failures = [f"{run.source}: {run.failure}" for run in runs if run.failure]
+    warnings = [*warnings, *(f"failed: {text}" for text in failures)]
     return [*remarks("warning: ", warnings, look), *remarks("note: ", notes, look)]
+
+
+def format_markdown(runs: Sequence[ParsedRun], compared: Comparison) -> str:
+    """Return the speeds and results as a Markdown table, with their basis below it."""
+    names = brief([run.source for run in runs])
+    rows = _speeds(runs, compared)
+    if compared.metric is not None:
+        for row, run in zip(rows, runs, strict=True):
+            summary = run.curve.summary(compared.metric)
+            row[compared.metric] = format_value(summary.last.value) if summary else _UNKNOWN
+    if any(run.failure for run in runs):
+        for row, run in zip(rows, runs, strict=True):
+            row["failed"] = run.failure or _UNKNOWN
+    headings = list(dict.fromkeys(heading for row in rows for heading in row))
+    lines = [
+        ["run", *headings],
+        ["---", *("---:" for _ in headings)],
+        *([name, *(row[each] for each in headings)] for name, row in zip(names, rows, strict=True)),
+    ]
+    table = [f"| {' | '.join(map(_escape_markdown, line))} |" for line in lines]
+    notes = [_escape_markdown(note) for note in _scaling(compared.scaling, names)]
+    return "\n\n".join(["\n".join(table), *notes])
+
+
+def _escape_markdown(text: str) -> str:
+    """Escape the characters with a meaning in the cell of a Markdown table.
+
+    >>> print(_escape_markdown("a|b\\n<c>"))
+    a\\|b &lt;c>
+    """
+    return re.sub(r"([\\`*_|])", r"\\\1", " ".join(text.split())).replace("<", "&lt;")
 
 
 def comparison_json(runs: Sequence[ParsedRun], compared: Comparison) -> dict[str, Any]:
@@ -330,10 +390,18 @@ def comparison_json(runs: Sequence[ParsedRun], compared: Comparison) -> dict[str
             "source": run.source,
             **summary_json(run.curve.summary(compared.metric) if compared.metric else None),
             **speed,
+            "steps_per_second": rates.steps_per_second,
+            "samples_per_second": rates.samples_per_second,
+            "zero_stage": int(stage)
+            if (stage := run.facts.get(ZERO_STAGE, "")).isdecimal()
+            else None,
+            "peak_memory": peak_memory(run),
+            "gpu_memory": run.usage.gpu_memory,
             "seconds": seconds_of(run),
             "gpu_hours": gpu_hours(run),
+            "failure": run.failure or None,
             "warnings": list(run.warnings),
         }
-        for run, speed in zip(runs, speeds, strict=True)
+        for run, speed, rates in zip(runs, speeds, compared.scaling.speeds, strict=True)
     ]
     return {"metric": compared.metric, "falls": compared.falls, "runs": shown, **found}

@@ -170,10 +170,10 @@ def _facts_with_columns(run: ParsedRun) -> Iterator[tuple[str, str, list[Fact]]]
     if None not in times:
         half, most = (format_seconds(each or 0.0) for each in times)
         yield "step time", f"{half} p50, {most} p95", [("step p50", half), ("step p95", most)]
-    memory = curve.summary(MEMORY_BYTES)
-    if memory and memory.max and memory.max.value > 0:  # some loggers print 0 on CPUs
-        most = format_bytes(memory.max.value)
-        yield "peak memory", most, [("memory", most)]
+    if (memory := peak_memory(run)) is not None:
+        most = format_bytes(memory)
+        of = f" of {format_bytes(run.usage.gpu_memory)}" if run.usage.gpu_memory else ""
+        yield "peak memory", most + of, [("memory", most)]
     if left := steps_left(curve):
         per_step, steps = seconds_per_step(curve), format_count(left, "step")
         time = format_duration(left * per_step) if per_step else ""
@@ -194,6 +194,15 @@ def _facts_with_columns(run: ParsedRun) -> Iterator[tuple[str, str, list[Fact]]]
         causes = dict.fromkeys(each.cause for each in curve.restarts if each.cause)
         text += f", after {', '.join(causes)}" if causes else ""
         yield "restarts", text, columns
+
+
+def peak_memory(run: ParsedRun) -> float | None:
+    """Return the peak memory of a GPU in bytes: as recorded, otherwise as logged."""
+    if run.usage.peak_memory:
+        return run.usage.peak_memory
+    logged = run.curve.summary(MEMORY_BYTES)
+    # Some loggers print 0 on CPUs.
+    return logged.max.value if logged and logged.max and logged.max.value > 0 else None
 
 
 def steps_text(curve: Curve, series: Series) -> str:

@@ -77,6 +77,24 @@ class Samples:
                     yield Sample(log.attempt, offset, epoch, step, layout.split, name, column[row])
 
 
+class Usage(Struct, frozen=True):
+    """What hpcrun measured in the ranks of a run.
+
+    Attributes:
+        peak_memory: Highest peak of reserved memory of any GPU, in bytes.
+        peak_allocated: Highest peak of memory in tensors of any GPU, in bytes.
+        gpu_memory: Memory of that GPU in bytes.
+        loop_seconds: Time between the first and the last batch of rank 0, with evaluations.
+        data_shares: For each rank the share of its time that it waited for its data loaders.
+    """
+
+    peak_memory: int | None = None
+    peak_allocated: int | None = None
+    gpu_memory: int | None = None
+    loop_seconds: float | None = None
+    data_shares: dict[int, float] = {}
+
+
 # The columns of ParsedRun.attempts.
 ATTEMPT_COLUMNS = ("attempt", "began", "nodes", "time", "steps", "ended by", "then")
 
@@ -102,6 +120,7 @@ class ParsedRun(Struct, frozen=True):
         attempts: One row of ``ATTEMPT_COLUMNS`` per attempt, if the run was started more than once.
         cost: The total cost of these attempts, as text.
         failure: The cause of failure; "" if the run did not fail or has not ended.
+        usage: GPU memory, and time spent waiting for data.
     """
 
     source: str
@@ -119,6 +138,7 @@ class ParsedRun(Struct, frozen=True):
     attempts: tuple[tuple[str, ...], ...] = ()
     cost: str = ""
     failure: str = ""
+    usage: Usage = Usage()
 
     @property
     def points(self) -> int:

@@ -56,6 +56,15 @@ class Speed(Struct, frozen=True):
     speedup: float | None = None
     efficiency: float | None = None
 
+    @property
+    def steps_per_second(self) -> float | None:
+        return 1 / self.step_seconds if self.step_seconds else None
+
+    @property
+    def samples_per_second(self) -> float | None:
+        steps = self.steps_per_second
+        return steps * self.batch if steps and self.batch else None
+
 
 class Scaling(Struct, frozen=True):
     """The speeds of several runs.
@@ -163,10 +172,20 @@ def _measure_step_seconds(runs: Sequence[ParsedRun]) -> tuple[Floats, str]:
     ways: tuple[tuple[str, Callable[[ParsedRun], float | None]], ...] = (
         ("by the median step time", lambda run: quantile_of(run.curve, STEP_SECONDS, 0.5)),
         ("by the log's time stamps", lambda run: seconds_by_stamps(run.curve)),
+        ("by the time between first and last batch, with evaluations", _seconds_by_batches),
     )
     found = [(how, _to_column(map(way, runs))) for how, way in ways]
     how, seconds = max(found, key=lambda each: _count(each[1]))
     return (seconds, how) if _count(seconds) > 1 else (np.full(len(runs), math.nan), "")
+
+
+def _seconds_by_batches(run: ParsedRun) -> float | None:
+    """Return the duration of a step by the recorded time of the loop, for a run in one piece."""
+    lasts = [series.summary.last.step for series in run.curve.metrics.values()]
+    steps = max((step for step in lasts if step is not None), default=0)
+    if run.usage.loop_seconds is None or run.curve.restarts or steps < 2:
+        return None
+    return run.usage.loop_seconds / steps
 
 
 def seconds_by_stamps(curve: Curve) -> float | None:
