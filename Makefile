@@ -2,6 +2,7 @@
 # make check   run the quick tests
 # make test    run the tests that CI runs
 # make bench   run the benchmarks
+# make release  build, check and tag a version
 # Missing packages are installed with apt-get, as root or with sudo; their names are printed first.
 
 VENV ?= .venv
@@ -11,7 +12,7 @@ export PATH := $(CURDIR)/$(BIN):/usr/sbin:/sbin:$(PATH)
 # Without bytecode files, pytest and the hundreds of hpcrun processes would compile every module again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-all check bench docs test-containers lint style venv packages clean \
+.PHONY: demo test test-all check bench docs test-containers lint style venv packages clean release \
 	test-slurm-versions
 
 demo: venv
@@ -68,13 +69,18 @@ test-slurm-versions: venv
 test-containers: venv
 	python -m pytest tests/cluster/on_apptainer.py
 
+# Build the wheel and the sdist, install them in empty environments, and tag the version; --no-tag in RELEASE
+# stops before the tag. Needs PyPI, and the interpreters that PYTHONS names (default "3.10 3.14").
+release: venv
+	.ci/release $(RELEASE)
+
 lint: style
 	mypy
 
 style: venv
 	ruff check .
 	ruff format --check .
-	printf '%s\n' templates/*.sh .ci/run .ci/demo .ci/packages | xargs -P 2 -n 6 shellcheck
+	printf '%s\n' templates/*.sh .ci/run .ci/demo .ci/packages .ci/release | xargs -P 2 -n 6 shellcheck
 
 venv: $(VENV)/.ready
 

@@ -80,7 +80,10 @@ def test_the_wheels_name_and_command(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as file:
         info = f"hpcrun_slurm-{__version__}.dist-info"
         assert "hpcrun = hpcrun.cli.start:main" in file.read(f"{info}/entry_points.txt").decode()
-        assert "Requires-Python: >=3.10" in file.read(f"{info}/METADATA").decode()
+        metadata = file.read(f"{info}/METADATA").decode()
+        assert file.read(f"{info}/licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
+    assert "Requires-Python: >=3.10" in metadata and "License: Apache-2.0" in metadata
+    assert wheel.stat().st_size < 1_500_000
 
 
 def test_every_preset_renders_from_there(
