@@ -248,7 +248,12 @@ def _find_cluster(
     if name == "sandbox":
         if (sandbox := _sandbox_profile(environ)) is None:
             raise InputError("the sandbox is not running", fix="hpcrun sandbox up")
-        return _load_profile(sandbox)
+        profile, source = _load_profile(sandbox)
+        if (project / PROFILE).is_file():
+            _refuse_others(project)
+            named, _ = _load_profile(project / PROFILE)
+            profile = adopt_python(profile, named, environ, project)
+        return profile, source
     if name is not None and (clusters / f"{name}.yaml").is_file():
         return _load_profile(clusters / f"{name}.yaml", name)
     if (project / PROFILE).is_file():
@@ -274,6 +279,32 @@ def _find_cluster(
     return (
         _load_profile(clusters / f"{known[0]}.yaml", known[0]) if known else (Cluster(), "defaults")
     )
+
+
+def adopt_python(
+    sandbox: Cluster, profile: Cluster, environ: Mapping[str, str], project: Path
+) -> Cluster:
+    """Return a sandbox's profile with the Python that another profile names.
+
+    An environment counts only if it exists on this machine, where the sandbox runs.
+    """
+    setup = profile.setup
+    if profile.host is not None or setup.container is not None:
+        return sandbox
+
+    def find(text: str | None, inside: str = "") -> str | None:
+        with contextlib.suppress(InputError):
+            if text and (expand_user_path(text, environ, project, "setup") / inside).exists():
+                return text
+        return None
+
+    conda = setup.conda
+    if conda is not None and (conda.startswith(("~", "$")) or "/" in conda):
+        conda = find(conda)
+    venv = find(setup.venv, "bin/python")
+    python = setup.python if setup.python and "/" not in setup.python else find(setup.python)
+    own = structs.replace(sandbox.setup, venv=venv, conda=conda, uv=setup.uv, python=python)
+    return structs.replace(sandbox, setup=own, python=find(profile.python) or sandbox.python)
 
 
 def _check_slurm_conf(profile: Cluster, environ: Mapping[str, str], project: Path) -> None:

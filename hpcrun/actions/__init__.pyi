@@ -23,9 +23,12 @@ from hpcrun.actions.init.init import InitState as InitState
 from hpcrun.actions.init.init import Question as Question
 from hpcrun.actions.init.init import build_profile as build_profile
 from hpcrun.actions.init.init import check_unchanged as check_unchanged
+from hpcrun.actions.init.init import choose_python as choose_python
+from hpcrun.actions.init.init import describe_missing_python as describe_missing_python
 from hpcrun.actions.init.init import find_questions as find_questions
 from hpcrun.actions.init.init import schema_files as schema_files
 from hpcrun.actions.init.init import survey_cluster as survey_cluster
+from hpcrun.actions.init.init import update_python as update_python
 from hpcrun.actions.init.init import write_files as write_files
 from hpcrun.actions.init.job import JobFile as JobFile
 from hpcrun.actions.init.job import draft_job_file as draft_job_file

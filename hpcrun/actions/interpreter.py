@@ -17,6 +17,12 @@ from typing import Any
 from msgspec import Struct
 
 from hpcrun.actions.cluster_host import ClusterHost, Login
+from hpcrun.actions.environments import (
+    CONDA_FOLDERS,
+    EnvironmentCandidate,
+    describe_missing_environment,
+    find_environment_with_torch,
+)
 from hpcrun.assets import home_dir
 from hpcrun.context import Context
 from hpcrun.errors import HpcrunError, InputError, SpecError
@@ -27,8 +33,6 @@ from hpcrun.spec import JobSpec
 
 # conda's list of the environments that it has created.
 _CONDA_REGISTER = ReadFile("~/.conda/environments.txt", expands=True)
-# Default directories of conda's installers, below the home and below /opt.
-_CONDA_NAMES = ("miniforge3", "mambaforge", "miniconda3", "anaconda3", "conda", "micromamba")
 
 
 class Interpreter(Struct, frozen=True, kw_only=True):
@@ -138,18 +142,34 @@ def find_interpreter(context: Context, spec: JobSpec, host: ClusterHost) -> Inte
     if python or spec.command is not None:
         return Interpreter(python=python, venv=venv, conda=conda)
     is_here = context.cluster.host is None
+    if is_here and importlib.util.find_spec("torch") is None:
+        own = find_environment_with_torch(context.project, context.environ)
+        if own is not None:
+            return _use_environment(own)
     if not is_here or importlib.util.find_spec("torch") is None:
-        reason = "The one that runs hpcrun has no torch" if is_here else "None is named"
+        reason = "the Python that runs hpcrun has no torch" if is_here else "the profile names none"
+        makes = f"; to create one: {describe_missing_environment(context.project)}"
         raise InputError(
-            f"which Python trains? {reason}",
-            fix="setup: {venv: .venv} or {conda: NAME} in the job, or python: /path/to/python in "
-            "hpcrun.yaml",
+            f"no Python for the training: {reason}",
+            fix="name its environment in hpcrun.yaml or in the job, setup: {venv: .venv} or "
+            "{conda: NAME}, or for one submission: --set setup.venv=FOLDER"
+            + (makes if is_here else ""),
         )
     modules = bool(spec.setup.modules or context.cluster.setup.modules)
     note = f"modules are loaded, but hpcrun's own Python trains, {sys.executable}: " + (
         "setup: {python: python} takes the modules'"
     )
     return Interpreter(python=sys.executable, note=note if modules else "")
+
+
+def _use_environment(own: EnvironmentCandidate) -> Interpreter:
+    """Train with the active environment, or with the project's own, and say so."""
+    note = f"no Python is named: training with {own.python}; setup: {{{own.key}: {own.value}}} "
+    note += "in hpcrun.yaml or in the job makes it permanent"
+    folder = str(Path(own.python).parent.parent)
+    if own.key == "conda":
+        return Interpreter(python=own.python, conda=folder, note=note)
+    return Interpreter(python=own.python, venv=folder, note=note)
 
 
 def is_node_path(context: Context, text: str) -> bool:
@@ -330,7 +350,7 @@ def _list_conda_folders(host: ClusterHost, name: str) -> Iterator[Path]:
         yield Path(environ["CONDA_PREFIX"])
     bases = [Path(environ[key]).parent.parent for key in ("CONDA_EXE",) if environ.get(key)]
     bases += [Path(environ["MAMBA_ROOT_PREFIX"])] if environ.get("MAMBA_ROOT_PREFIX") else []
-    bases += [top / known for top in (home, Path("/opt")) for known in _CONDA_NAMES]
+    bases += [top / known for top in (home, Path("/opt")) for known in CONDA_FOLDERS]
     if name == "base":
         yield from bases
         return

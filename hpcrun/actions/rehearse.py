@@ -22,7 +22,7 @@ from hpcrun.actions.parse import parse_runs
 from hpcrun.actions.prepare import prepare_spec
 from hpcrun.actions.sandbox_shape import build_cluster_shape
 from hpcrun.actions.submit import submit_job
-from hpcrun.context import Context, load_context
+from hpcrun.context import Context, adopt_python, load_context
 from hpcrun.curves import EVAL_LOSS, GRAD_NORM, LOSS, LR, Curve
 from hpcrun.jobside import newest_checkpoint
 from hpcrun.monitor import status_of
@@ -143,11 +143,13 @@ def rehearse_job(
             environ = {**context.environ, "HPCRUN_SANDBOX_DIR": str(place)}
             inside = load_context(environ, context.cwd, "sandbox")
             # the cluster's Python, if this machine is its login node
-            python = context.cluster.python
-            if python and not Path(os.path.expandvars(python)).expanduser().exists():
-                python = None
-            profile = structs.replace(inside.cluster, python=python, local_dir=str(place.parent))
-            inside = structs.replace(inside, runs_dir=runs_dir, cluster=profile)
+            profile = adopt_python(
+                inside.cluster, context.cluster, context.environ, context.project
+            )
+            profile = structs.replace(profile, local_dir=str(place.parent))
+            inside = structs.replace(
+                inside, runs_dir=runs_dir, cluster=profile, project=context.project
+            )
             stage = _Rehearsal(inside, asked, place)
             return stage.run_trials(at_once, say)
     finally:

@@ -19,12 +19,15 @@ from hpcrun.actions import (
     Question,
     build_profile,
     check_unchanged,
+    choose_python,
+    describe_missing_python,
     draft_job_file,
     find_questions,
     find_script,
     read_named_script,
     schema_files,
     survey_cluster,
+    update_python,
     write_files,
 )
 from hpcrun.cli.output import (
@@ -93,6 +96,7 @@ class _Dialog:
         )
         self.is_quiet = is_quiet or as_json or not has_terminal
         self.taken: dict[str, str] = {}
+        self.given: dict[str, str] = {}
         self.notes = list(found.warnings)
         self.answer: dict[str, Any] = {
             "cluster": found.name,
@@ -142,6 +146,9 @@ class _Dialog:
             files[found.profile] = profile  # last: if it exists, all other files do
         write_files(files, found)
         answer["written"] = [str(path) for path in files]
+        missing = describe_missing_python(found)
+        if missing and not self.given.get("python"):
+            self.notes.append(missing)
         if self.as_json:
             emit_json(answer)
         else:
@@ -167,14 +174,15 @@ class _Dialog:
                 raise InputError(carried, fix="move it away, and call hpcrun init again")
             self.answer["action"] = "created"
             questions = find_questions(found) if found.site else ()
-            answers = {one.key: self.choose(one) for one in questions}
-            return build_profile(found, answers)
+            self.given = {one.key: self.choose(one) for one in questions}
+            return build_profile(found, self.given)
         self.answer["action"] = "updated" if found.changed else "unchanged"
         if not self.as_json:
             print_line()
             _show_changes(found)
         assert found.facts is not None  # Slurm was queried
         updated = update_profile(found.text, str(found.profile), found.old, found.facts)
+        updated = update_python(updated, found)
         if updated == found.before:
             return None
         question = f"Bring {_relative_name(found.profile)} up to date?"
@@ -220,6 +228,8 @@ class _Dialog:
 
     def choose(self, one: Question) -> str:
         """Let the user choose an answer by name or number; Enter selects the default."""
+        if one.is_path:
+            return self._ask_for_path(one)
         if not one.answers:
             is_yes = self.confirm(one.key, f"{one.text}?", default=one.default == "yes")
             return "yes" if is_yes else "no"
@@ -239,6 +249,18 @@ class _Dialog:
             if one.details and typed.isdecimal() and 1 <= int(typed) <= len(one.answers):
                 return one.answers[int(typed) - 1]
             print_note(f"  {typed}: none of these")
+
+    def _ask_for_path(self, one: Question) -> str:
+        while not self.is_quiet:
+            print_note("\n" + fill(one.text, width_and_height()[0]))
+            typed = prompt("  path or name", one.default)
+            try:
+                choose_python(self.found, {}, typed)
+            except InputError as error:
+                print_note(f"  {error.message}")
+            else:
+                return typed
+        return one.default
 
     def confirm(self, key: str, text: str, *, default: bool) -> bool:
         if self.is_quiet:

@@ -339,7 +339,7 @@ def _draft_batch(draft: Draft, resources: Mapping[str, Any]) -> dict[str, int]:
 def format_job(
     draft: Draft,
     resources: Mapping[str, Any],
-    setup: Mapping[str, str],
+    setup: Mapping[str, Any],
     schema: str,
     name: str = "NAME",
 ) -> str:

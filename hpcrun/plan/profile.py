@@ -228,6 +228,8 @@ def format_profile(
             format_comment(f"slurm: {{qos: NAME}}  # yours: {named}; else your account's default")
         )
     add({"fabric": "auto", **chosen}, "slurm", "internet", "fabric", "setup", "python")
+    if chosen.get("python") is None and comments.get("python"):
+        lines.append(format_comment(comments["python"]))
     if chosen.get("env"):
         lines += [
             "env:",

@@ -73,7 +73,7 @@ def test_own_python_of_hpcrun_is_used_only_with_torch(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     assert found(context, Setup()).python == sys.executable
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match="which Python trains"):
+    with pytest.raises(InputError, match="no Python for the training"):
         found(context, Setup())
     # A bare command needs no Python.
     assert found(context, Setup(), command=["hostname"]).python == ""

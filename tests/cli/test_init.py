@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import select
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,8 @@ from typing import Any
 import pytest
 import yaml
 
+from hpcrun.actions.init import survey
+from tests.actions.test_environments import make_environment
 from tests.cli.calling import ROOT, Caller, Done
 from tests.json_schemas import check_json
 from tests.waiting import PATIENCE
@@ -628,3 +632,103 @@ def test_the_slurm_conf_of_the_shell_is_kept(bare: Caller, slurm: Slurm) -> None
     assert profile(bare)["slurm_conf"] == str(conf)
     del bare.environ["SLURM_CONF"]
     assert checked(bare("init", "--json"))["action"] == "unchanged"
+
+
+# ---- which Python ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide torch from hpcrun's own Python and from the system's."""
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *more: None if name == "torch" else find(name)
+    )
+    monkeypatch.setattr(survey, "_HAS_TORCH", "print(0)")
+
+
+@pytest.mark.parametrize(
+    ("place", "kind"), [(".venv", "venv"), ("env", "conda"), (".pixi/envs/default", "conda")]
+)
+def test_init_again_names_an_environment_that_was_created_since(
+    bare: Caller, slurm: Slurm, without_torch: None, place: str, kind: str
+) -> None:
+    bare.write("train.py", "import torch\nprint('step 1 loss 2')\n")
+    first = bare("init", "train.py")
+    assert first.code == 0 and "python3 -m venv .venv" in first.err, first
+    assert not {"python", "setup"} & profile(bare).keys()
+    assert "no Python for the training" in bare("submit", "train", "--dry-run").err
+    make_environment(bare.project / place, kind=kind)
+    again = checked(bare("init", "train.py", "--json"))
+    assert again["action"] == "updated" and again["changed"][0]["key"] == "setup"
+    assert profile(bare)["setup"] == {kind: place}
+    assert "CHECK: no Python" not in (bare.project / "hpcrun.yaml").read_text()
+    assert checked(bare("init", "train.py", "--json"))["changed"] == []
+
+
+def test_init_replaces_a_python_without_torch(
+    bare: Caller, slurm: Slurm, without_torch: None
+) -> None:
+    assert bare("init", "--yes").code == 0
+    text = (bare.project / "hpcrun.yaml").read_text()
+    bare.write("hpcrun.yaml", f"{text}python: {sys.executable}\n")
+    assert checked(bare("init", "--json"))["changed"] == []
+    make_environment(bare.project / "venv")
+    assert checked(bare("init", "--json"))["changed"][0]["before"] == sys.executable
+    assert profile(bare)["setup"] == {"venv": "venv"} and "python" not in profile(bare)
+
+
+def test_init_keeps_an_environment_that_the_profile_names(
+    bare: Caller, slurm: Slurm, without_torch: None
+) -> None:
+    assert bare("init", "--yes").code == 0
+    text = (bare.project / "hpcrun.yaml").read_text()
+    bare.write("hpcrun.yaml", f"{text}setup: {{venv: /opt/mine}}\n")
+    make_environment(bare.project / ".venv")
+    assert checked(bare("init", "--json"))["changed"] == []
+    assert profile(bare)["setup"] == {"venv": "/opt/mine"}
+
+
+def test_project_with_uv_lock_is_set_up_by_uv(
+    bare: Caller, slurm: Slurm, without_torch: None
+) -> None:
+    bare.write("uv.lock", "")
+    assert bare("init", "--yes").code == 0
+    assert "setup" not in profile(bare)  # there is no uv here
+    (bare.project / "hpcrun.yaml").unlink()
+    (bare.tools / "uv").write_text("#!/bin/sh\n")
+    (bare.tools / "uv").chmod(0o755)
+    assert bare("init", "--yes").code == 0
+    assert profile(bare)["setup"] == {"uv": True}
+
+
+@pytest.mark.parametrize("place", [".venv", "venv", ".pixi/envs/default"])
+def test_submission_uses_the_environment_of_the_project_and_says_so(
+    hpcrun: Caller, without_torch: None, place: str
+) -> None:
+    hpcrun.write("train.py", "import torch\nprint('step 1 loss 2')\n")
+    hpcrun.write("jobs/train.yaml", "script: train.py\n")
+    refused = hpcrun("submit", "train", "--dry-run")
+    assert refused.code == 2 and "no Python for the training" in refused.err
+    kind = "conda" if "pixi" in place else "venv"
+    make_environment(hpcrun.project / place, kind=kind)
+    done = hpcrun("submit", "train", "--dry-run", "--no-check")
+    assert done.code == 0, done
+    assert f"{place}/bin/python; setup: {{{kind}: {place}}}" in " ".join(done.err.split())
+
+
+@pytest.mark.slow
+def test_init_asks_which_of_several_environments_trains(bare: Caller, slurm: Slurm) -> None:
+    home = Path(bare.environ["HOME"])
+    for name in ("speech", "vision"):
+        make_environment(home / "miniconda3" / "envs" / name, kind="conda")
+    bare.environ["CONDA_PREFIX"] = str(home / "miniconda3" / "envs" / "vision")
+    bare.environ["CONDA_DEFAULT_ENV"] = "vision"
+    terminal = Terminal(bare, "init")
+    terminal.until("which [vision]")
+    terminal.type("speech\n")
+    terminal.until("internet? [Y/n]")
+    terminal.type("\n")
+    terminal.until("wrote hpcrun.yaml")
+    assert terminal.end() == 0
+    assert profile(bare)["setup"] == {"conda": "speech"}

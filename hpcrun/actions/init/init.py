@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field, structs
 
 from hpcrun.actions.cluster_host import ClusterHost, Login, open_host
+from hpcrun.actions.environments import describe_missing_environment
 from hpcrun.actions.init import survey
-from hpcrun.assets import config_dir, shipped_folder
+from hpcrun.assets import config_dir, home_dir, shipped_folder
 from hpcrun.context import (
     PROFILE,
     Context,
@@ -42,7 +43,15 @@ from hpcrun.plan import (
 )
 from hpcrun.remote import Transport
 from hpcrun.signals import defer_signals
-from hpcrun.spec import Cluster, format_flow, json_schema, load_cluster, set_value
+from hpcrun.spec import (
+    Cluster,
+    Setup,
+    format_flow,
+    json_schema,
+    load_cluster,
+    remove_value,
+    set_value,
+)
 from hpcrun.text import format_size
 
 if TYPE_CHECKING:
@@ -50,6 +59,7 @@ if TYPE_CHECKING:
 
 SCHEMAS = ".hpcrun"
 SANDBOX = "sandbox"  # the name of the sandbox's profile and of its cluster in Slurm
+NO_PYTHON = "CHECK: no Python with torch was found; setup: {venv: FOLDER} or {conda: NAME}"
 _HUBS = "CHECK: false where compute nodes reach no hub; it sets the hubs' offline switches"
 
 
@@ -87,13 +97,18 @@ class InitState(Struct, frozen=True, kw_only=True):
 
 
 class Question(Struct, frozen=True):
-    """A question to the user: its answers (none: yes or no), its default, and details."""
+    """A question to the user: its answers (none: yes or no), its default, and details.
+
+    Attributes:
+        is_path: Any text that choose_python() accepts is an answer; "" leaves it open.
+    """
 
     key: str
     text: str
     default: str
     answers: list[str] = field(default_factory=list)
     details: list[str] = field(default_factory=list)
+    is_path: bool = False
 
 
 def survey_cluster(
@@ -369,7 +384,7 @@ def _compare_with_cluster(found: InitState, answers: Answers) -> InitState:
         found,
         site=site,
         facts=facts,
-        changed=find_changes(old, facts) if old else [],
+        changed=[*find_changes(old, facts), *_find_python_change(found)] if old else [],
         warnings=_find_removed(old, site, answers) if old else [],
         is_one_machine=bool(answers.limits)
         and all(one.address in here for one in answers.limits.values()),
@@ -506,9 +521,29 @@ def find_questions(found: InitState) -> list[Question]:
     texts = [folder.text for folder in folders]
     details = [f"{folder.text}  {describe_folder(folder, found)}" for folder in folders]
     ask("folder", "Folder for runs and caches", next(iter(texts), None), texts, *details)
+    _ask_for_python(found, questions)
     if site is not None and not found.is_one_machine:
         questions.append(Question("internet", "Do compute nodes reach the internet", "yes"))
     return questions
+
+
+def _ask_for_python(found: InitState, questions: list[Question]) -> None:
+    """Ask which Python trains, unless the project's own environment has torch."""
+    usable = [one for one in found.seen.pythons if one.has_torch]
+    if not usable and not found.seen.pythons[:1]:
+        return
+    if not usable:
+        first = found.seen.pythons[0]
+        if first.key == "python" and found.base.host is None:
+            text = (
+                "Python that trains: a virtual environment, a conda environment or an interpreter "
+                "(Enter: none yet)"
+            )
+            questions.append(Question("python", text, "", is_path=True))
+    elif len(usable) > 1 and not usable[0].of_project:
+        details = [f"{one.key} {one.value}" for one in usable]
+        values = [one.value for one in usable]
+        questions.append(Question("python", "Python that trains", values[0], values, details))
 
 
 def describe_folder(folder: survey.Folder, found: InitState) -> str:
@@ -560,7 +595,7 @@ def build_profile(found: InitState, answers: dict[str, str]) -> str:
         comments["account"] = f"yours: {format_names(site.accounts)}"
     if site is not None and len(site.partitions) > 1:
         comments["partition"] = "of jobs that name none"
-    python, setup = _choose_python(found, comments)
+    python, setup = choose_python(found, comments, answers.get("python"))
     tmp = found.answers.config.tmp if found.answers else ""
     types: dict[str, bool] = {}  # GPU types of that partition, and whether each is a whole GPU
     if facts is not None and partition in facts.partitions:
@@ -592,10 +627,24 @@ def build_profile(found: InitState, answers: dict[str, str]) -> str:
     return format_profile(chosen, comments, facts, site, schema)
 
 
-def _choose_python(found: InitState, comments: dict[str, str]) -> tuple[str | None, dict[str, str]]:
-    """Return the Python for the training as the profile names it: a path or an environment."""
-    best = next(iter(found.seen.pythons), None)
-    if best is None:
+def choose_python(
+    found: InitState, comments: dict[str, str], answer: str | None = None
+) -> tuple[str | None, dict[str, Any]]:
+    """Return the Python for the training as the profile names it: a path or an environment.
+
+    hpcrun's own Python, and the system's, count only if they have torch.
+
+    Raises:
+        InputError: The answer is none of an interpreter, an environment or the name of one.
+    """
+    pythons = found.seen.pythons
+    if answer:
+        best = next((one for one in pythons if one.value == answer), None)
+        best = best or _parse_python(answer, found)
+    else:
+        best = next(iter(pythons), None)
+    if best is None or (best.key == "python" and not best.has_torch and not answer):
+        comments["python"] = NO_PYTHON
         return None, {}
     lacks = "" if best.has_torch else "CHECK: it has no torch yet; where is the one that trains?"
     if best.key == "python":
@@ -604,6 +653,74 @@ def _choose_python(found: InitState, comments: dict[str, str]) -> tuple[str | No
         return best.value, {}
     if found.for_user and not best.value.startswith(("/", "~")):
         return None, {}  # an environment of the project is set in its jobs
-    if lacks:
+    if lacks and best.key != "uv":
         comments["setup"] = lacks
-    return None, {best.key: best.value}
+    return None, {best.key: True if best.key == "uv" else best.value}
+
+
+def _parse_python(answer: str, found: InitState) -> survey.Python:
+    """Return the Python that the user typed: a path, or the name of a conda environment."""
+    path = found.project / answer.replace("~", home_dir(found.environ), 1)
+    if "/" not in answer and not path.exists():
+        return survey.Python(key="conda", value=answer, path="", has_torch=True)
+    if path.is_dir():
+        key = "conda" if (path / "conda-meta").is_dir() else "venv"
+        path = path / "bin/python"
+    else:
+        key = "python"
+    if not os.access(path, os.X_OK):
+        raise InputError(f"{answer}: no Python there: {path}")
+    return survey.Python(key=key, value=answer, path=str(path), has_torch=True)
+
+
+def describe_missing_python(found: InitState) -> str:
+    """Say what to do if no Python with torch was found; "" if there is nothing to do."""
+    own = found.old
+    if any(one.has_torch for one in found.seen.pythons):
+        return ""
+    if own is not None and (own.setup != Setup() or own.python):
+        return ""
+    if found.base.host is not None:
+        return (
+            "no Python with torch was found on the cluster: create an environment there, and name "
+            "it in the profile, as in setup: {venv: ~/venv} or {conda: NAME}"
+        )
+    return (
+        "no Python with torch was found: create an environment, and run hpcrun init again: "
+        f"{describe_missing_environment(found.project)}; if it exists elsewhere, name it in "
+        "hpcrun.yaml, as in setup: {venv: FOLDER} or {conda: NAME}"
+    )
+
+
+def _find_python_change(found: InitState) -> list[Change]:
+    """Return the change to an environment with torch that the profile does not name yet.
+
+    Only a profile is changed whose Python has no torch, or that init has written without one.
+    """
+    old, best = found.old, next(iter(found.seen.pythons), None)
+    if old is None or best is None or not best.has_torch or old.setup != Setup():
+        return []
+    own = next((one for one in found.seen.pythons if one.path == old.python), None)
+    is_open = old.python is None and NO_PYTHON in found.text
+    if not is_open and (old.python is None or own is None or own.has_torch):
+        return []
+    python, setup = choose_python(found, {})
+    after = python or format_flow(setup)
+    if not python and not setup:
+        return []
+    key = "python" if python else "setup"
+    what = "changed" if old.python else "added"
+    return [Change(what=what, key=key, before=old.python, after=after)]
+
+
+def update_python(text: str, found: InitState) -> str:
+    """Name the environment of _find_python_change() in the text of a profile."""
+    if not _find_python_change(found):
+        return text
+    python, setup = choose_python(found, {})
+    text = "".join(line for line in text.splitlines(keepends=True) if NO_PYTHON not in line)
+    if python:
+        return set_value(text, ["python"], python)
+    if load_cluster(text, source=str(found.profile)).python is not None:
+        text = remove_value(text, ["python"])
+    return set_value(text, ["setup"], setup)

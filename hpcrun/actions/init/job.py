@@ -146,7 +146,7 @@ def _script_path(project: Path, script: str) -> Path:
 # ---- resources ---------------------------------------------------------------------------------
 
 
-def _choose_resources(found: InitState, cluster: Cluster) -> tuple[dict[str, Any], dict[str, str]]:
+def _choose_resources(found: InitState, cluster: Cluster) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return resources and setup: one node's GPUs for an hour, or as much as is available."""
     name = cluster.partition or (next(iter(cluster.partitions)) if cluster.partitions else None)
     facts = cluster.partitions.get(name or "", Partition())
@@ -161,7 +161,9 @@ def _choose_resources(found: InitState, cluster: Cluster) -> tuple[dict[str, Any
         time = limit
     nodes = facts.min_nodes or 1
     asked = {"nodes": nodes, "gpus_per_node": gpus, "gpu_type": gpu_type, "time": time}
-    setup = {best.key: best.value} if best is not None and takes_best else {}
+    setup: dict[str, Any] = {}
+    if best is not None and takes_best:
+        setup = {best.key: True if best.key == "uv" else best.value}
     return {key: value for key, value in asked.items() if value is not None}, setup
 
 

@@ -15,6 +15,11 @@ from msgspec import Struct, structs
 
 from hpcrun.actions.checks import places
 from hpcrun.actions.cluster_host import ClusterHost
+from hpcrun.actions.environments import (
+    EnvironmentCandidate,
+    list_active_environments,
+    list_environments,
+)
 from hpcrun.assets import home_dir
 from hpcrun.context import Context
 from hpcrun.errors import OutOfReach
@@ -164,6 +169,7 @@ class Python(Struct, frozen=True, kw_only=True):
     value: str
     path: str
     has_torch: bool
+    of_project: bool = False
 
 
 class Survey(Struct, frozen=True, kw_only=True):
@@ -234,7 +240,7 @@ def survey_site(host: ClusterHost, project: Path | None, *, has_slurm: bool) -> 
     """
     environ = host.login.environ
     candidates = list(_list_pythons(project, environ))
-    probes = [RunCommand((str(path), "-c", _HAS_TORCH)) for _, _, path in candidates]
+    probes = [RunCommand((one.python, "-c", _HAS_TORCH)) for one in candidates]
     folders = _scratch_probes(environ)
     queries: list[Query[Any]] = [*probes, *folders.values()]
     first = first_queries(has_slurm=has_slurm)
@@ -460,41 +466,41 @@ def guess_fabric(devices: str) -> tuple[Fabric, str] | None:
 
 
 def _rank_pythons(
-    candidates: Sequence[tuple[str, str, Path]], answers: Sequence[Result]
+    candidates: Sequence[EnvironmentCandidate], answers: Sequence[Result]
 ) -> list[Python]:
     """Rank the Pythons for trainings: those with torch first, of these the project's own first."""
     found: dict[str, Python] = {}
-    for (key, value, path), answer in zip(candidates, answers, strict=True):
-        if answer.exit_code not in (126, 127):
+    for one, answer in zip(candidates, answers, strict=True):
+        is_planned = one.key == "uv"  # the environment does not exist yet
+        if is_planned or answer.exit_code not in (126, 127):
             has_torch = answer.exit_code == 0 and answer.stdout.strip() == "1"
-            python = Python(key=key, value=value, path=str(path), has_torch=has_torch)
-            found.setdefault(str(path), python)
+            has_torch = has_torch or is_planned
+            python = Python(
+                key=one.key,
+                value=one.value,
+                path=one.python,
+                has_torch=has_torch,
+                of_project=one.of_project,
+            )
+            found.setdefault(one.python, python)
     return sorted(found.values(), key=lambda python: not python.has_torch)
 
 
 def _list_pythons(
     project: Path | None, environ: Mapping[str, str]
-) -> Iterator[tuple[str, str, Path]]:
-    """Yield candidates for the training: key and value of the setup, and the Python.
-
-    Without ``project``, the candidates are those of a login on another machine.
-    """
-    for name in (".venv", "venv", "env") if project is not None else ():
-        if project is not None and (project / name / "pyvenv.cfg").is_file():
-            yield "venv", name, project / name / "bin/python"
-    if environ.get("VIRTUAL_ENV"):
-        yield "venv", environ["VIRTUAL_ENV"], Path(environ["VIRTUAL_ENV"]) / "bin/python"
-    if environ.get("CONDA_PREFIX"):
-        name = environ.get("CONDA_DEFAULT_ENV") or environ["CONDA_PREFIX"]
-        yield "conda", name, Path(environ["CONDA_PREFIX"]) / "bin/python"
+) -> Iterator[EnvironmentCandidate]:
+    """Yield candidates for the training; without ``project``, those of a login elsewhere."""
     if project is not None:
-        yield "python", sys.executable, Path(sys.executable)
+        yield from list_environments(project, environ)
+        yield EnvironmentCandidate("python", sys.executable, sys.executable)
         system = shutil.which("python3", path=environ.get("PATH"))
         if system:
-            yield "python", system, Path(system)
+            yield EnvironmentCandidate("python", system, system)
         return
+    yield from list_active_environments(environ)
     for name in (".venv", "venv", "env"):
-        yield "venv", f"~/{name}", Path(home_dir(environ)) / name / "bin/python"
+        python = f"{home_dir(environ)}/{name}/bin/python"
+        yield EnvironmentCandidate("venv", f"~/{name}", python)
     for folder in dict.fromkeys(environ.get("PATH", "").split(":")):
         if folder.startswith("/"):
-            yield "python", f"{folder}/python3", Path(folder) / "python3"
+            yield EnvironmentCandidate("python", f"{folder}/python3", f"{folder}/python3")
