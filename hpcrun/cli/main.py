@@ -87,6 +87,9 @@ class LazyGroup(click.Group):
             if args[0] == "help":
                 self.main([*args[1:2], "--help"], prog_name="hpcrun", standalone_mode=False)
                 ctx.exit()
+            if args[0] == "version":
+                self.main(["--version"], prog_name="hpcrun", standalone_mode=False)
+                ctx.exit()
             if args[0] in COMMANDS_ELSEWHERE:
                 raise InputError(f"no such command: {args[0]}", fix=COMMANDS_ELSEWHERE[args[0]])
             close = difflib.get_close_matches(args[0], VERBS, 1, 0.7)

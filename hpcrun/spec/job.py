@@ -349,8 +349,9 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     args: Annotated[
         list[str],
         about(
-            "arguments of the program; {placeholders} are filled in, and {args} inserts "
-            "those of the job named by extends"
+            "arguments of the program: a list, a map of options, as in {lr: 1e-4}, or one text as "
+            "in a shell; {placeholders} are filled in, and {args} inserts those of the job named "
+            "by extends"
         ),
     ] = []
     launcher: Annotated[LauncherName | None, about("the program that starts the ranks")] = None

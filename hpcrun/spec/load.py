@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Sequence
 from functools import reduce
 
@@ -39,6 +40,8 @@ _ASSIGNMENT = re.compile(rf"\s*({_SEGMENT}(?:\.{_SEGMENT})*)\s*=(.*)", re.DOTALL
 MAX_CHAIN = 16
 # Within args, the arguments of the extended job.
 BASE_ARGS = "{args}"
+# Lists of arguments that can also be written as a map of options, or as in a shell.
+ARGUMENT_KEYS = ("args", "launcher_args")
 
 # Returns the text of the job with a name, and the name of its file for messages.
 Resolve = Callable[[str], tuple[str, str]]
@@ -84,7 +87,7 @@ def _build_job(
     for layer in reversed(layers):
         rules.check_one_program(layer, problems)
         tree = _merge_job(tree, layer)
-    layer = _build_layer(overrides, tree, problems)
+    layer = _expand_arguments(_build_layer(overrides, tree, problems), problems)
     rules.check_one_program(layer, problems)
     tree = _merge_job(tree, layer)
     spec = rules.infer_framework(build_struct(JobSpec, tree, problems))
@@ -116,6 +119,60 @@ def load_cluster(text: str, *, source: str) -> Cluster:
     rules.check_names(tree, problems, job=False)
     _raise_problems(problems)
     return cluster
+
+
+def _expand_arguments(layer: Node, problems: list[Problem]) -> Node:
+    """Return a layer whose arguments are lists: a map of options and a shell string become one.
+
+    >>> text = "args: {lr: 1e-4, amp: true, sizes: [1, 2]}"
+    >>> layer = _expand_arguments(parse_document(text, "j.yaml", []), [])
+    >>> [item.text for item in layer.entries["args"].items]
+    ['--lr', '1e-4', '--amp', '--sizes', '1', '2']
+    """
+    entries = dict(layer.entries)
+    for key in ARGUMENT_KEYS:
+        node = entries.get(key)
+        if node is None or is_null(node) or isinstance(node.value, list):
+            continue
+        try:
+            if isinstance(node.value, dict):
+                items = [
+                    item
+                    for name, value in node.entries.items()
+                    for item in _expand_option(key, name, value, problems)
+                ]
+            else:
+                words = shlex.split(node.text)
+                items = [structs.replace(node, value=word, plain=False) for word in words]
+        except ValueError as error:
+            message = f"{error}: quote as in a shell, or write a list, as in [--lr, 1e-4]"
+            problems.append(node.problem(key, message))
+            items = []
+        entries[key] = structs.replace(node, value=items, plain=False)
+    return structs.replace(layer, value=entries)
+
+
+def _expand_option(key: str, name: str, value: Node, problems: list[Problem]) -> list[Node]:
+    """Return the words of one option of a map: its name with dashes, and its values."""
+    path = join_path(key, name)
+    option = name if name.startswith("-") else f"--{name}"
+    word = structs.replace(value, value=option, plain=False)
+    is_false = value.plain and value.text in ("false", "False", "FALSE")
+    if is_false or is_null(value):
+        problems.append(
+            value.problem(
+                path,
+                f"a switch is on, {name}: true, or left out; if the script has an option that "
+                f"takes the word, write it in quotes, as in {name}: '{value.text or 'none'}'",
+            )
+        )
+        return []
+    if value.plain and value.text in ("true", "True", "TRUE"):
+        return [word]
+    if any(not isinstance(item.value, str) for item in value.items) or value.entries:
+        problems.append(value.problem(path, "expected a value, or a list of values"))
+        return []
+    return [word, *(value.items if isinstance(value.value, list) else [value])]
 
 
 def _merge_layer(base: Node, over: Node, *, keep_nulls: bool = False, in_env: bool = False) -> Node:
@@ -172,7 +229,7 @@ def _read_layers(text: str, source: str, resolve: Resolve, problems: list[Proble
             return layers
         extends = layer.entries.get("extends")
         rest = {key: node for key, node in layer.entries.items() if key != "extends"}
-        layers.append(structs.replace(layer, value=rest))
+        layers.append(_expand_arguments(structs.replace(layer, value=rest), problems))
         if extends is None or is_null(extends):
             return layers
         try:

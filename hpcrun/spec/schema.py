@@ -16,6 +16,7 @@ import msgspec.inspect as mi
 from hpcrun.spec import rules
 from hpcrun.spec.check import accepts_none, describe_struct, unwrap
 from hpcrun.spec.job import Cluster, JobSpec
+from hpcrun.spec.load import ARGUMENT_KEYS
 
 Schema = dict[str, Any]
 
@@ -39,6 +40,9 @@ def json_schema(kind: Literal["job", "cluster"]) -> Schema:
             "the job that this one builds on, by name or path; this job's keys take precedence"
         )
         body["properties"] = {"extends": _allow_null(extends), **properties}
+        for key in ARGUMENT_KEYS:
+            properties[key] = _allow_arguments(properties[key])
+        body["properties"] |= properties
         body["allOf"] = [
             *(
                 {"not": _require_keys({a: _NOT_NULL, b: _NOT_NULL})}
@@ -145,6 +149,22 @@ def _allow_null(schema: Schema) -> Schema:
         first, *others = schema["anyOf"]
         return {**schema, "anyOf": [_allow_null(first), *others]}
     return schema
+
+
+def _allow_arguments(schema: Schema) -> Schema:
+    """Allow a list of arguments to be a map of options, or one text as in a shell."""
+    word: Schema = {"type": ["string", "number", "boolean"]}
+    values: Schema = {"type": ["string", "number"]}
+    options = {"anyOf": [values, {"const": True}, {"type": "array", "items": word}]}
+    about = {"description": schema["description"]} if "description" in schema else {}
+    return {
+        **about,
+        "anyOf": [
+            {key: value for key, value in schema.items() if key != "description"},
+            word,
+            {"type": "object", "additionalProperties": options},
+        ],
+    }
 
 
 def _forbid_reserved_names(properties: dict[str, Schema]) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from hpcrun.cli.main import VERBS
+from hpcrun.cli.misplaced import COMMANDS_ELSEWHERE
 from tests.cli.calling import Caller
 
 
@@ -38,7 +42,10 @@ def test_script_arguments_before_the_dashes_show_the_right_line(
         ("--mem 64G", "--set resources.memory_per_node=64G"),
         ("--mem=64G", "--set resources.memory_per_node=64G"),
         ("-n4", "--nodes N --gpus-per-node M"),
-        ("--gpus 8", "--gpus-per-node M"),
+        ("--gpus 8", "--gpus-per-node 8 on one node"),
+        ("--requeue", "survive.when="),
+        ("--job-name x", "-J x"),
+        ("-D /tmp", "call hpcrun in that folder"),
         ("--exclusive", "--set resources.exclusive=true"),
         ("--dependency=afterok:3", "--after RUN_OR_JOB"),
         ("--mail-type END", "--set slurm.mail-type=END"),
@@ -62,7 +69,17 @@ def test_short_options_of_sbatch_are_understood(hpcrun: Caller) -> None:
 
 @pytest.mark.parametrize(
     ("word", "fix"),
-    [("ls", "hpcrun status"), ("tail", "hpcrun logs -f"), ("kill", "hpcrun cancel JOB")],
+    [
+        ("ls", "hpcrun status"),
+        ("list", "hpcrun jobs"),
+        ("history", "hpcrun status --all"),
+        ("tail", "hpcrun logs -f"),
+        ("kill", "hpcrun cancel JOB"),
+        ("doctor", "hpcrun init --check"),
+        ("restart", "hpcrun requeue JOB"),
+        ("ssh", "hpcrun shell JOB"),
+        ("download", "hpcrun fetch JOB"),
+    ],
 )
 def test_commands_of_other_tools_are_answered_with_ours(
     hpcrun: Caller, word: str, fix: str
@@ -74,4 +91,10 @@ def test_commands_of_other_tools_are_answered_with_ours(
 def test_help_is_a_command_and_v_shows_the_version(hpcrun: Caller) -> None:
     assert hpcrun("help").out == hpcrun("--help").out
     assert hpcrun("help", "submit").out == hpcrun("submit", "--help").out
-    assert hpcrun("-V").out == hpcrun("--version").out
+    assert hpcrun("-V").out == hpcrun("--version").out == hpcrun("version").out
+
+
+def test_every_command_in_a_hint_exists() -> None:
+    hints = " ".join(COMMANDS_ELSEWHERE.values())
+    assert {*re.findall(r"hpcrun ([a-z]+)", hints)} <= VERBS.keys()
+    assert not VERBS.keys() & COMMANDS_ELSEWHERE.keys()

@@ -114,7 +114,7 @@ INVALID = [
     "snapshot: 'true'",
     "launcher: no-such-launcher",
     "command: []",
-    "args: x",
+    "command: x",
     "args: [~]",
     "args: [{run_dir}]",
     "env: {A: {}}",

@@ -95,3 +95,44 @@ def test_circular_value_is_refused() -> None:
 
 def test_nul_character_is_refused() -> None:
     assert problems(dump_value({"name": "a\0b"}, "job"))
+
+
+@pytest.mark.parametrize(
+    ("text", "args"),
+    [
+        ("{lr: 1e-4}", ["--lr", "1e-4"]),
+        ("\n  lr: 1e-4\n  amp: true\n  name: a b", ["--lr", "1e-4", "--amp", "--name", "a b"]),
+        ("{sizes: [64, 32], -o: x.pt}", ["--sizes", "64", "32", "-o", "x.pt"]),
+        ("{shuffle: 'false', seed: 0x10}", ["--shuffle", "false", "--seed", "0x10"]),
+        ('{bs: "{micro_batch_per_gpu}"}', ["--bs", "{micro_batch_per_gpu}"]),
+        ("--lr 1e-4 --name 'a b' lr=3", ["--lr", "1e-4", "--name", "a b", "lr=3"]),
+        ("3", ["3"]),
+        ('""', []),
+    ],
+)
+@pytest.mark.parametrize("key", ["args", "launcher_args"])
+def test_arguments_may_be_a_map_or_a_shell_string(key: str, text: str, args: list[str]) -> None:
+    assert getattr(read(f"script: a.py\n{key}: {text}"), key) == args
+    if "\n" not in text:
+        assert getattr(read("script: a.py", f"{key}={text}"), key) == args
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{amp: false}", "args.amp: a switch is on, amp: true, or left out"),
+        ("{amp: }", "args.amp: a switch is on, amp: true, or left out"),
+        ("{optimizer: {lr: 1}}", "args.optimizer: expected a value, or a list of values"),
+        ('"--name \'a"', "args: No closing quotation: quote as in a shell"),
+    ],
+)
+def test_unclear_arguments_are_refused(text: str, message: str) -> None:
+    (problem,) = problems(f"script: a.py\nargs: {text}")
+    assert message in problem
+
+
+def test_map_of_arguments_replaces_and_extends_those_of_the_base() -> None:
+    files = {"base": "script: a.py\nargs: {lr: 1, amp: true}"}
+    assert read("extends: base\nargs: {lr: 2}", files=files).args == ["--lr", "2"]
+    added = read('extends: base\nargs: "{args} --seed 3"', files=files).args
+    assert added == ["--lr", "1", "--amp", "--seed", "3"]
