@@ -14,7 +14,7 @@ from tests.source import PACKAGE, REFERENCE, ROOT, imports, modules, name, part,
 LAYERS = (
     *("__main__", "cli", "__init__", "api", "actions", "monitor", "views", "logs", "runs"),
     *("context", "sandbox", "render", "assets", "plan", "curves", "slurm", "spec", "why"),
-    *("remote", "secrets", "text", "files", "ownership", "signals", "patterns", "structs"),
+    *("fit", "remote", "secrets", "text", "files", "ownership", "signals", "patterns", "structs"),
     *("workloads", "jobside", "errors", "lazy", "version"),
 )
 # Parts that know nothing of some that are below them.
@@ -179,7 +179,18 @@ def test_pure_modules_have_no_effects() -> None:
 
 
 def test_the_parts_that_promise_to_be_pure() -> None:
-    promised = {"spec", "plan", "render", "slurm", "secrets", "why", "views", "text", "curves"}
+    promised = {
+        "spec",
+        "plan",
+        "render",
+        "slurm",
+        "secrets",
+        "why",
+        "views",
+        "text",
+        "curves",
+        "fit",
+    }
     assert {part(path) for path in modules() if is_pure(path)} == promised
 
 

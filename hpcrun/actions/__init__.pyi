@@ -15,6 +15,10 @@ from hpcrun.actions.fetch import fetch_files as fetch_files
 from hpcrun.actions.fetch import find_outputs as find_outputs
 from hpcrun.actions.fetch import find_wandb as find_wandb
 from hpcrun.actions.fetch import sync_offline as sync_offline
+from hpcrun.actions.fit import build_training_settings as build_training_settings
+from hpcrun.actions.fit import estimate_json as estimate_json
+from hpcrun.actions.fit import load_model_shape as load_model_shape
+from hpcrun.actions.fit import parse_parameter_count as parse_parameter_count
 from hpcrun.actions.follow_curve import CurveFollower as CurveFollower
 from hpcrun.actions.follow_curve import Followed as Followed
 from hpcrun.actions.hostfile import find_hosts as find_hosts

@@ -1,4 +1,4 @@
-"""The verbs submit, run, rehearse, jobs and show."""
+"""The verbs submit, run, fit, rehearse, jobs and show."""
 
 from __future__ import annotations
 
@@ -140,6 +140,110 @@ def run(job: str | None, hostfile: str | None, cluster: str | None, **options: A
         except KeyboardInterrupt:
             print_note("stopping the run")
             raise
+
+
+@click.command("fit")
+@click.option("--model", type=FILE, help="A folder with config.json, or a name in the hub's cache.")
+@click.option("--params", help="Number of parameters, e.g. 7B or 125M.")
+@click.option("--layers", type=click.IntRange(1), help="Number of transformer blocks.")
+@click.option("--hidden", type=click.IntRange(1), help="Width of the model.")
+@click.option("--heads", type=click.IntRange(1), help="Number of attention heads.")
+@click.option("--kv-heads", type=click.IntRange(1), help="Number of key-value heads.")
+@click.option("--ffn", type=click.IntRange(1), help="Width of a gated feed-forward network.")
+@click.option("--vocab", type=click.IntRange(1), help="Size of the vocabulary.")
+@click.option("--trainable", help="Number of trained parameters, e.g. 20M with LoRA.")
+@click.option("--seq", type=click.IntRange(1), help="Tokens per sample.")
+@click.option("--batch", type=click.IntRange(1), default=1, help="Samples per GPU (default: 1).")
+@click.option(
+    "--accumulate",
+    type=click.IntRange(1),
+    default=1,
+    help="Forward passes per optimizer step (default: 1).",
+)
+@click.option(
+    "--zero",
+    type=click.Choice(["0", "1", "2", "3"]),
+    help="DeepSpeed's ZeRO stage (default: 2 with several GPUs).",
+)
+@click.option("--fsdp", is_flag=True, help="FSDP2 instead of DeepSpeed.")
+@click.option("--ddp", is_flag=True, help="DDP instead of DeepSpeed.")
+@click.option(
+    "--offload",
+    type=click.Choice(["none", "optimizer", "all"]),
+    default="none",
+    help="States in host memory: the optimizer's, or with ZeRO 3 also parameters.",
+)
+@click.option(
+    "--precision",
+    type=click.Choice(["bf16", "fp16", "fp32"]),
+    default="bf16",
+    help="Number format of the computation (default: bf16).",
+)
+@click.option(
+    "--optimizer",
+    type=click.Choice(["adamw", "adamw_8bit", "sgd", "momentum", "adafactor", "lion", "muon"]),
+    default="adamw",
+    help="The optimizer (default: adamw).",
+)
+@click.option("--checkpointing", is_flag=True, help="Recompute activations in the backward pass.")
+@click.option(
+    "--attention",
+    type=click.Choice(["eager", "sdpa", "flash"]),
+    default="sdpa",
+    help="Attention implementation (default: sdpa).",
+)
+@click.option("-N", "--nodes", type=click.IntRange(1), default=1, help="Number of nodes.")
+@click.option(
+    "--gpus-per-node", type=click.IntRange(1), default=1, help="Number of GPUs on each node."
+)
+@click.option("--gpu", help="GPU type or memory, e.g. a100-40g, h100 or 48G.")
+@click.option("--table", is_flag=True, help="Compare ZeRO stages, offload and checkpointing.")
+@json_option
+def fit(
+    model: str | None,
+    gpu: str | None,
+    table: bool,
+    as_json: bool,
+    **options: Any,
+) -> int:
+    """Estimate the memory of a training before it is submitted.
+
+    The model is a folder with a config.json (--model), or numbers (--params, --layers, --hidden).
+    The estimate is computed, not measured: docs/memory.md says how accurate it is.
+    """
+    from hpcrun.actions import build_training_settings as build_settings
+    from hpcrun.actions import estimate_json, load_model_shape, parse_parameter_count
+    from hpcrun.fit import build_shape, estimate_memory, list_candidates, parse_gpu
+
+    count = parse_parameter_count(options["params"]) if options["params"] else None
+    numbers = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab")
+    if model is not None:
+        given = [f"--{name.replace('_', '-')}" for name in ("params", *numbers) if options[name]]
+        if given:
+            raise InputError(f"--model and {given[0]}: the model's config.json has the dimensions")
+        shape = load_model_shape(model, os.environ, Path.cwd())
+    elif count is None and not (options["layers"] and options["hidden"]):
+        raise click.UsageError("name a model: --model DIR, --params 7B, or --layers and --hidden")
+    else:
+        shape = build_shape(parameters=count, **{name: options[name] for name in numbers})
+    training = build_settings(options)
+    capacity = parse_gpu(gpu) if gpu is not None else None
+    estimate = estimate_memory(shape, training)
+    candidates = list_candidates(shape, training) if table else []
+    if as_json:
+        answer = estimate_json(estimate, capacity)
+        answer["candidates"] = [
+            {"name": each.name, **estimate_json(each.estimate, capacity)} for each in candidates
+        ]
+        emit_json(answer)
+        return 0
+    from hpcrun.cli.show_fit import show_candidates, show_fit
+
+    if table:
+        show_candidates(candidates, capacity)
+    else:
+        show_fit(shape, training, estimate, capacity)
+    return 0
 
 
 def describe_trial(trial: Trial) -> str:

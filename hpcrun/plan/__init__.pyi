@@ -2,6 +2,7 @@ from hpcrun.plan.accelerate_file import merge_accelerate_file as merge_accelerat
 from hpcrun.plan.batch import BatchSizes as BatchSizes
 from hpcrun.plan.build import build_plan as build_plan
 from hpcrun.plan.deepspeed import BATCH_KEYS as BATCH_KEYS
+from hpcrun.plan.deepspeed import BUCKET as BUCKET
 from hpcrun.plan.deepspeed import CPU_ADAM as CPU_ADAM
 from hpcrun.plan.deepspeed import FILLS_OPEN_VALUES as FILLS_OPEN_VALUES
 from hpcrun.plan.deepspeed import DeepSpeedInput as DeepSpeedInput

@@ -1,0 +1,189 @@
+"""Memory of activations: what autograd keeps between the forward and the backward pass."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from hpcrun.fit.settings import Training
+from hpcrun.fit.shape import ModelShape, Stack
+
+# Tensors of the width of the feed-forward network that autograd keeps for an activation function,
+# without its output, which the next matrix multiplication keeps. relu keeps only its output;
+# functions that transformers composes of several operations keep their intermediate results
+# (transformers/activations.py: NewGELUActivation, QuickGELUActivation, BloomGelu is one function).
+_KEPT_BY_ACTIVATION = {
+    "relu": 0,
+    "gelu": 1,
+    "gelu_pytorch_tanh": 1,
+    "silu": 1,
+    "swish": 1,
+    "gelu_new": 4,
+    "gelu_fast": 4,
+    "quick_gelu": 2,
+}
+
+
+class Activations(Struct, frozen=True, kw_only=True):
+    """Bytes of activations of one rank.
+
+    Attributes:
+        kept: Kept until the backward pass.
+        logits: Logits, their fp32 copies and gradients.
+        transient: The largest of the tensors that exist only while one block is computed.
+    """
+
+    kept: float
+    logits: float
+    transient: float
+
+
+def compute_activations(shape: ModelShape, training: Training) -> Activations | None:
+    """Compute the activations of one rank; None without dimensions or a sequence length.
+
+    The approach is that of Korthikanti et al. (arXiv 2205.05198, section 4.1): sum up the tensors
+    that each operation keeps for its backward pass, and divide nothing by the data-parallel ranks.
+    The operations are those of transformers' blocks instead of Megatron's. With checkpointing,
+    only the input of each block is kept, and one block is recomputed at a time.
+    """
+    if not shape.stacks:
+        return None
+    lengths = [stack.length or training.sequence for stack in shape.stacks]
+    if None in lengths:
+        return None
+    kept = transient = 0.0
+    for index, stack in enumerate(shape.stacks):
+        length = lengths[index] or 0
+        tokens = training.micro_batch * length
+        source = training.micro_batch * (lengths[0] or 0) if stack.cross_attention else 0
+        block = _block_bytes(stack, training, tokens, length, source, lengths[0] or 0)
+        backward = _backward_bytes(stack, training, tokens, length)
+        stream = tokens * stack.hidden * _stream_width(training)
+        if training.checkpointing:
+            kept += stack.layers * stream
+            transient = max(transient, block + backward)
+        else:
+            kept += stack.layers * block
+            transient = max(transient, backward)
+        kept += _norm_bytes(stack, training, tokens * stack.hidden)
+    logits = _logit_bytes(shape, training, training.micro_batch * (lengths[-1] or 0))
+    return Activations(kept=kept, logits=logits, transient=transient)
+
+
+def _stream_width(training: Training) -> int:
+    """Return the bytes of a number of the residual stream, which autocast leaves in fp32."""
+    return 4 if training.weights == "autocast" else training.width
+
+
+def _norm_bytes(stack: Stack, training: Training, numbers: float) -> float:
+    """Compute what one normalization keeps, with its output, the next operation's input.
+
+    An RMS norm of transformers keeps an fp32 copy of its input and the normalized values in the
+    format of the weights (models/llama/modeling_llama.py, LlamaRMSNorm.forward); layer_norm keeps
+    its input (tools/autograd/derivatives.yaml, native_layer_norm). Under autocast the output is in
+    fp32, and the next matrix multiplication keeps its 16-bit copy.
+    """
+    stream, width = _stream_width(training), training.width
+    output = numbers * width
+    if stack.norm == "layer":
+        return numbers * stream + output
+    return numbers * (4 + stream) + output
+
+
+def _attention_bytes(
+    stack: Stack, training: Training, tokens: float, keys: float, pairs: float
+) -> float:
+    """Compute what one attention keeps, without its input.
+
+    Args:
+        tokens: Queries of all samples.
+        keys: Keys of all samples.
+        pairs: Pairs of a query and a key, per head.
+
+    Fused kernels keep queries, keys, values, the output and a log-sum-exp
+    (derivatives.yaml, _scaled_dot_product_flash_attention). eager attention keeps the softmax in
+    fp32 and its copy in the format of the values (modeling_llama.py, eager_attention_forward), with
+    dropout a mask of one byte and another copy: 5as^2b of the paper with a softmax in 16 bits.
+    """
+    width = training.width
+    q, kv = stack.heads * stack.head_dim, stack.kv_heads * stack.head_dim
+    if training.attention == "eager":
+        scores = stack.heads * pairs * (4 + width if width == 2 else 4)
+        if stack.dropout:
+            scores += stack.heads * pairs * (1 + width)
+        # Keys and values are repeated for each query head.
+        return width * (2 * q * tokens + 2 * q * keys) + scores
+    return width * (2 * q * tokens + 2 * kv * keys) + 4 * stack.heads * tokens
+
+
+def _network_bytes(stack: Stack, training: Training, tokens: float) -> float:
+    """Compute what the feed-forward network keeps, without its input.
+
+    Gated: the gate, its activation, the other projection and their product. Otherwise: the input
+    and the output of the activation function. Each expert keeps the same for its tokens, besides
+    their gathered input and output (models/mixtral/modeling_mixtral.py, MixtralExperts.forward).
+    """
+    width = training.width
+    extra = _KEPT_BY_ACTIVATION.get(stack.activation, 1)
+    tensors = 3 + extra if stack.gated else 1 + extra
+    each = width * tensors * stack.ffn
+    if stack.experts > 1:
+        routed = each + width * 2 * stack.hidden
+        total = tokens * stack.active_experts * routed + tokens * stack.experts * (4 + width)
+        if stack.shared_ffn:
+            total += tokens * width * (tensors * stack.shared_ffn + stack.hidden)
+        return total
+    return tokens * each
+
+
+def _block_bytes(
+    stack: Stack,
+    training: Training,
+    tokens: float,
+    length: float,
+    source: float,
+    source_length: float,
+) -> float:
+    """Compute what one block keeps for its backward pass."""
+    hidden, width = tokens * stack.hidden, training.width
+    total = stack.norms * _norm_bytes(stack, training, hidden)
+    total += _attention_bytes(stack, training, tokens, tokens, tokens * length)
+    if stack.head_norms:
+        heads = tokens * stack.head_dim * (stack.heads + stack.kv_heads)
+        total += heads * (4 + width)
+    if stack.cross_attention:
+        total += _norm_bytes(stack, training, hidden)
+        total += _attention_bytes(stack, training, tokens, source, tokens * source_length)
+    total += _network_bytes(stack, training, tokens)
+    if stack.dropout:  # masks of one byte per number
+        branches = 3 if stack.cross_attention else 2
+        total += branches * hidden
+    return total
+
+
+def _backward_bytes(stack: Stack, training: Training, tokens: float, length: float) -> float:
+    """Compute the gradients that exist while one block is differentiated.
+
+    These are the gradient of the residual stream, and those of the feed-forward network's inner
+    tensors or of the attention's scores, whichever is larger.
+    """
+    width = training.width
+    inner = tokens * stack.ffn * (stack.active_experts if stack.experts > 1 else 1)
+    network = inner * width * (3 if stack.gated else 2)
+    attention = 4 * width * tokens * stack.heads * stack.head_dim
+    if training.attention == "eager":
+        attention = 2 * 4 * stack.heads * tokens * length
+    stream = 2 * tokens * stack.hidden * _stream_width(training)
+    return stream + max(network, attention)
+
+
+def _logit_bytes(shape: ModelShape, training: Training, tokens: float) -> float:
+    """Compute the logits at the start of the backward pass.
+
+    The loss of transformers converts logits to fp32 (loss/loss_utils.py, ForCausalLMLoss);
+    cross_entropy keeps log_softmax's result, and its backward pass has the gradients of that result
+    and of its input at the same time (aten/src/ATen/native/LossNLL.cpp, SoftMax.cpp): three
+    tensors in fp32 besides the logits.
+    """
+    if training.width == 4:
+        return tokens * shape.vocab * 4 * 4
+    return tokens * shape.vocab * (training.width + 3 * 4)

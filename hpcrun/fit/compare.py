@@ -1,0 +1,104 @@
+"""Other configurations of the same training: what each needs, in order of their cost in speed."""
+
+from __future__ import annotations
+
+from msgspec import Struct, structs
+
+from hpcrun.fit.estimate import MemoryEstimate, estimate_memory
+from hpcrun.fit.settings import Training
+from hpcrun.fit.shape import ModelShape
+
+# Changes of a configuration, the cheapest in speed first: sharding costs communication, most of all
+# ZeRO 3; checkpointing repeats the forward pass; offload moves states over PCIe in each step.
+_CHOICES: list[tuple[str, dict[str, object]]] = [
+    ("ZeRO-1", {"zero_stage": 1}),
+    ("ZeRO-2", {"zero_stage": 2}),
+    ("ZeRO-3", {"zero_stage": 3}),
+    ("ZeRO-2, checkpointing", {"zero_stage": 2, "checkpointing": True}),
+    ("ZeRO-3, checkpointing", {"zero_stage": 3, "checkpointing": True}),
+    ("ZeRO-2, optimizer on CPU", {"zero_stage": 2, "offload_optimizer": "cpu"}),
+    ("ZeRO-3, optimizer on CPU", {"zero_stage": 3, "offload_optimizer": "cpu"}),
+    (
+        "ZeRO-2, optimizer on CPU, checkpointing",
+        {"zero_stage": 2, "offload_optimizer": "cpu", "checkpointing": True},
+    ),
+    (
+        "ZeRO-3, optimizer on CPU, checkpointing",
+        {"zero_stage": 3, "offload_optimizer": "cpu", "checkpointing": True},
+    ),
+    (
+        "ZeRO-3, optimizer and parameters on CPU, checkpointing",
+        {
+            "zero_stage": 3,
+            "offload_optimizer": "cpu",
+            "offload_param": "cpu",
+            "checkpointing": True,
+        },
+    ),
+]
+
+
+class Candidate(Struct, frozen=True):
+    """A configuration and its memory."""
+
+    name: str
+    training: Training
+    estimate: MemoryEstimate
+
+
+def list_candidates(shape: ModelShape, training: Training) -> list[Candidate]:
+    """Estimate other configurations of a training, the fastest first.
+
+    >>> model = ModelShape(given_parameters=7_000_000_000)
+    >>> names = [each.name for each in list_candidates(model, Training(gpus=4))]
+    >>> names[:2], len(names)
+    (['DDP', 'ZeRO-1'], 11)
+    """
+    fixed = {"offload_optimizer": "none", "offload_param": "none", "checkpointing": False}
+    weights = "master" if training.width == 2 else "pure"
+    rows: list[tuple[str, dict[str, object]]] = [("DDP", {"strategy": "ddp", "zero_stage": 0})]
+    if training.strategy == "zero":
+        rows = [("ZeRO-0", {"zero_stage": 0})]
+    for name, changes in _CHOICES:
+        rows.append((name, {"strategy": "zero", "weights": weights, **changes}))
+    found = []
+    for name, changes in rows:
+        changed = structs.replace(training, **{**fixed, **changes})
+        found.append(Candidate(name, changed, estimate_memory(shape, changed)))
+    return found
+
+
+def describe_training(training: Training) -> list[tuple[str, str]]:
+    """Describe the settings of a training in a few lines.
+
+    >>> dict(describe_training(Training(strategy="zero", zero_stage=2, weights="master", gpus=4)))
+    {'sharding': 'ZeRO-2 on 4 GPUs', 'precision': 'bf16, fp32 master weights', 'batch': '1 per GPU'}
+    """
+    name = f"ZeRO-{training.zero_stage}" if training.strategy == "zero" else training.strategy
+    name = {"ddp": "none (DDP)", "fsdp": "FSDP2"}.get(name, name)
+    if training.gpus == 1:
+        name += " on 1 GPU"
+    else:
+        name += f" on {training.gpus} GPUs"
+    moved = [
+        f"{what} on {place}"
+        for what, place in (
+            ("optimizer", training.offload_optimizer),
+            ("parameters", training.offload_param),
+        )
+        if place != "none"
+    ]
+    weights = {"master": "fp32 master weights", "autocast": "fp32 weights, autocast", "pure": ""}
+    precision = training.precision
+    if precision != "fp32" and weights[training.weights]:
+        precision += f", {weights[training.weights]}"  # type: ignore[assignment]
+    batch = f"{training.micro_batch} per GPU"
+    if training.sequence:
+        batch += f" x {training.sequence} tokens"
+    if training.accumulation > 1:
+        batch += f", {training.accumulation} accumulated"
+    if training.checkpointing:
+        batch += ", activation checkpointing"
+    if training.attention == "eager":
+        batch += ", eager attention"
+    return [("sharding", ", ".join([name, *moved])), ("precision", precision), ("batch", batch)]

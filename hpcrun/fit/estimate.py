@@ -1,0 +1,136 @@
+"""The memory of a training: per GPU and per node, by part."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from hpcrun.fit.activations import compute_activations
+from hpcrun.fit.settings import Training
+from hpcrun.fit.shape import ModelShape
+from hpcrun.fit.states import compute_states
+from hpcrun.text import GIB
+
+# Outside of torch's allocator: the CUDA context with the kernels of torch, cuBLAS and cuDNN, 0.5 to
+# 1.5 GB depending on GPU and driver, and NCCL's channel buffers with more than one GPU
+# (NVIDIA/nccl issue 864 reports 1.6 GB for one communicator on a large node).
+CONTEXT_BYTES = 0.8 * GIB
+NCCL_BYTES = 0.6 * GIB
+# Memory that torch's allocator reserves but cannot use, relative to what it allocated.
+FRAGMENTATION = 0.05
+
+
+class Part(Struct, frozen=True):
+    """One part of the memory, in bytes."""
+
+    name: str
+    bytes: float
+
+
+class MemoryEstimate(Struct, frozen=True, kw_only=True):
+    """The estimated memory of a training.
+
+    Attributes:
+        parts: Parts of the memory of one GPU at the moment of its peak.
+        moment: The moment of the peak: ``backward`` or ``step``.
+        allocated: Bytes that torch allocates: all parts but context, NCCL and fragmentation.
+        total: Bytes of one GPU.
+        states: Bytes of model states alone, at their own peak.
+        has_activations: False if the dimensions or the sequence length are unknown.
+        host: Parts of the host memory of one node.
+        host_loading: Host memory of one node while each rank loads the whole model.
+        notes: Assumptions.
+    """
+
+    parameters: int
+    trainable: int
+    parts: list[Part]
+    moment: str
+    allocated: float
+    total: float
+    states: float
+    has_activations: bool
+    host: list[Part]
+    host_loading: float
+    notes: list[str]
+
+
+def estimate_memory(shape: ModelShape, training: Training) -> MemoryEstimate:
+    """Estimate the memory of one GPU and of one node.
+
+    The peak is the larger of two moments: the start of the backward pass, when all activations and
+    the logits exist, and with accumulation the gradients of earlier passes; and the end of the
+    backward pass or the step of the optimizer, without activations.
+    """
+    states = compute_states(shape, training)
+    found = compute_activations(shape, training)
+    activations = logits = transient = 0.0
+    if found is not None:
+        activations, logits, transient = found.kept, found.logits, found.transient
+    persistent = [
+        Part("parameters", states.parameters + states.live),
+        Part("master weights", states.master),
+        Part("optimizer", states.optimizer),
+    ]
+    # Gradients of earlier passes, or buffers that exist all the time.
+    early = states.gradients + (states.staging if training.accumulation > 1 else 0)
+    if training.accumulation == 1 and not (
+        training.strategy == "zero" and training.zero_stage == 3
+    ):
+        early = 0.0
+    copies = 0.0
+    if training.weights == "autocast" and training.width == 2:
+        # autocast keeps 16-bit copies of the weights of matrix multiplications until the end of
+        # the backward pass (aten/src/ATen/autocast_mode.cpp, cached_cast).
+        copies = 2.0 * (shape.parameters - shape.embedding_parameters)
+        if training.strategy == "fsdp":
+            copies = 0.0
+    moments = {
+        "backward": [
+            *persistent,
+            Part("gradients", early),
+            Part("buckets", states.buckets + states.transfer),
+            Part("activations", activations + copies + (0 if logits > transient else transient)),
+            Part("logits and loss", logits if logits > transient else 0),
+        ],
+        "end of backward": [
+            *persistent,
+            Part("gradients", states.gradients + states.staging),
+            Part("buckets", states.buckets + states.transfer),
+            Part("activations", transient),
+            Part("logits and loss", 0),
+        ],
+        "step": [
+            Part("parameters", states.parameters),
+            *persistent[1:],
+            Part("gradients", states.step_gradients),
+            Part("buckets", states.step_buckets + states.transfer),
+            Part("activations", 0),
+            Part("logits and loss", 0),
+        ],
+    }
+    moment = max(moments, key=lambda name: sum(part.bytes for part in moments[name]))
+    parts = moments[moment]
+    allocated = sum(part.bytes for part in parts)
+    parts = [
+        *parts,
+        Part("fragmentation", allocated * FRAGMENTATION),
+        Part("CUDA and NCCL", CONTEXT_BYTES + (NCCL_BYTES if training.gpus > 1 else 0)),
+    ]
+    per_node = min(training.gpus, training.gpus_per_node)
+    notes = list(shape.notes)
+    if found is None:
+        what = "the sequence length" if shape.stacks else "layers and width"
+        notes.append(f"activations are not included: {what} of the model are unknown")
+    return MemoryEstimate(
+        parameters=shape.parameters,
+        trainable=shape.parameters if training.trainable is None else training.trainable,
+        parts=parts,
+        moment=moment,
+        allocated=allocated,
+        total=sum(part.bytes for part in parts),
+        states=max(states.in_backward, states.in_step),
+        has_activations=found is not None,
+        host=[Part(name, size * per_node) for name, size in states.host.items()],
+        host_loading=shape.parameters * training.weight_bytes * per_node,
+        notes=notes,
+    )

@@ -1,0 +1,361 @@
+"""The dimensions of a model from its Hugging Face ``config.json``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct, structs
+
+from hpcrun.errors import InputError
+from hpcrun.fit.shape import ModelShape, Stack
+
+# The same dimension under the names that transformers' configuration classes use.
+_HIDDEN = ("hidden_size", "n_embd", "d_model", "dim", "hidden_dim")
+_LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+_HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads", "encoder_attention_heads")
+_FFN = ("intermediate_size", "n_inner", "d_ff", "ffn_dim", "ffn_hidden_size")
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+
+
+class Family(Struct, frozen=True, kw_only=True):
+    """What a ``config.json`` omits, because the model's class in transformers implies it.
+
+    Attributes:
+        tied: Default of ``tie_word_embeddings``.
+        positions: The key with the number of learned positions.
+        segments: Number of segment embeddings.
+        dropout: The keys of dropout with their defaults.
+    """
+
+    tied: bool = False
+    gated: bool = True
+    norm: str = "rms"
+    bias: bool = False
+    qkv_bias: bool = False
+    head_norms: bool = False
+    norms: int = 2
+    causal: bool = True
+    activation: str = "silu"
+    positions: str = ""
+    segments: int = 0
+    embedding_norm: bool = False
+    dropout: dict[str, float] = {}
+
+
+_LLAMA = Family()
+_GPT2 = Family(
+    tied=True,
+    gated=False,
+    norm="layer",
+    bias=True,
+    activation="gelu_new",
+    positions="n_positions",
+    dropout={"resid_pdrop": 0.1, "attn_pdrop": 0.1},
+)
+_BERT = Family(
+    tied=True,
+    gated=False,
+    norm="layer",
+    bias=True,
+    causal=False,
+    activation="gelu",
+    positions="max_position_embeddings",
+    segments=2,
+    embedding_norm=True,
+    dropout={"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1},
+)
+_FAMILIES = {
+    "llama": _LLAMA,
+    "mistral": _LLAMA,
+    "mixtral": _LLAMA,
+    "qwen2": Family(qkv_bias=True),
+    "qwen2_moe": Family(qkv_bias=True),
+    "qwen3": Family(head_norms=True),
+    "qwen3_moe": Family(head_norms=True),
+    "phi3": _LLAMA,
+    "olmo": _LLAMA,
+    "gemma": Family(tied=True, activation="gelu_pytorch_tanh"),
+    "gemma2": Family(tied=True, activation="gelu_pytorch_tanh", norms=4),
+    "gpt2": _GPT2,
+    "gpt_neox": Family(gated=False, norm="layer", bias=True, activation="gelu"),
+    "opt": Family(
+        tied=True,
+        gated=False,
+        norm="layer",
+        bias=True,
+        activation="relu",
+        positions="max_position_embeddings",
+        dropout={"dropout": 0.1, "attention_dropout": 0.0},
+    ),
+    "bloom": Family(
+        tied=True,
+        gated=False,
+        norm="layer",
+        bias=True,
+        activation="gelu",
+        embedding_norm=True,
+        dropout={"hidden_dropout": 0.0, "attention_dropout": 0.0},
+    ),
+    "bert": _BERT,
+    "roberta": _BERT,
+    "xlm-roberta": _BERT,
+    "vit": Family(
+        gated=False,
+        norm="layer",
+        bias=True,
+        causal=False,
+        activation="gelu",
+        dropout={"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
+    ),
+    "t5": Family(tied=True, gated=False, activation="relu", dropout={"dropout_rate": 0.1}),
+    "mt5": Family(gated=True, activation="gelu_new", dropout={"dropout_rate": 0.1}),
+    "whisper": Family(
+        tied=True, gated=False, norm="layer", bias=True, activation="gelu", dropout={"dropout": 0.0}
+    ),
+}
+
+
+class _Fields:
+    """The keys of a configuration under any of their names, with errors that name the keys."""
+
+    def __init__(self, config: Mapping[str, Any], source: str) -> None:
+        self.config, self.source = config, source
+
+    def find(self, names: tuple[str, ...], default: int | None = None) -> int:
+        for name in names:
+            value = self.config.get(name)
+            if type(value) is int and value > 0:
+                return value
+        if default is not None:
+            return default
+        kind = self.config.get("model_type") or self.config.get("_class_name") or "no model_type"
+        raise InputError(
+            f"{self.source}: {kind} has no {' or '.join(names[:3])}, which a memory estimate needs",
+            fix="give numbers: --layers 32 --hidden 4096 --heads 32 --ffn 11008 --vocab 32000",
+        )
+
+    def number(self, name: str, default: float = 0) -> float:
+        value = self.config.get(name, default)
+        return value if isinstance(value, int | float) else default
+
+
+def read_model_config(config: Mapping[str, Any], source: str) -> ModelShape:
+    """Read the dimensions of a model from its configuration.
+
+    The formulas for the number of parameters follow the modules of transformers 5
+    (``models/*/modeling_*.py``).
+
+    Args:
+        config: The content of ``config.json``.
+        source: Its path, for messages.
+
+    Raises:
+        InputError: A dimension is missing.
+
+    >>> config = {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12}
+    >>> read_model_config({**config, "vocab_size": 50257, "n_positions": 1024}, "x").parameters
+    124439808
+    """
+    for part in ("text_config", "llm_config"):  # a model for text and images
+        inner = config.get(part)
+        if isinstance(inner, Mapping) and "model_type" in inner:
+            shape = read_model_config(inner, source)
+            note = f"only the language model ({part}) is counted, not the encoder of images"
+            return ModelShape(
+                name=str(config.get("model_type", shape.name)),
+                stacks=shape.stacks,
+                vocab=shape.vocab,
+                other_parameters=shape.other_parameters,
+                embedding_parameters=shape.embedding_parameters,
+                notes=[*shape.notes, note],
+            )
+    kind = str(config.get("model_type") or config.get("_class_name") or "")
+    fields = _Fields(config, source)
+    if kind in ("t5", "mt5", "umt5"):
+        return _read_t5(fields, kind)
+    if kind == "whisper":
+        return _read_whisper(fields)
+    if kind == "vit":
+        return _read_vit(fields)
+    family, notes = _FAMILIES.get(kind), []
+    if family is None:
+        is_gated = "rms_norm_eps" in config
+        family = _LLAMA if is_gated else Family(gated=False, norm="layer", bias=True)
+        like = "Llama (RMS norm, gated)" if is_gated else "GPT (layer norm, two matrices)"
+        notes = [f"model_type {kind or '(none)'} is unknown to hpcrun: computed like {like}"]
+    return _read_stack(fields, kind, family, notes)
+
+
+def _read_stack(fields: _Fields, kind: str, family: Family, notes: list[str]) -> ModelShape:
+    """Read a model that is one encoder or decoder."""
+    config = fields.config
+    hidden, layers = fields.find(_HIDDEN), fields.find(_LAYERS)
+    heads = fields.find(_HEADS)
+    kv_heads = fields.find(("num_key_value_heads", "num_kv_heads"), heads)
+    if config.get("multi_query") and "num_kv_heads" not in config:
+        kv_heads = 1
+    experts = fields.find(_EXPERTS, 1)
+    ffn = fields.find(_FFN, 4 * hidden)
+    shared = 0
+    if experts > 1:
+        shared = int(fields.number("shared_expert_intermediate_size"))
+        ffn = fields.find(("moe_intermediate_size",), ffn)
+    vocab = fields.find(("vocab_size",))
+    stack = Stack(
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=fields.find(("head_dim",), hidden // heads),
+        ffn=ffn,
+        gated=family.gated,
+        activation=_activation(config, family),
+        norm="rms" if family.norm == "rms" else "layer",
+        norms=family.norms,
+        head_norms=family.head_norms,
+        causal=family.causal,
+        experts=experts,
+        active_experts=fields.find(("num_experts_per_tok", "num_experts_per_token"), 1),
+        shared_ffn=shared,
+        bias=family.bias or bool(config.get("attention_bias") and config.get("mlp_bias")),
+        qkv_bias=family.qkv_bias or bool(config.get("attention_bias")),
+        dropout=any(fields.number(key, value) for key, value in family.dropout.items()),
+    )
+    norm = hidden * (2 if stack.norm == "layer" else 1)
+    embedding = vocab * hidden
+    tied = bool(config.get("tie_word_embeddings", family.tied))
+    other = embedding * (1 if tied else 2) + norm
+    positions = fields.find((family.positions,), 1024) if family.positions else 0
+    if kind == "opt":
+        positions += 2  # OPTLearnedPositionalEmbedding reserves two
+    other += (positions + family.segments) * hidden + (norm if family.embedding_norm else 0)
+    if kind in ("bert", "roberta", "xlm-roberta"):
+        # No final norm; a head of one linear layer, a norm and a bias (BertLMPredictionHead).
+        other += hidden * hidden + hidden + vocab
+    return ModelShape(
+        name=kind,
+        stacks=[stack],
+        vocab=vocab,
+        other_parameters=other,
+        embedding_parameters=embedding,
+        notes=notes,
+    )
+
+
+def _activation(config: Mapping[str, Any], family: Family) -> str:
+    for key in ("hidden_act", "activation_function", "hidden_activation"):
+        if isinstance(config.get(key), str):
+            return str(config[key])
+    return family.activation
+
+
+def _read_t5(fields: _Fields, kind: str) -> ModelShape:
+    """Read T5's encoder and decoder (modeling_t5.py); its linear layers have no bias."""
+    config = fields.config
+    family = _FAMILIES["t5" if kind == "t5" else "mt5"]
+    projection = str(config.get("feed_forward_proj", "relu" if kind == "t5" else "gated-gelu"))
+    hidden, heads = fields.find(("d_model",)), fields.find(("num_heads",))
+    encoder = Stack(
+        layers=fields.find(("num_layers",)),
+        hidden=hidden,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=fields.find(("d_kv",), hidden // heads),
+        ffn=fields.find(("d_ff",)),
+        gated=projection.startswith("gated"),
+        activation="gelu_new" if projection.startswith("gated") else "relu",
+        causal=False,
+        dropout=bool(fields.number("dropout_rate", 0.1)),
+    )
+    decoder = structs.replace(
+        encoder,
+        layers=fields.find(("num_decoder_layers",), encoder.layers),
+        causal=True,
+        cross_attention=True,
+    )
+    vocab = fields.find(("vocab_size",))
+    tied = bool(config.get("tie_word_embeddings", family.tied))
+    buckets = fields.find(("relative_attention_num_buckets",), 32)
+    embedding = vocab * hidden
+    return ModelShape(
+        name=kind,
+        stacks=[encoder, decoder],
+        vocab=vocab,
+        other_parameters=embedding * (1 if tied else 2) + 2 * hidden + 2 * buckets * heads,
+        embedding_parameters=embedding,
+    )
+
+
+def _read_whisper(fields: _Fields) -> ModelShape:
+    """Read Whisper's encoder of audio frames and decoder of text (modeling_whisper.py)."""
+    hidden = fields.find(("d_model",))
+    frames = fields.find(("max_source_positions",), 1500)
+
+    def stack(side: str, **settings: Any) -> Stack:
+        heads = fields.find((f"{side}_attention_heads",))
+        return Stack(
+            layers=fields.find((f"{side}_layers",)),
+            hidden=hidden,
+            heads=heads,
+            kv_heads=heads,
+            head_dim=hidden // heads,
+            ffn=fields.find((f"{side}_ffn_dim",)),
+            gated=False,
+            activation=str(fields.config.get("activation_function", "gelu")),
+            norm="layer",
+            bias=True,
+            dropout=bool(fields.number("dropout")),
+            **settings,
+        )
+
+    vocab, bins = fields.find(("vocab_size",)), fields.find(("num_mel_bins",), 80)
+    targets = fields.find(("max_target_positions",), 448)
+    convolutions = 3 * bins * hidden + hidden + 3 * hidden * hidden + hidden
+    return ModelShape(
+        name="whisper",
+        stacks=[
+            stack("encoder", causal=False, length=frames),
+            stack("decoder", cross_attention=True),
+        ],
+        vocab=vocab,
+        other_parameters=vocab * hidden + (frames + targets) * hidden + 4 * hidden + convolutions,
+        embedding_parameters=vocab * hidden,
+        notes=[f"the encoder reads {frames} frames per sample; --seq is the length of the text"],
+    )
+
+
+def _read_vit(fields: _Fields) -> ModelShape:
+    """Read an image classifier, whose sequence are patches (modeling_vit.py)."""
+    hidden, heads = fields.find(("hidden_size",)), fields.find(("num_attention_heads",))
+    image, patch = fields.find(("image_size",), 224), fields.find(("patch_size",), 16)
+    patches = (image // patch) ** 2
+    labels = fields.config.get("id2label")
+    classes = len(labels) if isinstance(labels, Mapping) else 2
+    channels = fields.find(("num_channels",), 3)
+    family = _FAMILIES["vit"]
+    stack = Stack(
+        layers=fields.find(("num_hidden_layers",)),
+        hidden=hidden,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=hidden // heads,
+        ffn=fields.find(("intermediate_size",)),
+        gated=False,
+        activation=_activation(fields.config, family),
+        norm="layer",
+        bias=True,
+        causal=False,
+        dropout=any(fields.number(key, value) for key, value in family.dropout.items()),
+        length=patches + 1,
+    )
+    patch_embedding = channels * patch * patch * hidden + hidden
+    return ModelShape(
+        name="vit",
+        stacks=[stack],
+        other_parameters=patch_embedding
+        + (patches + 2) * hidden
+        + 2 * hidden
+        + classes * (hidden + 1),
+        notes=[f"an image of {image} x {image} has {patches + 1} patches; --seq is not used"],
+    )

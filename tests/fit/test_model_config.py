@@ -1,0 +1,75 @@
+"""The number of parameters from a config.json is that of the model of transformers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hpcrun.errors import InputError
+from hpcrun.fit.model_config import read_model_config
+
+CAUSAL = "AutoModelForCausalLM"
+MODELS: list[tuple[str, str, dict[str, Any]]] = [
+    ("llama", CAUSAL, {"num_key_value_heads": 8}),
+    ("mistral", CAUSAL, {}),
+    ("qwen2", CAUSAL, {"tie_word_embeddings": True}),
+    ("qwen3", CAUSAL, {}),
+    ("mixtral", CAUSAL, {}),
+    ("qwen2_moe", CAUSAL, {}),
+    ("qwen3_moe", CAUSAL, {}),
+    ("phi3", CAUSAL, {"pad_token_id": 0}),
+    ("gemma", CAUSAL, {}),
+    ("gemma2", CAUSAL, {}),
+    ("gpt2", CAUSAL, {}),
+    ("gpt_neox", CAUSAL, {}),
+    ("opt", CAUSAL, {}),
+    ("bloom", CAUSAL, {"n_layer": 4, "hidden_size": 512}),
+    ("bert", "AutoModelForMaskedLM", {}),
+    ("roberta", "AutoModelForMaskedLM", {}),
+    ("t5", "AutoModelForSeq2SeqLM", {}),
+    ("mt5", "AutoModelForSeq2SeqLM", {}),
+    ("whisper", "AutoModelForSpeechSeq2Seq", {}),
+    ("vit", "AutoModelForImageClassification", {}),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("kind", "factory", "changes"), MODELS, ids=[row[0] for row in MODELS])
+def test_parameters_are_those_of_transformers(
+    kind: str, factory: str, changes: dict[str, Any]
+) -> None:
+    import torch
+    import transformers
+
+    config = transformers.AutoConfig.for_model(kind, **changes)
+    with torch.device("meta"):
+        model = getattr(transformers, factory).from_config(config)
+    count = sum(parameter.numel() for parameter in model.parameters())
+    found = read_model_config(config.to_dict(), "config.json")
+    assert found.parameters == pytest.approx(count, rel=2e-4 if kind == "whisper" else 0)
+
+
+def test_unknown_model_type_is_computed_by_its_keys_with_a_note() -> None:
+    config = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config |= {"vocab_size": 100, "intermediate_size": 128}
+    gated = read_model_config({**config, "model_type": "new", "rms_norm_eps": 1e-6}, "x")
+    plain = read_model_config({**config, "model_type": "new"}, "x")
+    assert gated.stacks[0].gated and not plain.stacks[0].gated
+    assert gated.notes == [
+        "model_type new is unknown to hpcrun: computed like Llama (RMS norm, gated)"
+    ]
+
+
+def test_configuration_without_dimensions_is_refused() -> None:
+    with pytest.raises(InputError, match="resnet has no hidden_size or n_embd or d_model"):
+        read_model_config({"model_type": "resnet", "depths": [3, 4]}, "config.json")
+
+
+def test_language_model_of_a_model_for_images_is_counted_with_a_note() -> None:
+    text = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2}
+    text |= {"num_attention_heads": 4, "vocab_size": 100, "intermediate_size": 128}
+    found = read_model_config({"model_type": "llava", "text_config": text}, "x")
+    assert found.parameters == read_model_config(text, "x").parameters
+    assert "only the language model" in found.notes[0]
