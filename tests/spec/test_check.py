@@ -133,7 +133,7 @@ ALL_KEYS = ", ".join(JobSpec.__struct_fields__)
         ("slurm: {q: x}", "1: slurm.q: expected the long name of an sbatch option without its "
          'dashes, as in mail-type; got "q"'),
         # lists, maps, sections
-        ("args: --lr 3", "1: args: expected a list, as in [a, b]; got --lr 3"),
+        ("command: bash x", "1: command: expected a list, as in [a, b]; got bash x"),
         ("command: []", "1: command: must not be empty"),
         ("env: [A]", "1: env: expected keys, as in {KEY: VALUE}; got a list"),
         ("batch: 3", "1: batch: expected keys, as in {KEY: VALUE}; got 3"),
