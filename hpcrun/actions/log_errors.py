@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from hpcrun.actions.logs import JobLogs, Lines
 from hpcrun.logs import LogFile, find_attempt, read_at
 from hpcrun.runs import Failure, read_history
+from hpcrun.text import format_ranges
 from hpcrun.why import find_tracebacks, parse_line
 
 # Errors are read from the last bytes of a log; from fewer if there are hundreds of ranks.
@@ -27,6 +28,10 @@ _LAUNCHER_LINE = re.compile(
     rb"|accelerate[/.]commands[/.]launch|ChildFailedError|subprocess\.CalledProcessError"
     rb"|\b(?:exitcode|error_file|traceback) *: |first observed failure|NO_OTHER_FAILURES"
     rb"|^\W*Failures:|\S+ FAILED\s*$"
+)
+# Parts of an error that differ between ranks with the same failure.
+_PLACES = re.compile(
+    rb"\[?\brank[ :=]*\d+\]?:?|\bcuda:\d+|\bGPU \d+|\b0x[0-9a-f]+|\bpid[ :=]*\d+", re.IGNORECASE
 )
 # Further lines of an exception's message.
 _MAX_MESSAGE_LINES = 20
@@ -72,6 +77,7 @@ def _read_job_errors(
     ranks.sort(key=lambda file: file.rank != first)
     size = _END_BYTES if len(ranks) <= _MANY_RANKS else _END_BYTES_OF_MANY
     reported: dict[bytes, str] = {}
+    alike: dict[str, list[LogFile]] = {}
     for file in ranks:
         text = _read_end(file, size)
         found = find_last_traceback(text)
@@ -80,15 +86,19 @@ def _read_job_errors(
             words += " failed first"
             if not found:
                 found, words = get_last_lines(text, _LAST_LINES), f"{words}; its last lines"
-        key = found.rstrip().rpartition(b"\n")[2]
+        key = _PLACES.sub(b"", found.rstrip().rpartition(b"\n")[2])
         if not found:
             continue
         if key in reported:
             # Ranks with the same failure print the same errors, so only one of them is shown.
-            yield Lines(file, heading=f"rank {file.rank} ended like {reported[key]}")
+            alike.setdefault(reported[key], []).append(file)
             continue
         reported[key] = f"rank {file.rank}"
         yield Lines(file, found, words)
+    for shown, others in alike.items():
+        numbers = sorted(file.rank for file in others if file.rank is not None)
+        some = f"ranks {format_ranges(numbers)}" if len(numbers) > 1 else f"rank {numbers[0]}"
+        yield Lines(others[0], heading=f"{some} ended like {shown}")
     silent: list[LogFile] = []
     for file in files:
         if file.rank is not None:

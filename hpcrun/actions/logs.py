@@ -39,6 +39,7 @@ from hpcrun.runs import (
     runs_of,
 )
 from hpcrun.secrets import Masker, SecretMark, is_secret_name, looks_random
+from hpcrun.text import format_ranges
 
 if TYPE_CHECKING:
     from hpcrun.monitor import JobOutput, Monitor
@@ -268,7 +269,7 @@ class JobLogs:
             there = sorted({file.rank for file in of_nodes if file.rank is not None})
             which = _not_on(query.nodes, there) if query.nodes else _list("rank", there)
             raise InputError(
-                f"--rank {_ranges(sorted(query.ranks))}: {which}",
+                f"--rank {format_ranges(sorted(query.ranks))}: {which}",
                 fix="" if there else "without --rank the launcher's and the batch script's show",
             )
 
@@ -577,7 +578,9 @@ def _values_of(context: Context, run: RunFolder) -> list[bytes]:
 def _list(what: str, numbers: Sequence[int]) -> str:
     if not numbers:
         return f"no log of it; there is none of any {what} yet"
-    some = f"{what} {numbers[0]} alone" if len(numbers) == 1 else f"{what}s {_ranges(numbers)}"
+    some = (
+        f"{what} {numbers[0]} alone" if len(numbers) == 1 else f"{what}s {format_ranges(numbers)}"
+    )
     return f"no log of it; there are logs of {some}"
 
 
@@ -590,17 +593,6 @@ def _not_on(nodes: Sequence[str], ranks: Sequence[int]) -> str:
     named = ", ".join(nodes)
     if nodes[0].isdigit():
         named = f"node{'s' if len(nodes) > 1 else ''} {named}"
-    some = f"ranks {_ranges(ranks)}" if ranks else "no log of any rank"
+    some = f"ranks {format_ranges(ranks)}" if ranks else "no log of any rank"
     some = f"rank {ranks[0]} alone" if len(ranks) == 1 else some
     return f"not on {named}, which {'have' if len(nodes) > 1 else 'has'} {some}"
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    """Format sorted numbers as ranges.
-
-    >>> _ranges([0, 1, 2, 5])
-    '0-2,5'
-    """
-    from hpcrun.slurm import compress_hosts  # deferred: only error messages need it
-
-    return compress_hosts([str(number) for number in numbers]).strip("[]")

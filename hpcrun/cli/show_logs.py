@@ -13,7 +13,7 @@ from msgspec import structs
 from hpcrun.actions import JobLogs, Lines, masker_of
 from hpcrun.cli.output import emit_bytes, encodable, has_colour, is_terminal, print_note
 from hpcrun.context import Context
-from hpcrun.logs import LogFile, sanitize_for_terminal
+from hpcrun.logs import LogFile, RankFolder, sanitize_for_terminal
 from hpcrun.runs import RunFolder, SweepFolder, runs_of
 from hpcrun.secrets import FileMasker, Masker
 from hpcrun.text import Display, dim, format_size
@@ -27,7 +27,10 @@ if TYPE_CHECKING:  # needed only to follow logs
 MAX_TERMINAL_BYTES = 4 << 20
 MAX_TERMINAL_LINES = 2000
 
+_LOOK = Display(colour=True)  # colours are removed again if standard error supports none
 _RESET = b"\x1b[0m"
+# Lines that the job's own scripts print.
+_OWN_LINE = re.compile(rb"(?m)^hpcrun: [^\r\n]*")
 # Each state of a progress bar counts as a line.
 _STATES = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 
@@ -38,6 +41,7 @@ class LogPrinter:
     Args:
         masker: None prints everything unchanged, including control characters.
         keeps: Selects lines.
+        folds: On a terminal, show a line that several ranks print once.
     """
 
     def __init__(
@@ -46,12 +50,15 @@ class LogPrinter:
         *,
         as_json: bool = False,
         keeps: Callable[[bytes], bool] | None = None,
+        folds: bool = False,
     ) -> None:
         self._masker = masker
         self._as_json = as_json
         self._keeps = keeps
         self._is_terminal = is_terminal()
         self._colours = has_colour()
+        is_plain = masker is None or as_json or not self._is_terminal
+        self._folder = RankFolder() if folds and not is_plain else None
         self._maskers: dict[Path, FileMasker] = {}
         self._last: Path | None = None
         self._end = b"\n"
@@ -75,15 +82,29 @@ class LogPrinter:
             data = b"".join(
                 line if line.endswith((b"\n", b"\r")) else line + b"\n" for line in self._kept(data)
             )
+        if self._folder is not None:
+            data = self._folder.remove_repeated(event.file, data)
+            if not data:
+                return
+            self._show_folded()
         if self._last not in (None, path):
             # Progress bars of several ranks share one row.
             self._end_line(ends=b"\n\r")
         self._last = path
         if self._masker is not None and self._is_terminal:
             data = sanitize_for_terminal(data, colours=self._colours)
+            if self._colours and event.file.rank is None:
+                data = _OWN_LINE.sub(b"\x1b[2m\\g<0>\x1b[0m", data)
         if data:
             emit_bytes(add_prefix(data, event.file))
             self._end = data[-1:]
+
+    def _show_folded(self) -> None:
+        """Tell which ranks have printed the lines above too."""
+        if self._folder is not None and (note := self._folder.take_note()):
+            self._end_line(ends=b"\n")
+            text = f"[{note}]"
+            emit_bytes(f"{dim(text, _LOOK) if self._colours else text}\n".encode())
 
     def show_all(self, events: Iterable[Lines]) -> bool:
         """Print events; return True if there were any."""
@@ -98,6 +119,7 @@ class LogPrinter:
 
     def end_open_line(self) -> None:
         """End an incomplete line, progress bar or colour before other text is printed."""
+        self._show_folded()
         self._end_line(ends=b"\n")
 
     def _end_line(self, *, ends: bytes) -> None:
@@ -222,8 +244,6 @@ def _explain_silence(context: Context, run: RunFolder) -> str:
 
 # ---- following
 
-_LOOK = Display(colour=True)  # colours are removed again if standard error supports none
-
 
 def watch_run(
     context: Context,
@@ -239,7 +259,7 @@ def watch_run(
     """
     alive = None if process is None else lambda: process.poll() is None
     found = JobLogs(context, [run], alive=alive)
-    printer = LogPrinter(masker_of(context, [run]))
+    printer = LogPrinter(masker_of(context, [run]), folds=True)
     again = f"the run continues: hpcrun logs -f {run.run_id}" if process is None else ""
     return watch_logs(found, printer, with_lines=logs, quiet=quiet, again=again)
 

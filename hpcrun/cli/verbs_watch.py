@@ -162,6 +162,7 @@ def logs(
         None if raw else masker_of(where, logs.runs),
         as_json=as_json,
         keeps=query.keeps if query.pattern is not None else None,
+        folds=not query.ranks,
     )
     return show_logs(logs, printer, job, follow=follow, is_cut=lines is None)
 

@@ -4,6 +4,7 @@ from hpcrun.text.numbers import format_bytes as format_bytes
 from hpcrun.text.numbers import format_clock as format_clock
 from hpcrun.text.numbers import format_count as format_count
 from hpcrun.text.numbers import format_duration as format_duration
+from hpcrun.text.numbers import format_ranges as format_ranges
 from hpcrun.text.numbers import format_rate as format_rate
 from hpcrun.text.numbers import format_seconds as format_seconds
 from hpcrun.text.numbers import format_size as format_size

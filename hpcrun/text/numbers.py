@@ -151,3 +151,18 @@ def sparkline(y: Sequence[float], width: int) -> str:
         return _BARS[3] * len(means)
     top = len(_BARS) - 1
     return "".join(_BARS[round((mean - low) / (high - low) * top)] for mean in means)
+
+
+def format_ranges(numbers: Sequence[int]) -> str:
+    """Format sorted numbers as ranges.
+
+    >>> format_ranges([0, 1, 2, 5])
+    '0-2,5'
+    """
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in ranges)

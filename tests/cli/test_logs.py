@@ -158,6 +158,15 @@ def test_err_shows_the_traceback_of_the_first_failure(run: Run) -> None:
     assert "slurmstepd: error: Detected 1 oom_kill event\n" in out
 
 
+def test_err_lists_ranks_that_failed_alike_on_one_line(run: Run) -> None:
+    trace = "Traceback (most recent call last):\n  File x\nRuntimeError: no answer on {}\n"
+    for rank in range(4):
+        place = f"rank {rank}, cuda:{rank}, 0x7f{rank}a"
+        run.write(f"logs/0/rank-{rank}.log", trace.format(place))
+    out = run.logs("--err")
+    assert out.count("RuntimeError") == 1 and "==> ranks 1-3 ended like rank 0 <==" in out, out
+
+
 @pytest.mark.slow
 def test_grep_works_in_a_locale_other_than_utf8(run: Run) -> None:
     run.write("logs/0/rank-0.log", "step 1 perte\nstep 2 coût é日本\n")
