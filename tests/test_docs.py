@@ -67,6 +67,11 @@ def test_the_list_of_verbs_is_the_verbs() -> None:
     assert sorted(commands) == sorted(VERBS)
 
 
+def test_page_of_commands_lists_every_command() -> None:
+    rows = re.findall(r"`hpcrun (\w+)", (ROOT / "docs" / "commands.md").read_text())
+    assert set(rows) >= set(VERBS)
+
+
 # ---- the documents
 
 
