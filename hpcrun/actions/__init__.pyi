@@ -41,6 +41,8 @@ from hpcrun.actions.init.job import read_named_script as read_named_script
 from hpcrun.actions.job_actions import Outcome as Outcome
 from hpcrun.actions.job_actions import cancel_jobs as cancel_jobs
 from hpcrun.actions.job_actions import requeue_jobs as requeue_jobs
+from hpcrun.actions.lint import lint_paths as lint_paths
+from hpcrun.actions.lint import write_fixed as write_fixed
 from hpcrun.actions.log_errors import read_errors as read_errors
 from hpcrun.actions.logs import JobLogs as JobLogs
 from hpcrun.actions.logs import Lines as Lines

@@ -42,6 +42,7 @@ SECTIONS = {
         "why": "Explain why a job failed, and how to fix it.",
         "parse": "Plot the loss curve of a run, a job or any log file.",
         "compare": "Compare runs or logs: curves, speed-up, settings.",
+        "lint": "Find mistakes in sbatch scripts.",
     },
     "Change": {
         "cancel": "Cancel runs, sweeps or jobs.",

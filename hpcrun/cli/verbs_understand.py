@@ -1,4 +1,4 @@
-"""The verbs why, parse and compare."""
+"""The verbs why, parse, compare and lint."""
 
 from __future__ import annotations
 
@@ -267,3 +267,69 @@ def _set_gpus(runs: Sequence[ParsedRun], gpus: str | None) -> list[ParsedRun]:
             fix=f"one for each, in this order: {named}",
         )
     return [structs.replace(run, gpus=int(each)) for run, each in zip(runs, numbers, strict=True)]
+
+
+@click.command("lint")
+@click.argument("scripts", nargs=-1, metavar="[SCRIPT | DIR | -]...", type=FILE)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json", "github", "sarif"]),
+    default="text",
+    help="The format of the findings (default: text).",
+)
+@click.option(
+    "--severity",
+    type=click.Choice(["error", "warning", "note"]),
+    default="note",
+    help="The least severity that is reported (default: note).",
+)
+@click.option("--fix", is_flag=True, help="Show the safe fixes as a diff, and apply them.")
+@click.option("--yes", is_flag=True, help="With --fix: apply them without asking.")
+@json_option
+def lint(
+    scripts: tuple[str, ...], form: str, severity: str, fix: bool, yes: bool, as_json: bool
+) -> int:
+    """Find mistakes in sbatch scripts: settings that Slurm, launchers or NCCL ignore or refuse.
+
+    SCRIPT is any sbatch script, "-" is standard input; in a folder, files with #SBATCH lines are
+    checked. The scripts are only read, never run, and no cluster is needed. An error means that the
+    job fails or does not do what the script says, a warning is a likely problem, a note is advice.
+
+    A comment ignores a rule on its line, or on the next one: # hpcrun: ignore=RULE reason. With
+    ignore-file=RULE it applies to the whole file.
+
+    The exit code is 1 if an error is found.
+    """
+    import msgspec
+
+    from hpcrun.actions import lint_paths, write_fixed
+    from hpcrun.cli.output import confirm, print_lines
+    from hpcrun.lint import format_github, format_sarif, format_text
+
+    if not scripts:
+        raise InputError("no script given", fix="hpcrun lint SCRIPT..., or - for standard input")
+    checked = lint_paths(scripts)
+    if fix:
+        changed = [one for one in checked if one.path is not None and one.fixed != one.text]
+        for one in changed:
+            print_lines(one.diff)
+        if changed and (yes or confirm(f"Change {len(changed)} of {len(checked)} scripts?")):
+            for one in changed:
+                write_fixed(one)
+            checked = lint_paths(scripts)
+    levels = ("error", "warning", "note")
+    shown = levels[: levels.index(severity) + 1]
+    found = [each for one in checked for each in one.findings if each.severity in shown]
+    form = "json" if as_json else form
+    if form == "json":
+        rows = [{**msgspec.to_builtins(one), "edit": None} for one in found]
+        for row in rows:
+            del row["edit"]
+        emit_json({"scripts": [one.name for one in checked], "findings": rows})
+    elif form == "sarif":
+        emit_json(format_sarif(found))
+    else:
+        is_text = form == "text"
+        print_lines(format_text(found, len(checked)) if is_text else format_github(found))
+    return 1 if any(one.severity == "error" for one in found) else 0

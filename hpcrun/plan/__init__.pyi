@@ -83,3 +83,4 @@ from hpcrun.plan.types import SetupPlan as SetupPlan
 from hpcrun.plan.types import SurvivePlan as SurvivePlan
 from hpcrun.plan.types import column_names as column_names
 from hpcrun.plan.types import format_label as format_label
+from hpcrun.plan.variables import suggest_variable as suggest_variable

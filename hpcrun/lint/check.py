@@ -1,0 +1,111 @@
+"""Check a script by all rules, and apply safe fixes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from hpcrun.lint.rule import SEVERITIES, Edit, Severity
+from hpcrun.lint.rules import all_rules
+from hpcrun.lint.script import Script, iterate_lines, parse_script, show
+
+_IGNORE = re.compile(r"#\s*hpcrun:\s*ignore(-file)?=([\w,-]+)")
+
+
+class Finding(Struct, frozen=True):
+    """A finding of a rule in a script.
+
+    Attributes:
+        file: The name of the script.
+        line: The number of the line, from 1.
+        column: The number of the column, from 1.
+        message: What is wrong, in one sentence.
+        source: Where that is documented.
+        fix: What to do.
+        fixable: ``hpcrun lint --fix`` can change it.
+    """
+
+    rule: str
+    severity: Severity
+    file: str
+    line: int
+    column: int
+    message: str
+    source: str
+    fix: str
+    fixable: bool = False
+    edit: Edit | None = None
+
+
+def lint_script(text: str, name: str = "script", *, syntax: str = "") -> list[Finding]:
+    """Return the findings of all rules in a script, in the order of its lines.
+
+    Args:
+        syntax: The message of ``bash -n``, which is stricter than the parser.
+
+    >>> [one.rule for one in lint_script("#!/bin/bash\\n#SBATCH --time=1\\nls\\n#SBATCH -N 2\\n")]
+    ['late-directive']
+    """
+    script = parse_script(text, name)
+    script.cache["syntax"] = syntax
+    ignored = _read_ignored(script)
+    found: list[Finding] = []
+    for rule in all_rules():
+        if rule.id in ignored.get(0, ()):
+            continue
+        for one in rule.check(script):
+            line = script.line_of(one.start)
+            if rule.id in ignored.get(line, ()):
+                continue
+            found.append(
+                Finding(
+                    rule=rule.id,
+                    severity=one.severity or rule.severity,
+                    file=name,
+                    line=line,
+                    column=script.column_of(one.start),
+                    message=show(one.message),
+                    source=rule.source,
+                    fix=rule.fix,
+                    fixable=one.edit is not None,
+                    edit=one.edit,
+                )
+            )
+    rank = {severity: index for index, severity in enumerate(SEVERITIES)}
+    return sorted(found, key=lambda one: (one.line, one.column, rank[one.severity], one.rule))
+
+
+def _read_ignored(script: Script) -> dict[int, set[str]]:
+    """Return the rules that comments ignore, by line; 0 stands for the whole file.
+
+    ``# hpcrun: ignore=RULE reason`` applies to its line, or to the next one if it stands alone.
+    """
+    ignored: dict[int, set[str]] = {}
+    for number, (_, line) in enumerate(iterate_lines(script.data), 1):
+        for found in _IGNORE.finditer(line):
+            alone = not line[: found.start()].strip()
+            where = 0 if found[1] else number + alone
+            ignored.setdefault(where, set()).update(found[2].split(","))
+    return ignored
+
+
+def apply_fixes(text: str, findings: Sequence[Finding]) -> str:
+    r"""Return the text with all safe fixes.
+
+    >>> text = "#!/bin/bash\n#SBTACH -N 2\nls\n"
+    >>> apply_fixes(text, lint_script(text))
+    '#!/bin/bash\n#SBATCH -N 2\nls\n'
+    """
+    data = text.encode("utf-8", "surrogateescape")
+    end = len(data)
+    edits = {one.edit for one in findings if one.edit is not None}
+    # From the last to the first, so that the positions of the others stay valid.
+    for edit in sorted(edits, key=lambda one: (one.start, one.end), reverse=True):
+        if edit.end <= end:
+            data = (
+                data[: edit.start] + edit.text.encode("utf-8", "surrogateescape") + data[edit.end :]
+            )
+            end = edit.start
+    return data.decode("utf-8", "surrogateescape")

@@ -1,0 +1,145 @@
+"""What a script requests: nodes, tasks and GPUs, as far as its directives say."""
+
+from __future__ import annotations
+
+import re
+
+from hpcrun.lint.launch import TRAINERS, Program, Step, find_programs
+from hpcrun.lint.script import Script
+
+_GPU_KINDS = ("gres", "gpus-per-node", "gpus-per-task", "gpus")
+
+
+def count_nodes(script: Script) -> int | None:
+    """Return the number of nodes; None if it is not fixed by the script.
+
+    A job without any of the options that size it has one node.
+    """
+    value = script.value("nodes")
+    if value:
+        return int(value) if value.isdigit() else None
+    tasks, per_node = script.number("ntasks"), count_tasks_per_node_option(script)
+    if tasks and per_node:
+        return -(-tasks // per_node)
+    if script.has("ntasks") and tasks != 1:
+        return None
+    return None if script.has("nodelist") else 1
+
+
+def is_multi_node(script: Script) -> bool:
+    """Return True if the job certainly has several nodes."""
+    nodes = count_nodes(script)
+    return nodes is not None and nodes > 1
+
+
+def count_tasks_per_node_option(script: Script) -> int | None:
+    """Return the value of --ntasks-per-node or --tasks-per-node."""
+    return script.number("ntasks-per-node") or script.number("tasks-per-node")
+
+
+def count_tasks_per_node(script: Script, step: Step | None = None) -> int | None:
+    """Return the number of tasks on each node of a step, or of the job; None if unknown."""
+    nodes = count_nodes(script)
+    if step is not None:
+        if any(one.name == "?" for one in step.options):
+            return None
+        own = step.get("ntasks-per-node") or step.get("tasks-per-node")
+        total, step_nodes = step.get("ntasks"), step.get("nodes")
+        if own is not None:
+            return int(own) if own.isdigit() else None
+        if total is not None:
+            on = step_nodes if step_nodes is not None else (str(nodes) if nodes else "")
+            if total.isdigit() and on.isdigit():
+                return -(-int(total) // int(on))
+            # -n $SLURM_NNODES and the like start one task on each node.
+            return 1 if re.search(r"N?NODES", total) else None
+    per_node, tasks = count_tasks_per_node_option(script), script.number("ntasks")
+    if tasks is not None and nodes:
+        return -(-tasks // nodes)
+    if script.has("ntasks") or script.has("ntasks-per-gpu"):
+        return None
+    return per_node or 1
+
+
+def count_gpus_of(value: str) -> int | None:
+    """Return the number of GPUs in the value of --gres or --gpus-per-node.
+
+    >>> [count_gpus_of(one) for one in ("gpu:4", "gpu", "gpu:x:2,nvme:1", "a100:4", "8", "nvme:1")]
+    [4, 1, 2, 4, 8, None]
+    """
+    for part in value.split(","):
+        words = part.split("(")[0].split(":")
+        if words[0] == "nvme" or words[0] in ("lscratch", "tmpfs", "shard", "mps", "craynetwork"):
+            continue
+        if words[-1].isdigit():
+            return int(words[-1])
+        if words[0] == "gpu" and len(words) <= 2:
+            return 1
+    return None
+
+
+def count_gpus_per_node(script: Script) -> int | None:
+    """Return the number of GPUs on each node; None if it is not known."""
+    gres = script.value("gres")
+    if gres and "gpu" in gres:
+        return count_gpus_of(gres)
+    if script.has("gpus-per-node"):
+        return count_gpus_of(script.value("gpus-per-node"))
+    nodes = count_nodes(script)
+    if script.has("gpus-per-task"):
+        each, tasks = count_gpus_of(script.value("gpus-per-task")), count_tasks_per_node(script)
+        return each * tasks if each and tasks else None
+    if script.has("gpus") and nodes == 1:
+        return count_gpus_of(script.value("gpus"))
+    return None
+
+
+def requests_gpus(script: Script) -> bool:
+    """Return True if a directive requests GPUs."""
+    return any(script.has(one) for one in _GPU_KINDS[1:]) or "gpu" in script.value("gres")
+
+
+def is_exclusive(script: Script) -> bool:
+    """Return True if the job has its nodes for itself."""
+    return script.has("exclusive") and script.value("exclusive") not in ("user", "mcs")
+
+
+def list_training(script: Script) -> list[Program]:
+    """Return the launchers and Python programs of a script, without small commands."""
+    return [
+        one
+        for one in find_programs(script)
+        if one.kind in TRAINERS and not (one.kind == "python" and _is_small(one))
+    ]
+
+
+def _is_small(program: Program) -> bool:
+    """Return True for ``python --version``, ``python -c ...`` and ``python -m pip``."""
+    first = program.args[:2]
+    return not first or first[0] in ("-c", "-") or program.module in ("pip", "venv", "ensurepip")
+
+
+def uses_several_ranks(script: Script) -> bool:
+    """Return True if the script trains on several GPUs or ranks."""
+    gpus, tasks = count_gpus_per_node(script), count_tasks_per_node(script)
+    return is_multi_node(script) or (gpus or 0) > 1 or (tasks or 0) > 1
+
+
+def is_array(script: Script) -> bool:
+    """Return True for an array job."""
+    return script.has("array")
+
+
+def list_indices(script: Script) -> list[int] | None:
+    """Return the indices of the array; None if there is none, or it is not constant."""
+    value = script.value("array").split("%")[0]
+    found: list[int] = []
+    for part in value.split(","):
+        match = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part)
+        if match is None:
+            return None
+        first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+        if step < 1 or last - first > 100_000:
+            return None
+        found += range(first, last + 1, step)
+    return found

@@ -1,0 +1,14 @@
+"""All rules of hpcrun lint; importing a module of this package registers its rules."""
+
+from __future__ import annotations
+
+from hpcrun.lint.rule import RULES, Rule
+from hpcrun.lint.rules import environment, header, launching, resources, shell, signals
+
+_MODULES = (header, resources, launching, environment, signals, shell)
+
+
+def all_rules() -> list[Rule]:
+    """Return all rules."""
+    assert _MODULES
+    return list(RULES.values())

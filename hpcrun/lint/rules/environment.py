@@ -1,0 +1,467 @@
+"""Rules for environment variables, modules, conda and secrets."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+
+from hpcrun.lint.launch import find_programs
+from hpcrun.lint.request import is_multi_node, list_training, uses_several_ranks
+from hpcrun.lint.rule import Found, rule
+from hpcrun.lint.script import Assignment, Script
+from hpcrun.plan import suggest_variable
+
+SECTION = "Environment variables"
+_ON = r"(?i)1|true|yes|on|y"
+
+
+def environment(script: Script) -> list[Assignment]:
+    """Return the variables that the script passes to its programs."""
+    return [one for one in script.assignments if one.exported or one.prefix]
+
+
+def _of_name(script: Script, pattern: str, value: str = r"(?s).*") -> Iterator[Assignment]:
+    for one in environment(script):
+        if re.fullmatch(pattern, one.name) and re.fullmatch(value, one.value.text):
+            yield one
+
+
+@rule(
+    "unread-variable",
+    "warning",
+    "a variable that nothing reads",
+    section=SECTION,
+    source="not in the sources of NCCL, torch, DeepSpeed 0.19.8 and Accelerate 1.15",
+    fix="remove it; for a time-out use init_process_group(timeout=...) or DEEPSPEED_TIMEOUT",
+    bad="export NCCL_TIMEOUT=3600\n",
+    good="export NCCL_IB_TIMEOUT=22\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    instead = {
+        "NCCL_TIMEOUT": "use timeout= of init_process_group, or DEEPSPEED_TIMEOUT (minutes)",
+        "DEEPSPEED_LOG_LEVEL": 'use "log_level" in DeepSpeed\'s JSON',
+        "DEEPSPEED_HOSTFILE": "use deepspeed --hostfile",
+        "NCCL_CHECKS_DISABLE": "removed from NCCL",
+        "NCCL_IB_CUDA_SUPPORT": "removed in NCCL 2.4",
+        "NCCL_RINGS": "removed from NCCL",
+        "NCCL_LL_THRESHOLD": "removed in NCCL 2.5",
+        "NCCL_TREE_THRESHOLD": "removed in NCCL 2.5",
+        "NCCL_SINGLE_RING_THRESHOLD": "removed in NCCL 2.3",
+    }
+    for one in environment(script):
+        if one.name in instead:
+            yield Found(one.start, f"nothing reads {one.name}: {instead[one.name]}")
+
+
+@rule(
+    "misspelled-variable",
+    "warning",
+    "a misspelled variable of NCCL, torch or libfabric",
+    section=SECTION,
+    source="the variables that NCCL 2.30, torch 2.13 and libfabric read",
+    fix="write the name that was meant",
+    bad="export NCCL_SOCKET_IFNAMES=eth0\n",
+    good="export NCCL_SOCKET_IFNAME=eth0\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    old = r"NCCL_(ASYNC_ERROR_HANDLING|BLOCKING_WAIT|DESYNC_DEBUG|ENABLE_TIMING|TIMEOUT)"
+    for one in environment(script):
+        if re.fullmatch(old, one.name):
+            continue
+        meant = suggest_variable(one.name)
+        if meant is not None:
+            yield Found(one.start, f"nothing reads {one.name}; did you mean {meant}?")
+
+
+@rule(
+    "renamed-variable",
+    "note",
+    "an old name of a variable",
+    section=SECTION,
+    source="torch 2.2: TORCH_NCCL_...; transformers: HF_HOME; NCCL 2.4: NCCL_NET_GDR_LEVEL",
+    fix="write the new name",
+    bad="export NCCL_ASYNC_ERROR_HANDLING=1\n",
+    good="export TORCH_NCCL_ASYNC_ERROR_HANDLING=1\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    new = {
+        "NCCL_ASYNC_ERROR_HANDLING": "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+        "NCCL_BLOCKING_WAIT": "TORCH_NCCL_BLOCKING_WAIT",
+        "NCCL_DESYNC_DEBUG": "TORCH_NCCL_DESYNC_DEBUG",
+        "NCCL_ENABLE_TIMING": "TORCH_NCCL_ENABLE_TIMING",
+        "NCCL_IB_GDR_LEVEL": "NCCL_NET_GDR_LEVEL",
+        "TRANSFORMERS_CACHE": "HF_HOME",
+        "PYTORCH_TRANSFORMERS_CACHE": "HF_HOME",
+        "HUGGING_FACE_HUB_TOKEN": "HF_TOKEN",
+    }
+    for one in environment(script):
+        if one.name in new:
+            yield Found(one.start, f"{one.name} is an old name of {new[one.name]}")
+
+
+@rule(
+    "nccl-switch",
+    "warning",
+    "a switch of NCCL for diagnosis",
+    section=SECTION,
+    source="NCCL user guide: these variables should not be retained in scripts",
+    fix="remove it",
+    bad="#SBATCH --gres=gpu:4\nexport NCCL_P2P_DISABLE=1\ntorchrun --nproc_per_node=4 t.py\n",
+    good="#SBATCH --gres=gpu:4\nexport NCCL_P2P_DISABLE=0\ntorchrun --nproc_per_node=4 t.py\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    effects = {
+        "NCCL_IB_DISABLE": "turns off InfiniBand: NCCL uses TCP, many times slower",
+        "NCCL_P2P_DISABLE": "turns off NVLink and PCIe transfers between GPUs",
+        "NCCL_P2P_DIRECT_DISABLE": "turns off direct transfers between GPUs",
+        "NCCL_SHM_DISABLE": "turns off shared memory: NCCL uses the network inside a node",
+    }
+    several = uses_several_ranks(script)
+    for one in _of_name(script, "|".join(effects), _ON):
+        severity = None if several else "note"
+        yield Found(one.start, f"{one.name} {effects[one.name]}", severity=severity)  # type: ignore[arg-type]
+
+
+@rule(
+    "nccl-tuning",
+    "note",
+    "an algorithm, protocol or buffer size forced on NCCL",
+    section=SECTION,
+    source="NCCL user guide: NCCL chooses by the topology; forcing LL128 may corrupt data",
+    fix="remove it",
+    bad="export NCCL_ALGO=Ring\n",
+    good="export NCCL_DEBUG=WARN\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    pattern = "NCCL_(ALGO|PROTO|NTHREADS|BUFFSIZE|MIN_NCHANNELS|MAX_NCHANNELS)"
+    for one in _of_name(script, pattern, r"(?s)(?!\^LL128$).+"):
+        yield Found(one.start, f"{one.name} replaces NCCL's own choice")
+
+
+@rule(
+    "efa-settings",
+    "note",
+    "settings for EFA that aws-ofi-nccl makes itself",
+    section=SECTION,
+    source="aws-ofi-nccl, doc/efa-env-var.md: not needed with libfabric 1.18 and the plugin 1.7",
+    fix="remove it",
+    bad="export FI_EFA_USE_DEVICE_RDMA=1\n",
+    good="export FI_EFA_USE_HUGE_PAGE=0\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    for one in _of_name(script, "RDMAV_FORK_SAFE|FI_EFA_FORK_SAFE|FI_EFA_USE_DEVICE_RDMA"):
+        yield Found(one.start, f"{one.name} is not needed with aws-ofi-nccl 1.7 and later")
+
+
+@rule(
+    "gid-index",
+    "note",
+    "a fixed GID index for RoCE",
+    section=SECTION,
+    source="NCCL user guide: since 2.21 NCCL finds it on each node",
+    fix="remove it with NCCL 2.21 and later",
+    bad="export NCCL_IB_GID_INDEX=3\n",
+    good="export NCCL_IB_TC=106\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    for one in _of_name(script, "NCCL_IB_GID_INDEX", r"\d+"):
+        yield Found(one.start, "the index may differ on the next node; NCCL 2.21 finds it itself")
+
+
+@rule(
+    "loopback-interface",
+    "error",
+    "the loopback interface for the traffic between nodes",
+    section=SECTION,
+    source="NCCL user guide, NCCL_SOCKET_IFNAME",
+    fix="remove it, or name the interface between the nodes",
+    bad="#SBATCH -N 2\nexport NCCL_SOCKET_IFNAME=lo\nsrun python t.py\n",
+    good="#SBATCH -N 2\nexport NCCL_SOCKET_IFNAME=^lo,docker\nsrun python t.py\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    if is_multi_node(script):
+        for one in _of_name(script, "(NCCL|GLOO|TP)_SOCKET_IFNAME", "=?lo"):
+            yield Found(one.start, "the loopback interface leads to no other node")
+
+
+@rule(
+    "slow-debugging",
+    "warning",
+    "a debugging variable that slows down training",
+    section=SECTION,
+    source="CUDA programming guide; torch.distributed: DETAIL checks every collective",
+    fix="remove it",
+    bad="export CUDA_LAUNCH_BLOCKING=1\n",
+    good="export CUDA_LAUNCH_BLOCKING=0\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    for one in _of_name(script, "CUDA_LAUNCH_BLOCKING", _ON):
+        yield Found(one.start, "with CUDA_LAUNCH_BLOCKING each kernel waits for the one before")
+    for one in _of_name(script, "TORCH_DISTRIBUTED_DEBUG", "(?i)detail"):
+        yield Found(one.start, "TORCH_DISTRIBUTED_DEBUG=DETAIL checks every collective")
+
+
+@rule(
+    "debug-file-shared",
+    "warning",
+    "one NCCL debug file for all processes",
+    section=SECTION,
+    source="NCCL user guide, NCCL_DEBUG_FILE: the file is overwritten",
+    fix="add %h and %p to the name",
+    bad="export NCCL_DEBUG_FILE=nccl.log\n",
+    good="export NCCL_DEBUG_FILE=nccl.%h.%p\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    for one in _of_name(script, "NCCL_DEBUG_FILE", r"(?s)(?!/dev/)(?!.*%p).+"):
+        yield Found(one.start, "the processes overwrite each other's file")
+
+
+@rule(
+    "secret-in-script",
+    "warning",
+    "a password or token in the script",
+    section=SECTION,
+    source="the script is stored by Slurm, and readable in shared folders and repositories",
+    fix="read it from a file with mode 600, or from the environment of the submission",
+    bad="export WANDB_API_KEY=0123456789abcdef0123456789abcdef01234567\n",
+    good="export WANDB_API_KEY=$(cat ~/.wandb_key)\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    names = r"(?i)\w*(TOKEN|API_?KEY|SECRET|PASSWORD|PASSWD|ACCESS_KEY)\w*"
+    shapes = r"hf_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{20,}|ghp_[A-Za-z0-9]{20,}|[0-9a-f]{40}"
+    for one in script.assignments:
+        value = one.value.text
+        if not one.value.constant or not re.fullmatch(names, one.name):
+            continue
+        if re.fullmatch(shapes, value) or (
+            len(value) >= 16
+            and re.search(r"\d", value)
+            and re.fullmatch(r"[\w+/=.-]+", value)
+            and not value.startswith("/")
+            and not re.search(r"(?i)your|xxx|token|key", value)
+        ):
+            yield Found(one.start, f"the value of {one.name} is in the script")
+    for command in script.commands:
+        for word in command.words[1:]:
+            if word.constant and re.fullmatch(shapes, word.text) and "login" in command.args:
+                at = script.data.find(word.text.encode(), word.start, word.end + 1)
+                if at >= 0:
+                    yield Found(word.start, f"{command.name} login: the token is in the script")
+
+
+@rule(
+    "export-with-commas",
+    "error",
+    "a value with commas in --export",
+    section=SECTION,
+    source="sbatch(1): the list is separated by commas, so the value is cut",
+    fix="export the variable in the script",
+    bad="#SBATCH --export=ALL,NCCL_IB_HCA=mlx5_0,mlx5_1\n",
+    good="#SBATCH --export=ALL,NCCL_DEBUG=INFO,NCCL_IB_HCA=mlx5\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    one = script.option("export")
+    values = [(one.start, one.value)] if one is not None else []
+    for program in find_programs(script):
+        if program.step is not None and (text := program.step.get("export")):
+            values.append((program.command.start, text))
+    for start, value in values:
+        parts = value.split(",")
+        for before, part in itertools.pairwise(parts):
+            has_list = "=" in before and "=" not in part
+            if has_list and not re.fullmatch(r"ALL|NIL|NONE|[A-Z][A-Z0-9_]*", part):
+                name = before.split("=")[0]
+                yield Found(start, f"the value of {name} ends at the comma before {part}")
+                break
+
+
+@rule(
+    "export-none",
+    "warning",
+    "--export=NONE with srun",
+    section=SECTION,
+    source="sbatch(1): srun inherits it, so the tasks lack the variables of the script",
+    fix="srun --export=ALL, or export SLURM_EXPORT_ENV=ALL",
+    bad="#SBATCH --export=NONE\nmodule load cuda\nsrun python train.py\n",
+    good="#SBATCH --export=NONE\nmodule load cuda\nexport SLURM_EXPORT_ENV=ALL\nsrun python t.py\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    one = script.option("export")
+    if one is None or one.value.upper() != "NONE" or "SLURM_EXPORT_ENV" in script.text:
+        return
+    for program in find_programs(script):
+        if (
+            program.step is not None
+            and not (program.step.get("export") or "").startswith("ALL")
+            and not program.step.get("?")
+        ):
+            yield Found(one.start, "srun passes no variables on: the tasks lack PATH and the rest")
+            return
+
+
+@rule(
+    "srun-export-without-all",
+    "warning",
+    "srun --export with variables but without ALL",
+    section=SECTION,
+    source="srun(1): only the listed variables and Slurm's reach the tasks",
+    fix="--export=ALL,NAME=VALUE",
+    bad="srun --export=NCCL_DEBUG=INFO python train.py\n",
+    good="srun --export=ALL,NCCL_DEBUG=INFO python train.py\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    for program in find_programs(script):
+        value = program.step.get("export") if program.step is not None else None
+        if value and "ALL" not in value.split(",") and "=" in value and program.kind != "srun":
+            text = "the tasks lack PATH and all other variables: ALL is missing"
+            yield Found(program.command.start, text)
+            return
+
+
+@rule(
+    "unset-check-with-modules",
+    "warning",
+    "`set -u` while modules or conda are set up",
+    section="Modules and conda",
+    source="conda/conda#8186, Lmod: their scripts use unset variables",
+    fix="set +u before, set -u after",
+    bad="set -euo pipefail\nsource activate env\npython t.py\n",
+    good="set -eo pipefail\nsource activate env\npython t.py\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    strict = 0
+    for command in script.commands:
+        if command.name == "set" and not command.branch:
+            for word in command.args:
+                if re.fullmatch(r"-[a-z]*u[a-z]*", word) or word == "nounset":
+                    strict = 1
+                elif re.fullmatch(r"\+[a-z]*u[a-z]*", word):
+                    strict = 0
+        uses_conda = command.name in ("conda", "mamba", "micromamba") and "activate" in command.args
+        uses_conda = uses_conda or (
+            command.name in ("source", ".")
+            and any(word.endswith("activate") for word in command.args)
+            and not any("venv" in word or "/env" in word for word in command.args)
+            and len(command.args) > 1
+        )
+        if strict and uses_conda:
+            yield Found(command.start, "under set -u the script may end here: unbound variable")
+            return
+
+
+@rule(
+    "conda-not-initialized",
+    "warning",
+    "`conda activate` in a shell that does not know it",
+    section="Modules and conda",
+    source="conda: it is a shell function, which ~/.bashrc defines for interactive shells only",
+    fix='eval "$(conda shell.bash hook)" before, or source .../etc/profile.d/conda.sh',
+    bad="#!/bin/bash\n#SBATCH -N 1\nconda activate env\npython t.py\n",
+    good='#!/bin/bash\n#SBATCH -N 1\neval "$(conda shell.bash hook)"\nconda activate env\n',
+)
+def _(script: Script) -> Iterator[Found]:
+    if script.is_login_shell or not script.directives:
+        return
+    for command in script.commands:
+        if (
+            command.name in ("source", ".", "eval", "module", "ml", "spack")
+            and not command.function
+        ):
+            return
+        if command.name in ("conda", "mamba", "micromamba") and "activate" in command.args:
+            text = f"{command.name} activate needs {command.name}'s shell function"
+            yield Found(command.start, f"{text}, which a batch script does not have")
+            return
+
+
+@rule(
+    "conda-init",
+    "warning",
+    "`conda init` in a script",
+    section="Modules and conda",
+    source="conda init: it changes ~/.bashrc, and takes effect in new shells only",
+    fix='eval "$(conda shell.bash hook)"',
+    bad="#SBATCH -N 1\nconda init bash\nconda activate env\n",
+    good='#SBATCH -N 1\neval "$(conda shell.bash hook)"\nconda activate env\n',
+)
+def _(script: Script) -> Iterator[Found]:
+    for command in script.commands:
+        if command.name in ("conda", "mamba") and command.args[:1] == ["init"]:
+            yield Found(command.start, "it has no effect on this script, and edits ~/.bashrc")
+            return
+
+
+@rule(
+    "conda-asks",
+    "error",
+    "`conda create` or `conda install` without -y",
+    section="Modules and conda",
+    source="conda asks Proceed ([y]/n)? and a batch job has no input: it aborts",
+    fix="add -y, better: create the environment once, before the job",
+    bad="#SBATCH -N 1\nconda create -n env python=3.11\n",
+    good="#SBATCH -N 1\nconda create -y -n env python=3.11\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    for command in script.commands:
+        if command.name not in ("conda", "mamba") or "yes" in command.depends:
+            continue
+        words = command.args
+        makes = words[:1] in (["create"], ["install"], ["remove"]) or words[:2] == ["env", "remove"]
+        agrees = {"-y", "--yes", "-qy", "-yq", "--dry-run", "-h", "--help", "--file"} & set(words)
+        if makes and not agrees and not command.pipes_into:
+            if re.search(r"always_yes", script.text) or _is_piped_yes(script, command.start):
+                continue
+            yield Found(command.start, "conda asks for confirmation, and aborts without a terminal")
+
+
+@rule(
+    "install-in-job",
+    "note",
+    "packages installed while the job runs",
+    section="Modules and conda",
+    source="tasks and jobs that start together change one environment at the same time",
+    fix="install once, before the job",
+    bad="#SBATCH --gres=gpu:1\npip install torch\npython t.py\n",
+    good="#SBATCH --gres=gpu:1\npython t.py\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    if not script.directives or not list_training(script):
+        return
+    if any(one.name in ("virtualenv", "venv") for one in script.commands):
+        return
+    for program in find_programs(script):
+        words = [program.kind, *program.args[:3]]
+        is_pip = re.fullmatch(r"pip[0-9.]*", program.kind) and "install" in words
+        is_pip = is_pip or (program.module == "pip" and "install" in program.args[:3])
+        local = {"--no-index", "SLURM_TMPDIR"}
+        if is_pip and not local & set(program.args):
+            yield Found(program.command.start, "this installs packages while GPUs are allocated")
+            return
+
+
+@rule(
+    "module-after-conda",
+    "note",
+    "`module purge` after an environment has been activated",
+    section="Modules and conda",
+    source="Lmod: purge removes paths that a module has set, e.g. conda's",
+    fix="module purge first, then activate the environment",
+    bad="#SBATCH -N 1\nsource activate env\nmodule purge\npython t.py\n",
+    good="#SBATCH -N 1\nmodule purge\nsource activate env\npython t.py\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    active = False
+    for command in script.commands:
+        if command.branch:
+            continue
+        if "activate" in " ".join(command.args) and command.name in ("source", ".", "conda"):
+            active = True
+        if active and command.name in ("module", "ml") and "purge" in command.args:
+            yield Found(command.start, "module purge may remove what was activated above")
+            return
+
+
+def _is_piped_yes(script: Script, start: int) -> bool:
+    line = script.data[:start].rsplit(b"\n", 1)[-1]
+    return bool(re.search(rb"\b(yes|echo y|printf)\b.*\|\s*$", line))

@@ -1,0 +1,515 @@
+"""Rules for the requested resources: tasks, CPUs, memory, GPUs and arrays."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from hpcrun.lint.launch import find_programs
+from hpcrun.lint.request import (
+    count_gpus_of,
+    count_gpus_per_node,
+    count_nodes,
+    count_tasks_per_node,
+    count_tasks_per_node_option,
+    is_array,
+    is_multi_node,
+    list_indices,
+    list_training,
+)
+from hpcrun.lint.rule import Found, rule
+from hpcrun.lint.script import Script
+
+SECTION = "Resources"
+# Variables that Slurm sets only if the option is given.
+_NEED_OPTION = {
+    "SLURM_NTASKS_PER_NODE": ("ntasks-per-node", "tasks-per-node"),
+    "SLURM_CPUS_PER_TASK": ("cpus-per-task",),
+    "SLURM_GPUS": ("gpus",),
+    "SLURM_GPUS_PER_NODE": ("gpus-per-node",),
+    "SLURM_GPUS_PER_TASK": ("gpus-per-task",),
+    "SLURM_CPUS_PER_GPU": ("cpus-per-gpu",),
+    "SLURM_NTASKS_PER_GPU": ("ntasks-per-gpu",),
+}
+
+
+@rule(
+    "two-memory-options",
+    "error",
+    "two of --mem, --mem-per-cpu and --mem-per-gpu",
+    section=SECTION,
+    source="sbatch 22.05: fatal: --mem, --mem-per-cpu, and --mem-per-gpu are mutually exclusive",
+    fix="keep one of them",
+    bad="#SBATCH --mem=16G\n#SBATCH --mem-per-cpu=4G\n",
+    good="#SBATCH --mem=16G\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    given = [one for one in ("mem", "mem-per-cpu", "mem-per-gpu") if script.has(one)]
+    if len(given) > 1:
+        last = script.option(given[-1])
+        assert last is not None
+        yield Found(last.start, f"sbatch refuses --{given[0]} together with --{given[1]}")
+
+
+@rule(
+    "memory-without-unit",
+    "warning",
+    "a small amount of memory without a unit",
+    section=SECTION,
+    source="sbatch(1), --mem: the default unit is megabytes",
+    fix="add G",
+    bad="#SBATCH --mem=64\n",
+    good="#SBATCH --mem=64G\n#SBATCH --mem=0\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    for name in ("mem", "mem-per-cpu", "mem-per-gpu"):
+        one = script.option(name)
+        if one is not None and one.value.isdigit() and 0 < int(one.value) <= 512:
+            yield Found(one.start, f"--{name}={one.value} is {one.value} MB")
+
+
+@rule(
+    "bad-memory",
+    "error",
+    "an amount of memory that sbatch cannot read",
+    section=SECTION,
+    source="sbatch 22.05: Invalid --mem specification",
+    fix="write a whole number and K, M, G or T",
+    bad="#SBATCH --mem=16GiB\n",
+    good="#SBATCH --mem=16gb\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    for name in ("mem", "mem-per-cpu", "mem-per-gpu"):
+        one = script.option(name)
+        if one is None or not one.value or re.search(r"[$<{]", one.value):
+            continue
+        if not re.fullmatch(r"\d+(?i:[kmgt]b?)?", one.value.strip()):
+            yield Found(one.start, f"sbatch refuses the amount {one.value}")
+
+
+@rule(
+    "tasks-differ",
+    "warning",
+    "--ntasks that differs from --nodes times --ntasks-per-node",
+    section=SECTION,
+    source="sbatch(1): with --ntasks, --ntasks-per-node is a maximum only",
+    fix="remove --ntasks",
+    bad="#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=4\n#SBATCH --ntasks=2\n",
+    good="#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=4\n#SBATCH --ntasks=8\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    nodes, each = script.number("nodes"), count_tasks_per_node_option(script)
+    total, one = script.number("ntasks"), script.option("ntasks")
+    if nodes and each and total and one is not None and total != nodes * each:
+        text = f"the job has {total} tasks, not {nodes} nodes x {each}"
+        if total > nodes * each:
+            text = f"{total} tasks do not fit on {nodes} nodes with at most {each} each"
+        yield Found(one.start, text)
+
+
+@rule(
+    "gpu-options-differ",
+    "error",
+    "two options that request different numbers of GPUs",
+    section=SECTION,
+    source="sbatch(1): --gpus-per-node and --gres=gpu request the same resource",
+    fix="keep one of them",
+    bad="#SBATCH --gres=gpu:2\n#SBATCH --gpus-per-node=4\n",
+    good="#SBATCH --gres=gpu:4\n#SBATCH --gpus-per-node=4\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    node, gres = script.option("gpus-per-node"), script.option("gres")
+    if node is None or gres is None or "gpu" not in gres.value:
+        return
+    first, second = count_gpus_of(node.value), count_gpus_of(gres.value)
+    if first and second and first != second:
+        yield Found(node.start, f"{first} GPUs per node here, {second} in --gres={gres.value}")
+
+
+@rule(
+    "gpus-per-task-hides-gpus",
+    "warning",
+    "--gpus-per-task with several tasks on a node",
+    section=SECTION,
+    source="srun(1): it binds each task to its GPUs, so that NCCL uses no NVLink (nccl#1066)",
+    fix="use --gpus-per-node, or srun --gpu-bind=none",
+    bad="#SBATCH -N 1\n#SBATCH --ntasks-per-node=4\n#SBATCH --gpus-per-task=1\nsrun python t.py\n",
+    good="#SBATCH -N 1\n#SBATCH --ntasks-per-node=4\n#SBATCH --gpus-per-node=4\nsrun python t.py\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    one = script.option("gpus-per-task")
+    tasks = count_tasks_per_node(script)
+    if one is None or not tasks or tasks < 2 or script.value("gpu-bind") == "none":
+        return
+    if "allow-task-sharing" in script.value("gres-flags"):
+        return
+    for program in list_training(script):
+        if program.step is None or count_tasks_per_node(script, program.step) == 1:
+            continue
+        free = program.step.get("gpu-bind") == "none"
+        if not free and "allow-task-sharing" not in (program.step.get("gres-flags") or ""):
+            yield Found(one.start, "each task sees only its own GPU, so NCCL cannot use NVLink")
+            return
+
+
+@rule(
+    "gpus-total-on-several-nodes",
+    "note",
+    "--gpus, which is a total, with several nodes",
+    section=SECTION,
+    source="sbatch(1): Slurm may distribute the GPUs of --gpus unevenly",
+    fix="use --gpus-per-node",
+    bad="#SBATCH --nodes=2\n#SBATCH --gpus=8\n",
+    good="#SBATCH --nodes=2\n#SBATCH --gpus-per-node=4\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    one = script.option("gpus")
+    if one is not None and is_multi_node(script):
+        yield Found(one.start, f"{one.value} is the total, which may be uneven on the nodes")
+
+
+@rule(
+    "tasks-run-once",
+    "note",
+    "several tasks, but no srun or mpirun that starts them",
+    section=SECTION,
+    source="sbatch(1): the script runs once, on the first node; --ntasks only allocates CPUs",
+    fix="start the program with srun, or request CPUs with --cpus-per-task",
+    bad="#SBATCH -N 1\n#SBATCH --ntasks-per-node=4\npython train.py\n",
+    good="#SBATCH -N 1\n#SBATCH --ntasks-per-node=4\nsrun python train.py\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    tasks = count_tasks_per_node(script)
+    one = script.option("ntasks-per-node") or script.option("ntasks")
+    programs = find_programs(script)
+    training = list_training(script)
+    if not tasks or tasks < 2 or one is None or is_multi_node(script) or not training:
+        return
+    known = {"python", "torchrun", "accelerate", "deepspeed"}
+    starts = any(
+        each.step is not None or each.kind in ("mpirun", "horovodrun", "parallel", "xargs")
+        for each in programs
+    )
+    if (
+        not starts
+        and "srun" not in script.text
+        and all(each.kind in known for each in training)
+        and not any(use.name == "SLURM_NTASKS" for use in script.uses)
+    ):
+        yield Found(one.start, f"the script does not start {tasks} tasks: it runs once")
+
+
+@rule(
+    "cpus-not-passed-to-srun",
+    "note",
+    "srun without the job's --cpus-per-task",
+    section=SECTION,
+    source="Slurm 22.05 to 23.02: srun ignores the job's option, each task is bound to one CPU",
+    fix='export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK" before srun',
+    bad="#SBATCH --cpus-per-task=8\nsrun python train.py\n",
+    good="#SBATCH --cpus-per-task=8\nsrun --cpus-per-task=8 python train.py\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    cpus = script.number("cpus-per-task")
+    if not cpus or cpus < 2 or script.exports("SRUN_CPUS_PER_TASK"):
+        return
+    for program in list_training(script):
+        step = program.step
+        if step is None or any(one.name == "?" for one in step.options):
+            continue
+        names = {one.name for one in step.options}
+        if names & {
+            "cpus-per-task",
+            "cpu-bind",
+            "cpus-per-gpu",
+            "exact",
+            "overlap",
+            "ntasks-per-core",
+        }:
+            continue
+        text = f"with Slurm 22.05 to 23.02 each task gets one CPU instead of {cpus}"
+        yield Found(program.command.start, text)
+        return
+
+
+@rule(
+    "variable-needs-option",
+    "warning",
+    "a variable that Slurm sets only if the job has the option",
+    section=SECTION,
+    source="sbatch(1), OUTPUT ENVIRONMENT VARIABLES: only set if the option is specified",
+    fix="set the option, or give a default: ${NAME:-1}",
+    bad="#SBATCH -N 1\nexport OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK\n",
+    good="#SBATCH -N 1\n#SBATCH -c 4\nexport OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    if not script.directives:
+        return
+    for name, options in _NEED_OPTION.items():
+        if any(script.has(one) for one in options) or script.exports(name):
+            continue
+        uses = script.uses_of(name)
+        if any(one.default for one in uses) or not uses:
+            continue
+        if _is_only_printed(script, uses[0].start):
+            continue
+        yield Found(uses[0].start, f"{name} is empty: the job does not set --{options[0]}")
+
+
+@rule(
+    "gpus-variable-has-type",
+    "error",
+    "`$SLURM_GPUS_PER_NODE` as a number, although the request has a type",
+    section=SECTION,
+    source="sbatch(1): the variable is the value of the option, e.g. a100:4",
+    fix="use $SLURM_GPUS_ON_NODE",
+    bad="#SBATCH --gpus-per-node=a100:4\ntorchrun --nproc_per_node=$SLURM_GPUS_PER_NODE t.py\n",
+    good="#SBATCH --gpus-per-node=4\ntorchrun --nproc_per_node=$SLURM_GPUS_PER_NODE t.py\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    for name, option in (("SLURM_GPUS_PER_NODE", "gpus-per-node"), ("SLURM_GPUS", "gpus")):
+        value = script.value(option)
+        if not value or value.isdigit() or script.exports(name):
+            continue
+        for use in script.uses_of(name):
+            if not _is_only_printed(script, use.start):
+                yield Found(use.start, f"{name} is {value}, not a number")
+                break
+
+
+@rule(
+    "tasks-per-node-variable",
+    "warning",
+    "`$SLURM_TASKS_PER_NODE` as a number",
+    section=SECTION,
+    source="sbatch(1): it is a list for all nodes, e.g. 4(x2)",
+    fix="use $SLURM_NTASKS_PER_NODE, which needs --ntasks-per-node",
+    bad="#SBATCH -N 2\ntorchrun --nproc_per_node=$SLURM_TASKS_PER_NODE t.py\n",
+    good="#SBATCH -N 2\necho $SLURM_TASKS_PER_NODE\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    nodes = count_nodes(script)
+    for use in script.uses_of("SLURM_TASKS_PER_NODE"):
+        if nodes == 1 or use.default or use.substituted or _is_only_printed(script, use.start):
+            continue
+        line = script.data[: use.start].rsplit(b"\n", 1)[-1]
+        if re.search(rb"nproc|\$\(\(|np\b", line):
+            yield Found(use.start, "the value is a list such as 4(x2), not a number")
+            return
+
+
+@rule(
+    "array-index-unused",
+    "warning",
+    "an array of which all tasks do the same",
+    section="Arrays",
+    source="sbatch(1): tasks differ only in SLURM_ARRAY_TASK_ID",
+    fix="use $SLURM_ARRAY_TASK_ID",
+    bad="#SBATCH --array=0-9\npython train.py --seed 1\n",
+    good="#SBATCH --array=0-9\npython train.py --seed $SLURM_ARRAY_TASK_ID\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    one = script.option("array")
+    indices = list_indices(script)
+    if one is None or not indices or len(indices) < 2:
+        return
+    if "SLURM_ARRAY" in script.text.replace("#", "", 1) and _mentions_array(script):
+        return
+    known = {"python", "torchrun", "accelerate", "deepspeed"}
+    training = list_training(script)
+    limit = re.search(r"%1\b", one.value)  # a chain of restarts
+    if training and not limit and all(program.kind in known for program in training):
+        text = f"the script does not use SLURM_ARRAY_TASK_ID: {len(indices)} tasks do the same"
+        yield Found(one.start, text)
+
+
+@rule(
+    "array-index-out-of-range",
+    "error",
+    "an array index for which a bash array has no element",
+    section="Arrays",
+    source="bash arrays begin at 0",
+    fix="begin --array at 0, or add elements",
+    bad="#SBATCH --array=1-3\nLR=(0.1 0.2 0.3)\npython t.py ${LR[$SLURM_ARRAY_TASK_ID]}\n",
+    good="#SBATCH --array=0-2\nLR=(0.1 0.2 0.3)\npython t.py ${LR[$SLURM_ARRAY_TASK_ID]}\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    indices = list_indices(script) if is_array(script) else None
+    if not indices:
+        return
+    pattern = re.compile(rb"\$\{(\w+)\[\$?\{?SLURM_ARRAY_TASK_ID\}?\]\}")
+    for found in pattern.finditer(script.data):
+        name = found[1].decode()
+        assigned = [one for one in script.assignments if one.name == name]
+        if len(assigned) != 1 or assigned[0].items is None or assigned[0].branch:
+            continue
+        items = assigned[0].items
+        if any(not word.constant or re.search(r"[{*?]", word.text) for word in items):
+            continue
+        if any(use.name.startswith("SLURM_ARRAY_TASK") and use.default for use in script.uses):
+            continue
+        if max(indices) >= len(items):
+            text = f"{name} has {len(items)} elements, from 0: none for index {max(indices)}"
+            yield Found(found.start(), text)
+
+
+@rule(
+    "array-index-without-array",
+    "note",
+    "`$SLURM_ARRAY_TASK_ID` in a script without --array",
+    section="Arrays",
+    source="sbatch(1): the variable is set for arrays only",
+    fix="submit with sbatch --array=..., or write it into the script",
+    bad="#SBATCH -N 1\npython t.py $SLURM_ARRAY_TASK_ID\n",
+    good="#SBATCH -N 1\npython t.py ${SLURM_ARRAY_TASK_ID:-0}\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    uses = [one for one in script.uses if one.name == "SLURM_ARRAY_TASK_ID"]
+    if not uses or is_array(script) or not script.directives or any(one.default for one in uses):
+        return
+    if not _is_only_printed(script, uses[0].start):
+        yield Found(uses[0].start, "it is empty unless the job is submitted with --array")
+
+
+@rule(
+    "visible-devices",
+    "warning",
+    "CUDA_VISIBLE_DEVICES set by the script",
+    section="GPUs",
+    source="gres.conf(5): without ConstrainDevices nothing but this variable keeps jobs apart",
+    fix="remove it: Slurm sets it to the GPUs of the job",
+    bad="#SBATCH --gres=gpu:2\nexport CUDA_VISIBLE_DEVICES=0,1\npython train.py\n",
+    good="#SBATCH --gres=gpu:2\necho $CUDA_VISIBLE_DEVICES\npython train.py\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    if not script.directives:
+        return
+    gpus = count_gpus_per_node(script)
+    for start, name, value in _visible_devices(script):
+        listed = value.split(",")
+        if value == "" or not all(re.fullmatch(r"\d+", one) for one in listed):
+            continue
+        beyond = gpus is not None and (len(listed) > gpus or max(map(int, listed)) >= gpus)
+        if beyond or (script.has("exclusive") and len(listed) == gpus):
+            continue
+        text = f"it replaces the GPUs that Slurm gave the job, perhaps by another job's: {value}"
+        yield Found(start, f"{name}={value}: {text.split(':')[0]}")
+        return
+
+
+@rule(
+    "visible-devices-beyond-request",
+    "error",
+    "CUDA_VISIBLE_DEVICES with more GPUs than requested",
+    section="GPUs",
+    source="gres.conf(5): the GPUs belong to other jobs, or are hidden by cgroups",
+    fix="remove it, and request the GPUs that the program uses",
+    bad="#SBATCH --gres=gpu:1\nCUDA_VISIBLE_DEVICES=2,3 python train.py\n",
+    good="#SBATCH --gres=gpu:4\nCUDA_VISIBLE_DEVICES=2,3 python train.py\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    gpus = count_gpus_per_node(script)
+    if gpus is None or script.has("exclusive"):
+        return
+    for start, name, value in _visible_devices(script):
+        listed = value.split(",")
+        if not all(re.fullmatch(r"\d+", one) for one in listed):
+            continue
+        if len(listed) > gpus:
+            yield Found(start, f"{name}={value} are {len(listed)} GPUs, but the job has {gpus}")
+            return
+        if max(map(int, listed)) >= gpus:
+            text = f"{name}={value}: the job has {gpus} GPU{'s' if gpus > 1 else ''}, from 0"
+            yield Found(start, text)
+            return
+
+
+@rule(
+    "too-many-processes",
+    "error",
+    "more processes per node than GPUs requested",
+    section="GPUs",
+    source="torchrun, deepspeed: one process per GPU; the rest fails with invalid device ordinal",
+    fix="request as many GPUs as processes, e.g. --gres=gpu:4",
+    bad="#SBATCH -N 1\n#SBATCH --gres=gpu:2\ntorchrun --nproc_per_node=4 train.py\n",
+    good="#SBATCH -N 1\n#SBATCH --gres=gpu:4\ntorchrun --nproc_per_node=4 train.py\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    gpus = count_gpus_per_node(script)
+    for program in list_training(script):
+        number = _processes_per_node(script, program)
+        if gpus and number and number > gpus and not _uses_cpu(program.args):
+            yield Found(
+                program.command.start,
+                f"{program.kind} starts {number} processes per node, but the job has {gpus} "
+                f"GPU{'s' if gpus > 1 else ''} per node",
+            )
+
+
+@rule(
+    "idle-gpus",
+    "warning",
+    "fewer processes per node than GPUs requested",
+    section="GPUs",
+    source="torchrun, deepspeed: one process per GPU",
+    fix="start one process per GPU, e.g. --nproc_per_node=$SLURM_GPUS_ON_NODE",
+    bad="#SBATCH -N 1\n#SBATCH --gres=gpu:4\ntorchrun --nproc_per_node=2 train.py\n",
+    good="#SBATCH -N 1\n#SBATCH --gres=gpu:4\ntorchrun --nproc_per_node=4 train.py\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    gpus = count_gpus_per_node(script)
+    programs = [one for one in list_training(script) if _processes_per_node(script, one)]
+    if not gpus or len(programs) != 1 or programs[0].command.background:
+        return
+    program = programs[0]
+    number = _processes_per_node(script, program)
+    tasks = count_tasks_per_node(script, program.step) if program.step else 1
+    if number and tasks == 1 and number < gpus and not program.command.branch:
+        yield Found(
+            program.command.start,
+            f"{program.kind} uses {number} of {gpus} GPUs on each node",
+        )
+
+
+def _processes_per_node(script: Script, program: object) -> int | None:
+    from hpcrun.lint.launch import Program
+
+    assert isinstance(program, Program)
+    if program.kind == "torchrun":
+        return program.number("nproc-per-node")
+    if program.kind == "deepspeed":
+        return program.number("num-gpus")
+    if program.kind == "accelerate" and count_nodes(script) == 1:
+        return program.number("num-processes")
+    return None
+
+
+def _uses_cpu(args: list[str]) -> bool:
+    return any(re.search(r"(?i)\bcpu\b|gloo", one) for one in args)
+
+
+def _visible_devices(script: Script) -> Iterator[tuple[int, str, str]]:
+    """Yield the start, name and value of each assignment to CUDA_VISIBLE_DEVICES and the like."""
+    for one in script.assignments:
+        if (
+            one.name in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+            and one.value.constant
+            and (one.exported or one.prefix)
+        ):
+            yield one.start, one.name, one.value.text.replace(" ", "")
+
+
+def _is_only_printed(script: Script, start: int) -> bool:
+    """Return True if the place is in an echo or printf."""
+    for command in script.commands:
+        if command.start <= start < command.end and command.name in ("echo", "printf", "log", ":"):
+            return True
+    return False
+
+
+def _mentions_array(script: Script) -> bool:
+    """Return True if a line that is no comment mentions SLURM_ARRAY."""
+    for line in script.text.split("\n"):
+        if "SLURM_ARRAY" in line and not line.lstrip().startswith("#"):
+            return True
+    return False

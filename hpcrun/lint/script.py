@@ -1,0 +1,710 @@
+"""Parse an sbatch script: its directives, commands, assignments and variables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from msgspec import Struct, field
+
+from hpcrun.lint.directives import Directive, parse_directives
+from hpcrun.lint.shell import Parsed, bash_parser
+
+# In a word that only bash knows at run time, these characters enclose the name of the variable.
+# They cannot occur in a script, and tree-sitter treats them as characters of a word.
+OPEN, CLOSE = "\ue000", "\ue001"
+_MARK = re.compile(f"{OPEN}([^{CLOSE}]*){CLOSE}")
+# Inside a mark, characters with a meaning for the shell are replaced.
+_ENCODED = {code: chr(0xE100 + code) for code in range(128) if not re.match(r"\w", chr(code))}
+_DECODED = {ord(new): chr(old) for old, new in _ENCODED.items()}
+# Statements whose assignments may or may not happen.
+_BRANCHES = {
+    *(
+        "if_statement",
+        "for_statement",
+        "while_statement",
+        "case_statement",
+        "c_style_for_statement",
+    ),
+    *("function_definition", "subshell", "command_substitution", "process_substitution"),
+}
+_SUMS = re.compile(r"[0-9+*/()% -]+")
+
+
+def mark(text: str) -> str:
+    """Return the mark for an unknown variable or command, as a single word."""
+    text = re.sub(f"[{OPEN}{CLOSE}]", "", text)
+    return OPEN + text.translate(_ENCODED) + CLOSE
+
+
+def unknown_parts(text: str) -> list[str]:
+    """Return the variables and commands of which a text contains marks.
+
+    >>> unknown_parts(f"--x={mark('A')}-{mark('$(date +%s)')}")
+    ['A', '$(date +%s)']
+    """
+    return [one.translate(_DECODED) for one in _MARK.findall(text)]
+
+
+def show(text: str) -> str:
+    """Return a text as a shell would show it: with ``$NAME`` for unknown variables.
+
+    >>> show(f"a-{mark('N')}-{mark('$(date)')}")
+    'a-$N-$(date)'
+    """
+
+    def plain(found: re.Match[str]) -> str:
+        name = found[1].translate(_DECODED)
+        return f"${name}" if re.fullmatch(r"\w+", name) else name
+
+    return _MARK.sub(plain, text)
+
+
+class Word(Struct, frozen=True):
+    """A word of a command after expansion of constant variables.
+
+    Attributes:
+        text: The value. Unknown variables are marked, see ``OPEN``; ``$`` is a literal dollar sign.
+        start: The first byte of the word in the script from which it stems.
+        end: The byte after its last one.
+        quoted: The word is quoted, so that bash does not split it.
+    """
+
+    text: str
+    start: int
+    end: int
+    quoted: bool = False
+
+    @property
+    def constant(self) -> bool:
+        """True if the value does not depend on the job."""
+        return OPEN not in self.text
+
+    @property
+    def unknown(self) -> list[str]:
+        """The variables and commands of which the value is unknown."""
+        return unknown_parts(self.text)
+
+
+class Command(Struct):
+    """A simple command.
+
+    Attributes:
+        words: Its name and arguments.
+        prefix: The assignments before the name, e.g. ``A=1 command``.
+        pipes_into: The names of the commands that read its output, in order.
+        background: True for ``command &``.
+        branch: The command is in a branch, a loop or a function.
+        substituted: The command is in ``$(...)``.
+        guarded: A failure is handled: ``command || ...``, or the condition of an ``if``.
+        redirects: Targets of redirections, e.g. ``>log``.
+    """
+
+    words: list[Word]
+    start: int
+    end: int
+    prefix: list[Assignment] = []
+    pipes_into: list[str] = []
+    background: bool = False
+    branch: bool = False
+    substituted: bool = False
+    guarded: bool = False
+    function: bool = False
+    redirects: list[str] = []
+    depends: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of the command."""
+        return self.words[0].text if self.words else ""
+
+    @property
+    def args(self) -> list[str]:
+        """The arguments."""
+        return [word.text for word in self.words[1:]]
+
+
+class Assignment(Struct):
+    """An assignment to a variable, or to an array.
+
+    Attributes:
+        value: The expanded value.
+        items: The elements of an array; None for other variables.
+        branch: The assignment is in a branch, a loop or a function.
+    """
+
+    name: str
+    value: Word
+    start: int
+    end: int
+    exported: bool = False
+    branch: bool = False
+    prefix: bool = False
+    items: list[Word] | None = None
+
+
+class Use(Struct, frozen=True):
+    """A place where the script expands a variable.
+
+    Attributes:
+        default: The expansion has a default or a test, as ``${X:-1}``.
+    """
+
+    name: str
+    start: int
+    end: int
+    default: bool = False
+    substituted: bool = False
+
+
+class Script(Struct):
+    """A parsed sbatch script.
+
+    Attributes:
+        directives: The options in effect: those above the first command.
+        commands: All commands in their order.
+    """
+
+    text: str
+    name: str
+    data: bytes
+    directives: list[Directive] = []
+    late: list[Directive] = []
+    commands: list[Command] = []
+    assignments: list[Assignment] = []
+    uses: list[Use] = []
+    functions: set[str] = set()
+    tree: Any = None
+    cache: dict[str, Any] = field(default_factory=dict)
+
+    def option(self, name: str) -> Directive | None:
+        """Return the directive in effect for an option of sbatch: the last one."""
+        found = [one for one in self.directives if one.option == name]
+        return found[-1] if found else None
+
+    def value(self, name: str) -> str:
+        """Return the value of an option, or ""."""
+        one = self.option(name)
+        return one.value if one is not None else ""
+
+    def number(self, name: str) -> int | None:
+        """Return the value of an option if it is a whole number."""
+        value = self.value(name)
+        return int(value) if value.isdigit() else None
+
+    def has(self, name: str) -> bool:
+        """Return True if the script sets an option of sbatch."""
+        return self.option(name) is not None
+
+    def line_of(self, start: int) -> int:
+        """Return the number of the line of a byte."""
+        return self.data.count(b"\n", 0, start) + 1
+
+    def column_of(self, start: int) -> int:
+        """Return the number of the column of a byte, in characters."""
+        begin = self.data.rfind(b"\n", 0, start) + 1
+        return len(self.data[begin:start].decode("utf-8", "replace")) + 1
+
+    def last_assignment(self, name: str) -> Assignment | None:
+        """Return the last assignment to a variable."""
+        found = [one for one in self.assignments if one.name == name]
+        return found[-1] if found else None
+
+    def exports(self, name: str) -> bool:
+        """Return True if the script assigns a variable."""
+        return any(one.name == name for one in self.assignments)
+
+    def uses_of(self, name: str) -> list[Use]:
+        """Return the expansions of a variable."""
+        return [one for one in self.uses if one.name == name]
+
+    @property
+    def shebang(self) -> str:
+        """The first line."""
+        return self.text.split("\n", 1)[0]
+
+    @property
+    def is_shell(self) -> bool:
+        """False for a script in another language, e.g. Python or csh: only its directives count."""
+        interpreter = self.shebang.removeprefix("#!").strip()
+        return not self.text.startswith("#!") or bool(
+            re.match(r"(\S*/)?(env\s+(-\S+\s+)*)?(\S*/)?(ba|da|k|z)?sh\b", interpreter)
+        )
+
+    @property
+    def is_login_shell(self) -> bool:
+        """True if bash reads the profile, e.g. ``#!/bin/bash -l``."""
+        return bool(re.search(r"\s(-\w*l|--login)\b", self.shebang))
+
+
+def parse_script(text: str, name: str = "script") -> Script:
+    """Parse a script.
+
+    >>> script = parse_script("#!/bin/bash\\n#SBATCH -N 2\\nN=4\\nsrun torchrun --nproc $N t.py\\n")
+    >>> script.number("nodes"), script.commands[0].args
+    (2, ['torchrun', '--nproc', '4', 't.py'])
+    """
+    data = text.encode("utf-8", "surrogateescape")
+    script = Script(text=text, name=name, data=data)
+    script.directives, script.late = parse_directives(data)
+    if not script.is_shell:
+        return script
+    tree = bash_parser().parse(data)
+    script.tree = tree
+    _Reader(script).read(tree.root_node)
+    return script
+
+
+class _Reader:
+    """Reads a syntax tree in the order in which bash runs it."""
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        # The value of each variable; None after assignments of which only one happens.
+        self.known: dict[str, str | None] = {}
+        self.arrays: dict[str, list[Word] | None] = {}
+
+    def read(self, root: Parsed) -> None:
+        self.statements(root, branch=False, function=False)
+
+    def text(self, node: Parsed) -> str:
+        return self.script.data[node.start_byte : node.end_byte].decode("utf-8", "surrogateescape")
+
+    def statements(self, node: Parsed, **place: Any) -> None:
+        children = node.children
+        for index, child in enumerate(children):
+            follows = children[index + 1].type if index + 1 < len(children) else ""
+            self.statement(child, background=follows == "&", **place)
+
+    def statement(
+        self,
+        node: Parsed,
+        *,
+        background: bool = False,
+        branch: bool = False,
+        function: bool = False,
+        substituted: bool = False,
+        guarded: bool = False,
+        pipes_into: Sequence[str] = (),
+        redirects: Sequence[str] = (),
+        depends: str = "",
+    ) -> None:
+        place: dict[str, Any] = {
+            "branch": branch,
+            "function": function,
+            "substituted": substituted,
+        }
+        kind = node.type
+        if kind == "command":
+            self.command(
+                node,
+                background=background,
+                guarded=guarded,
+                pipes_into=list(pipes_into),
+                redirects=list(redirects),
+                depends=depends,
+                **place,
+            )
+        elif kind == "variable_assignment":
+            self.assignment(node, exported=False, **place)
+        elif kind in ("declaration_command", "unset_command"):
+            exported = self.text(node.children[0]) in ("export", "declare", "typeset")
+            for child in node.children[1:]:
+                if child.type == "variable_assignment":
+                    self.assignment(child, exported=exported, **place)
+                else:
+                    self.expand_inside(child, substituted)
+        elif kind == "redirected_statement":
+            targets = [self.redirect(one, substituted) for one in node.children[1:]]
+            body = node.children[0]
+            bare = body.type in ("file_redirect", "herestring_redirect", "heredoc_redirect")
+            self.statement(
+                body,
+                background=background,
+                guarded=guarded,
+                pipes_into=pipes_into,
+                redirects=[*redirects, *(one for one in targets if one)],
+                depends=depends,
+                **place,
+            )
+            if bare:
+                self.redirect(body, substituted)
+        elif kind == "pipeline":
+            parts = [one for one in node.children if one.is_named]
+            names = [self.first_name(one) for one in parts]
+            for index, part in enumerate(parts):
+                self.statement(
+                    part,
+                    background=background,
+                    guarded=guarded,
+                    pipes_into=[*names[index + 1 :], *pipes_into],
+                    depends=depends,
+                    **place,
+                )
+        elif kind == "list":
+            first, last = node.children[0], node.children[-1]
+            operator = self.text(node.children[1])
+            self.statement(
+                first,
+                guarded=guarded or operator == "||",
+                background=background,
+                pipes_into=pipes_into,
+                depends=depends,
+                **place,
+            )
+            self.statement(
+                last,
+                guarded=guarded,
+                background=background,
+                pipes_into=pipes_into,
+                depends=operator,
+                **{**place, "branch": branch or (operator == "||")},
+            )
+        elif kind == "function_definition":
+            word = node.child_by_field_name("name")
+            if word is not None:
+                self.script.functions.add(self.text(word))
+            self.statements(node, branch=True, function=True, substituted=substituted)
+        elif kind in ("command_substitution", "process_substitution"):
+            self.statements(node, branch=True, function=function, substituted=True)
+        elif kind in _BRANCHES or kind in ("elif_clause", "else_clause", "case_item"):
+            in_loop = kind in ("for_statement", "c_style_for_statement")
+            if in_loop:
+                variable = node.child_by_field_name("variable")
+                if variable is not None:
+                    self.known[self.text(variable)] = None
+            seen_body = kind not in ("if_statement", "elif_clause", "while_statement")
+            children = node.children
+            for index, child in enumerate(children):
+                follows = children[index + 1].type if index + 1 < len(children) else ""
+                if child.type in ("then", "do", "do_group"):
+                    seen_body = True
+                self.statement(
+                    child,
+                    background=follows == "&",
+                    branch=True,
+                    function=function,
+                    substituted=substituted,
+                    guarded=guarded or not seen_body,
+                    pipes_into=pipes_into,
+                )
+        elif kind == "negated_command":
+            for child in node.children:
+                self.statement(child, guarded=True, **place)
+        elif kind in ("compound_statement", "do_group", "program", "ERROR"):
+            children = node.children
+            for index, child in enumerate(children):
+                follows = children[index + 1].type if index + 1 < len(children) else ""
+                self.statement(
+                    child,
+                    background=background or follows == "&",
+                    pipes_into=pipes_into,
+                    guarded=guarded,
+                    depends=depends,
+                    **place,
+                )
+        elif node.is_named and kind != "comment":
+            self.expand_inside(node, substituted)
+
+    def first_name(self, node: Parsed) -> str:
+        while node.type in ("redirected_statement", "pipeline", "list"):
+            node = node.children[0]
+        if node.type == "command":
+            name = node.child_by_field_name("name")
+            return self.text(name) if name is not None else ""
+        return ""
+
+    def redirect(self, node: Parsed, substituted: bool) -> str:
+        if node.type == "heredoc_redirect":
+            for child in node.children:
+                if child.type == "pipeline":
+                    self.statement(child, substituted=substituted)
+                elif child.type in ("file_redirect", "heredoc_body"):
+                    self.expand_inside(child, substituted)
+            return ""
+        self.expand_inside(node, substituted)
+        target = node.child_by_field_name("destination")
+        return self.text(node) if target is not None else ""
+
+    def command(self, node: Parsed, **place: Any) -> None:
+        words: list[Word] = []
+        prefix: list[Assignment] = []
+        redirects: list[str] = place.pop("redirects")
+        substituted = place["substituted"]
+        for child in node.children:
+            if child.type == "variable_assignment":
+                prefix.append(self.assign_value(child, exported=True, branch=place["branch"]))
+            elif child.type in ("file_redirect", "herestring_redirect", "heredoc_redirect"):
+                redirects.append(self.redirect(child, substituted))
+            elif child.type == "command_name":
+                words += self.split(child.children[0], substituted)
+            elif child.is_named and child.type != "comment":
+                words += self.split(child, substituted)
+        for one in prefix:
+            one.prefix = True
+            self.script.assignments.append(one)
+        command = Command(
+            words=words,
+            start=node.start_byte,
+            end=node.end_byte,
+            prefix=prefix,
+            redirects=[one for one in redirects if one],
+            **place,
+        )
+        self.script.commands.append(command)
+
+    def assignment(self, node: Parsed, **place: Any) -> None:
+        one = self.assign_value(node, exported=place["exported"], branch=place["branch"])
+        self.script.assignments.append(one)
+        operator = any(child.type == "+=" for child in node.children)
+        if one.items is not None:
+            before = self.arrays.get(one.name)
+            if place["branch"] or (operator and before is None):
+                self.arrays[one.name] = None
+            else:
+                self.arrays[one.name] = [*(before or []), *one.items] if operator else one.items
+            self.known[one.name] = one.items[0].text if one.items and not place["branch"] else None
+        elif place["branch"] or operator:
+            self.known[one.name] = None
+        else:
+            self.known[one.name] = one.value.text
+
+    def assign_value(self, node: Parsed, *, exported: bool, branch: bool) -> Assignment:
+        name = node.child_by_field_name("name")
+        value = node.child_by_field_name("value")
+        label = self.text(name) if name is not None else ""
+        items: list[Word] | None = None
+        word = Word("", node.end_byte, node.end_byte)
+        if value is not None and value.type == "array":
+            items = []
+            for child in value.children:
+                if child.is_named and child.type != "comment":
+                    items += self.split(child, False)
+            word = Word(" ".join(one.text for one in items), value.start_byte, value.end_byte)
+        elif value is not None:
+            word = self.word(value, False)
+        return Assignment(
+            name=label.split("[", 1)[0],
+            value=word,
+            start=node.start_byte,
+            end=node.end_byte,
+            exported=exported,
+            branch=branch,
+            items=items,
+        )
+
+    # ---- words
+
+    def split(self, node: Parsed, substituted: bool) -> list[Word]:
+        """Return the words that a word becomes: unquoted variables are split at blanks."""
+        if node.type == "expansion" or node.type == "string":
+            inner = self.array_items(node)
+            if inner is not None:
+                self.expand_inside(node, substituted)
+                return [Word(one.text, node.start_byte, node.end_byte, True) for one in inner]
+        word = self.word(node, substituted)
+        if node.type in ("simple_expansion", "expansion") and not word.quoted:
+            parts = word.text.split()
+            return [Word(part, word.start, word.end) for part in parts]
+        if (
+            node.type == "concatenation"
+            and re.search(r"\s", word.text)
+            and all(child.type not in ("string", "raw_string") for child in node.children)
+        ):
+            return [Word(part, word.start, word.end) for part in word.text.split()]
+        return [word]
+
+    def array_items(self, node: Parsed) -> list[Word] | None:
+        """Return the elements of ``"${NAME[@]}"`` if they are known."""
+        found = re.fullmatch(r'"?\$\{(\w+)\[[@*]\]\}"?', self.text(node))
+        return self.arrays.get(found[1]) if found else None
+
+    def word(self, node: Parsed, substituted: bool) -> Word:
+        text = self.value(node, substituted)
+        quoted = node.type in ("string", "raw_string", "ansi_c_string")
+        return Word(text, node.start_byte, node.end_byte, quoted)
+
+    def value(self, node: Parsed, substituted: bool) -> str:
+        """Return the value of a word, with marks for what is unknown."""
+        kind = node.type
+        if kind == "raw_string":
+            return self.text(node)[1:-1]
+        if kind == "ansi_c_string":
+            return self.text(node)[2:-1]
+        if kind in ("string", "translated_string", "concatenation", "heredoc_body"):
+            parts: list[str] = []
+            at = node.start_byte + (1 if kind == "string" else 0)
+            end = node.end_byte - (1 if kind == "string" else 0)
+            for child in node.children:
+                if child.type == '"':
+                    continue
+                if kind == "string" and child.start_byte > at:  # blanks that the grammar skips
+                    parts.append(self._between(at, child.start_byte))
+                if child.type == "string_content":
+                    parts.append(_unescape_quoted(self.text(child)))
+                elif child.is_named:
+                    parts.append(self.value(child, substituted))
+                else:
+                    parts.append(self.text(child))
+                at = child.end_byte
+            if kind == "string" and at < end:
+                parts.append(self._between(at, end))
+            return "".join(parts)
+        if kind == "simple_expansion":
+            # In strings the grammar counts blanks before the dollar sign to the expansion.
+            blanks, name = self.text(node).split("$", 1)
+            self.use(name, node, default=False, substituted=substituted)
+            return blanks + self.lookup(name)
+        if kind == "expansion":
+            return self.expansion(node, substituted)
+        if kind == "arithmetic_expansion":
+            return self.arithmetic(node, substituted)
+        if kind in ("command_substitution", "process_substitution"):
+            self.statements(node, branch=True, function=False, substituted=True)
+            return mark(self.text(node).strip())
+        if kind in ("word", "number", "test_operator", "extglob_pattern", "regex"):
+            return re.sub(r"\\(?:\n|(.))", lambda found: found[1] or "", self.text(node))
+        if kind == "command_name":
+            return self.value(node.children[0], substituted)
+        self.expand_inside(node, substituted)
+        return self.text(node)
+
+    def _between(self, start: int, end: int) -> str:
+        return _unescape_quoted(self.script.data[start:end].decode("utf-8", "surrogateescape"))
+
+    def lookup(self, name: str) -> str:
+        value = self.known.get(name)
+        return mark(name) if value is None else value
+
+    def expansion(self, node: Parsed, substituted: bool) -> str:
+        """Return the value of ``${...}``."""
+        text = self.text(node)
+        plain = re.fullmatch(r"\$\{(\w+)\}", text)
+        if plain:
+            self.use(plain[1], node, default=False, substituted=substituted)
+            return self.lookup(plain[1])
+        found = re.match(r"\$\{[!#]?(\w+)", text)
+        name = found[1] if found else ""
+        default = bool(re.match(r"\$\{!?\w+(\[[^]]*\])?:?[-+?=]", text))
+        if name:
+            self.use(name, node, default=default, substituted=substituted)
+        self.expand_inside(node, substituted, skip_name=name)
+        if default and self.known.get(name):
+            return str(self.known[name])
+        return mark(name or text)
+
+    def arithmetic(self, node: Parsed, substituted: bool) -> str:
+        """Return the value of ``$((...))``."""
+        text = self.text(node)
+        inner = text[3:-2] if text.startswith("$((") else text[2:-1]
+        self.expand_inside(node, substituted)
+        for found in re.finditer(r"(?<![\w$\{])([A-Za-z_]\w*)", inner):
+            self.use(found[1], node, default=False, substituted=substituted)
+
+        def number(found: re.Match[str]) -> str:
+            value = self.known.get(found[1])
+            return value if value and value.isdigit() else found[0]
+
+        sums = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", number, inner)
+        if _SUMS.fullmatch(sums) and (result := _compute(sums)) is not None:
+            return str(result)
+        return mark(text)
+
+    def expand_inside(self, node: Parsed, substituted: bool, *, skip_name: str = "") -> None:
+        """Record the variables and commands inside a node."""
+        for child in node.children:
+            if child.type == "simple_expansion":
+                name = self.text(child).split("$", 1)[1]
+                self.use(name, child, default=False, substituted=substituted)
+            elif child.type == "expansion":
+                self.expansion(child, substituted)
+            elif child.type == "command_substitution":
+                self.statements(child, branch=True, function=False, substituted=True)
+            elif child.type == "command":
+                self.statement(child, branch=True, substituted=substituted, guarded=True)
+            else:
+                self.expand_inside(child, substituted)
+
+    def use(self, name: str, node: Parsed, *, default: bool, substituted: bool) -> None:
+        tested = _is_tested(node, self.text)
+        self.script.uses.append(
+            Use(name, node.start_byte, node.end_byte, default or tested, substituted)
+        )
+
+
+def _is_tested(node: Parsed, text: Any) -> bool:
+    """Return True for an expansion inside ``[ -z ... ]`` or ``[[ -n ... ]]``."""
+    for _ in range(4):
+        node = node.parent
+        if node is None:
+            return False
+        if node.type in ("unary_expression", "test_command", "binary_expression"):
+            return bool(node.type != "binary_expression" or node.parent.type == "test_command")
+    return False
+
+
+def _unescape_quoted(text: str) -> str:
+    """Return the content of a double-quoted string without bash's escapes."""
+    return re.sub(r'\\(?:\n|([$`"\\]))', lambda found: found[1] or "", text)
+
+
+def _compute(text: str) -> int | None:
+    """Return the value of a sum of integers, or None.
+
+    >>> _compute("2 * (3 + 1)"), _compute("1 / 0"), _compute("2 +")
+    (8, None, None)
+    """
+    tokens = re.findall(r"\d+|[-+*/%()]", text)
+    position = 0
+
+    def peek() -> str:
+        return tokens[position] if position < len(tokens) else ""
+
+    def take() -> str:
+        nonlocal position
+        position += 1
+        return tokens[position - 1] if position <= len(tokens) else ""
+
+    def atom() -> int:
+        token = take()
+        if token == "(":
+            value = add()
+            if take() != ")":
+                raise ValueError(text)
+            return value
+        if token == "-":
+            return -atom()
+        return int(token, 10)
+
+    def multiply() -> int:
+        value = atom()
+        while peek() in ("*", "/", "%") and peek():
+            operator, right = take(), atom()
+            if operator == "*":
+                value *= right
+            elif operator == "/":
+                value = int(value / right)
+            else:
+                value %= right
+        return value
+
+    def add() -> int:
+        value = multiply()
+        while peek() in ("+", "-") and peek():
+            value = value + multiply() if take() == "+" else value - multiply()
+        return value
+
+    try:
+        result = add()
+    except (ValueError, ZeroDivisionError):
+        return None
+    return result if position == len(tokens) else None
+
+
+def iterate_lines(data: bytes) -> Iterator[tuple[int, str]]:
+    """Yield the first byte of each line and its text without the line end."""
+    start = 0
+    for line in data.split(b"\n"):
+        yield start, line.decode("utf-8", "surrogateescape")
+        start += len(line) + 1

@@ -1,0 +1,155 @@
+"""The rules of hpcrun lint: each finds its bad example, and nothing in its good one."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from docs.make_reference import LINT, lint_page
+from hpcrun.lint import lint_script
+from hpcrun.lint.check import Finding
+from hpcrun.lint.rule import Rule
+from hpcrun.lint.rules import all_rules
+
+RULES = {one.id: one for one in all_rules()}
+
+
+def lint(text: str) -> list[Finding]:
+    """Check a script with bash's own opinion on its syntax, as the command does."""
+    whole = text if text.startswith(("#!", " ")) else f"#!/bin/bash\n{text}"
+    run = subprocess.run(["bash", "-n"], input=whole.encode(), capture_output=True, check=False)
+    return lint_script(whole, syntax=run.stderr.decode().split("\n")[0])
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_rule_finds_its_bad_example(rule: Rule) -> None:
+    assert rule.id in [one.rule for one in lint(rule.bad)]
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_good_example_has_no_error_and_not_the_finding(rule: Rule) -> None:
+    found = lint(rule.good)
+    assert rule.id not in [one.rule for one in found]
+    assert [one for one in found if one.severity == "error"] == []
+
+
+def test_every_rule_states_its_source_and_fix() -> None:
+    assert len(RULES) >= 80
+    for rule in RULES.values():
+        assert rule.title and rule.source and rule.fix, rule.id
+        assert not rule.title.endswith("."), rule.id
+
+
+def test_page_of_the_rules_is_current() -> None:
+    assert LINT.read_text(encoding="utf-8") == lint_page(), "make docs"
+
+
+# Scripts without mistakes, for which no error may be reported.
+RIGHT = {
+    "torchrun on two nodes": """
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --gpus-per-node=4
+#SBATCH --cpus-per-task=32
+#SBATCH --time=2:00:00
+#SBATCH --output=%x-%j.out
+set -euo pipefail
+MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))
+export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
+LAUNCHER="torchrun --nnodes $SLURM_NNODES --nproc_per_node 4 --rdzv_backend c10d \\
+  --rdzv_endpoint $MASTER_ADDR:$MASTER_PORT --rdzv_id $SLURM_JOB_ID"
+srun --kill-on-bad-exit=1 bash -c "$LAUNCHER --node_rank \\$SLURM_PROCID train.py"
+""",
+    "one rank per task": """
+#SBATCH -N 2 --ntasks-per-node=4
+#SBATCH --gres=gpu:a100:4
+export MASTER_ADDR=$(hostname)
+srun --cpus-per-task=8 singularity exec --nv image.sif \\
+  bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID python -u train.py'
+""",
+    "an array over files": """
+#SBATCH --array=0-9%2
+#SBATCH -o log_%A_%a.txt
+files=(data/*.txt)
+python -u run.py "${files[$SLURM_ARRAY_TASK_ID]}"
+""",
+    "options of torchrun in an inner shell that computes them": """
+#SBATCH --nodes=2
+srun bash -c "torchrun --nnodes=2 --nproc_per_node=4 --rdzv_id=$SLURM_JOB_ID \\
+  --rdzv_conf=is_host=\\$(((SLURM_NODEID)) && echo 0 || echo 1) \\
+  --rdzv_backend=c10d --rdzv_endpoint=$HOST:29500 train.py"
+""",
+    "a signal handled in the script": """
+#SBATCH --signal=B:USR1@300
+#SBATCH --requeue --open-mode=append
+stop() { kill -USR1 "$PID"; wait "$PID"; scontrol requeue "$SLURM_JOB_ID"; }
+trap stop USR1
+srun python -u train.py &
+PID=$!
+wait "$PID"
+""",
+    "a heredoc with lines that look like options": """
+#SBATCH -N 1
+cat > config.txt <<EOF
+--lr 0.1
+#SBATCH --nodes=2
+EOF
+python -u train.py @config.txt
+""",
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_right_script_has_no_error(name: str) -> None:
+    text = RIGHT[name].lstrip().replace("\\\\", "\\")
+    assert [(one.rule, one.message) for one in lint(text) if one.severity == "error"] == []
+
+
+def test_variables_are_followed_into_nested_shells() -> None:
+    text = """
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=4
+N=8
+ARGS=(--nnodes 2 --nproc_per_node $N)
+export CMD="torchrun ${ARGS[*]}"
+srun time bash -c 'exec env A=1 torchrun --nproc_per_node='$N' train.py'
+"""
+    found = [(one.rule, one.line) for one in lint(text.lstrip()) if one.severity == "error"]
+    assert ("launcher-in-every-task", 7) in found
+
+
+def test_rank_that_each_task_expands_is_not_reported() -> None:
+    text = "#SBATCH -N 2\nsrun bash -c 'python t.py --rank $SLURM_PROCID'\n"
+    assert "rank-expanded-early" not in [one.rule for one in lint(text)]
+    early = text.replace("'", '"')
+    assert "rank-expanded-early" in [one.rule for one in lint(early)]
+
+
+@pytest.mark.parametrize(
+    ("comment", "where"),
+    [
+        ("export MASTER_PORT=29500  # hpcrun: ignore=fixed-port the node is ours", ""),
+        ("# hpcrun: ignore=fixed-port the node is ours\nexport MASTER_PORT=29500", ""),
+        ("# hpcrun: ignore-file=fixed-port,unread-variable\n\nexport MASTER_PORT=29500", ""),
+        ("# hpcrun: ignore=default-port another rule\nexport MASTER_PORT=29500", "fixed-port"),
+    ],
+)
+def test_comment_ignores_a_rule(comment: str, where: str) -> None:
+    text = f"#SBATCH --gres=gpu:2\n{comment}\nsrun python train.py\n"
+    found = [one.rule for one in lint(text) if one.rule == "fixed-port"]
+    assert found == ([where] if where else [])
+
+
+@pytest.mark.parametrize(
+    "shebang", ["#!/usr/bin/env python3", "#!/bin/csh", "#!/usr/bin/perl -w", "#!/usr/bin/Rscript"]
+)
+def test_other_languages_are_checked_for_directives_only(shebang: str) -> None:
+    text = f"{shebang}\n#SBATCH -N=2\nimport os\nif (x) then [[ $Y\n--foo\n"
+    assert {one.rule for one in lint_script(text)} == {"short-option-equals", "no-time-limit"}
+
+
+@pytest.mark.parametrize("text", ["", "#!/bin/bash", "#!/bin/bash\n#SBATCH", "\udcff\n#SBATCH -"])
+def test_odd_scripts_do_not_crash(text: str) -> None:
+    lint_script(text)
