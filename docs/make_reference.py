@@ -344,8 +344,8 @@ export MASTER_PORT=29500
 ```
 
 `-` stands for standard input. Constant variables are followed, also through arrays,
-`bash -c '...'`, containers, `env`, `time` and `python -m torch.distributed.run`. Values from outside the script are unknown, and rules about
-them do not apply.
+`bash -c '...'`, containers, `env`, `time` and `python -m torch.distributed.run`.
+Values from outside the script are unknown, and rules about them do not apply.
 
 ## In CI
 
