@@ -565,6 +565,9 @@ def _find_first_stage(
         first, begins = _first_failure_of(launch), failures[-1]
         if first is None or not _misses_input(begins) or begins.steps >= _STEPS_OF_OTHER:
             break
+        # A program that was started again after it failed is no later stage of a script.
+        if begins.is_rerun and not log.stages:
+            break
         failures.append(first)
     *later, root = failures
     if root.text == event.text:  # each start failed in the same way

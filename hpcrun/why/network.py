@@ -912,6 +912,7 @@ SLURM = [
         title="the time limit was reached",
         patterns=(
             "TERM_RUNLIMIT: ",
+            "SLURM status is: 'TIMEOUT'",
             r"PBS: job killed: walltime \d+ exceeded limit",
             (
                 r"(?:\*\*\* (?:JOB|STEP) \S+ ON (?P<host>\S+) )?CANCELLED AT (\S+) (?:DUE TO "
@@ -922,6 +923,7 @@ SLURM = [
             "DUE TO TIME LIMIT",
             "due to time limit",
             "TERM_RUNLIMIT",
+            "SLURM status is",
             "exceeded limit",
             "walltime",
         ),

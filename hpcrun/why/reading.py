@@ -164,6 +164,7 @@ class LogEvent(Struct, kw_only=True):
         steps: Lines of progress alone, as far as they were counted.
         messages: Lines with other messages since the event before.
         is_relaunched: A launch began since the event before.
+        is_rerun: The log's first line was written again since the event before: the same program.
         chain: Shared by the tracebacks of one chain; 0 for lines outside of tracebacks.
         begin: The header of the traceback, else the line itself.
         ends: It ended its process.
@@ -187,6 +188,7 @@ class LogEvent(Struct, kw_only=True):
     steps: int = 0
     messages: int = 0
     is_relaunched: bool = False
+    is_rerun: bool = False
     chain: int = 0
     in_traceback: bool = False
     begin: int = 0
@@ -247,7 +249,7 @@ class LogReader:
         self._forms: dict[bytes, bool] = {}
         self._count = 0
         self._progress, self._is_finished, self._is_parallel = 0, False, False
-        self._is_relaunched = False
+        self._is_relaunched = self._is_rerun = False
         self._since = b""
         self._text = ""
         self._at: tuple[bool, float] | None = None
@@ -398,7 +400,10 @@ class LogReader:
             if self._events and not self._is_parallel:
                 # The first line of the log is written again.
                 lines = b"\n" + text.translate(None, _DIGITS)
-                self._is_relaunched |= b"\n" + self._banner + b"\n" in lines
+                if b"\n" + self._banner + b"\n" in lines:
+                    # In the trace of a shell it may be the same command with other numbers.
+                    self._is_rerun |= not self._banner.startswith(b"+ ")
+                    self._is_relaunched = True
         end = text[-_END_BYTES:]
         has_ended = _FINISHED.search(end) or (self._progress and _SCRIPT_DONE.search(end))
         self._is_finished = self._is_finished or bool(has_ended)
@@ -569,12 +574,13 @@ class LogReader:
         self._at = when(self._text) or last_time(self._since[-_STAMP_BYTES:]) or self._at
         event.at, event.after_finish = self._at, self._is_finished
         event.steps, event.is_relaunched = self._progress, self._is_relaunched
+        event.is_rerun = self._is_rerun
         event.progress = self._progress + MOVED_ON * self._is_relaunched
         if self._events and self._since:
             event.messages = _count_messages(self._since)
         self._replace_wrapper(found, event)
         self._progress, self._since, self._is_finished = 0, b"", False
-        self._is_relaunched = False
+        self._is_relaunched = self._is_rerun = False
         self._count += 1
         self._events.append(event)
         if len(self._events) > _MAX_EVENTS:
@@ -589,6 +595,7 @@ class LogReader:
             if wrapper.chain == found.chain and wrapper.line == found.original_of:
                 event.progress, event.steps = wrapper.progress, wrapper.steps
                 event.messages, event.is_relaunched = wrapper.messages, wrapper.is_relaunched
+                event.is_rerun = wrapper.is_rerun
                 event.at, event.after_finish = wrapper.at, wrapper.after_finish
                 del self._events[at]
                 return

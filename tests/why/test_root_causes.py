@@ -386,3 +386,23 @@ def test_torchrun_summary_takes_precedence_over_srun_labels() -> None:
     assert (cause.rank, cause.host) == (6, "gpu07")
     cause = cause_in(traceback("ValueError: no", "1: ") + f"1: {CHILD}")
     assert cause.rank is None, "the label is that of a node"
+
+
+def test_rerun_of_the_same_program_is_no_later_stage() -> None:
+    missing = traceback("FileNotFoundError: [Errno 2] No such file or directory: './weights.pt'")
+    first = "2026-11-20 08:00:00 - INFO - Using device: gpu\n"
+    again = "2026-11-20 08:09:31 - INFO - Using device: gpu\n"
+    failed = traceback("ValueError: no such optimizer")
+    cause = cause_in(f"{first}{failed}{again}{missing}")
+    assert (cause.id, cause.line) == ("no_file", 10)
+    staged = f"+ python train.py --stage 1\n{failed}+ python train.py --stage 2\n{missing}"
+    assert cause_in(staged).id == "code_error", "the trace of a shell shows another stage"
+
+
+def test_status_of_a_slurm_job_in_the_log_of_a_workflow_manager_is_its_cause() -> None:
+    cancelled = "slurmstepd: error: *** JOB 47 ON n1 CANCELLED AT 2026-11-20T08:00:03 ***\n"
+    rules = "".join(f"[Fri Nov 20 08:01:{n}] rule train: input: {n}.csv\n" for n in range(10, 60))
+    status = "Error in rule train:\n    message: SLURM-job '48' failed, SLURM status is: '{}'\n"
+    for state, cls in (("TIMEOUT", "time_limit"), ("OUT_OF_MEMORY", "oom_host")):
+        cause = cause_in(cancelled + rules + status.format(state))
+        assert (cause.cls, cause.line) == (cls, 53)
