@@ -6,8 +6,8 @@ from hpcrun.curves.lines.formats import own_format as own_format
 from hpcrun.curves.lines.formats.known import FORMATS as FORMATS
 from hpcrun.curves.lines.line import NEEDLES as NEEDLES
 from hpcrun.curves.lines.line import read_line as read_line
-from hpcrun.curves.lines.prefixes import find_time as find_time
-from hpcrun.curves.lines.prefixes import read_time as read_time
+from hpcrun.curves.lines.times import find_time as find_time
+from hpcrun.curves.lines.times import read_time as read_time
 from hpcrun.curves.names import EVAL_LOSS as EVAL_LOSS
 from hpcrun.curves.names import GRAD_NORM as GRAD_NORM
 from hpcrun.curves.names import LOSS as LOSS

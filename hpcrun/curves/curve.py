@@ -114,12 +114,20 @@ class Curve(Struct, frozen=True):
         restarts: Further attempts and resumptions, in order.
         total_steps: Planned number of steps, or None if the log does not show it.
         notes: How ambiguities of the log were resolved, for the user.
+        seconds: How long the run took, or None if the log does not show it.
+        seconds_from: Where the log shows how long the run took.
+        is_over: Whether the log shows that the training has ended.
+        peak_memory: The most memory in bytes that a line of the training states, or None.
     """
 
     metrics: dict[str, Series]
     restarts: tuple[Restart, ...]
     total_steps: int | None = None
     notes: tuple[str, ...] = ()
+    seconds: float | None = None
+    seconds_from: str = ""
+    is_over: bool = False
+    peak_memory: float | None = None
 
     def arrays(self, name: str) -> tuple[Floats, Floats, Floats]:
         """Return steps (nan if unknown), values and times of a metric.

@@ -21,7 +21,7 @@ The logs are stored as columns (``store``); the curve is a view of them. Decisio
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain, groupby, pairwise
 from typing import NamedTuple
@@ -31,12 +31,22 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from hpcrun.curves.curve import Curve, Restart, Series, build_series
-from hpcrun.curves.names import EPOCH, LOSS, LOSSES, is_loss_name
+from hpcrun.curves.durations import (
+    add_attempts,
+    bar_time,
+    elapsed_time,
+    epoch_time,
+    stated_time,
+    step_time,
+    time_between_stamps,
+)
+from hpcrun.curves.names import EPOCH, LOSS, LOSSES, MEMORY_BYTES, is_loss_name
 from hpcrun.curves.own_steps import (
     FROM_BAR,
     FROM_NEIGHBOUR,
     OWN_STEP,
     PRIORITY_PLACED_LOSS,
+    ProgressBar,
     Rows,
     fill_missing,
     join_columns,
@@ -54,7 +64,7 @@ from hpcrun.curves.passes import (
     restarts_each_epoch,
 )
 from hpcrun.curves.steps import BY_EPOCH, IN_ORDER, LogSteps, choose_placement, find_steps
-from hpcrun.curves.store import Store, choose_stand_in_loss
+from hpcrun.curves.store import Store, StoredLog, choose_stand_in_loss
 
 # Fractional epochs are followed like a counter, in ten-thousandths.
 _EPOCH_PARTS = 10_000
@@ -66,6 +76,7 @@ _SAME_TRAINING_LENGTH_RATIO = 1.5
 # Rows with steps are ignored if there are fewer than 10 and fewer than a tenth of those without.
 _FEW_ROWS, _SMALL_SHARE = 10, 0.1
 # A bar shows running means if it ends, at three lines or more, at their values as printed.
+_MIN_COVERED = 0.5
 _MIN_MEANS, _PRINTED_TOLERANCE = 3, 2e-3
 # The index of a pass (a run and its epoch), and a step.
 _PassAndStep = tuple[int, int]
@@ -134,7 +145,99 @@ def derive_curve(store: Store, build: Callable[..., Series] = build_series) -> C
     )
     if stand_in:
         notes.append(f"no metric named loss: using {stand_in}" + (suggestion and f"; {suggestion}"))
-    return Curve(metrics, tuple(axis.restarts()), total, (*notes, *store.notes()))
+    restarts = tuple(axis.restarts())
+    counts_epochs = axis is not chooser.by_step or chooser.within_epoch
+    seconds, seconds_from = _measure_time(
+        logs, metrics, chooser, len(restarts), counts_epochs=counts_epochs
+    )
+    return Curve(
+        metrics,
+        restarts,
+        total,
+        (*notes, *store.notes()),
+        seconds,
+        seconds_from,
+        _is_over(logs),
+        _peak_memory(chooser),
+    )
+
+
+def _measure_time(
+    logs: Sequence[StoredLog],
+    metrics: Mapping[str, Series],
+    chooser: MetricChooser,
+    restarts: int,
+    *,
+    counts_epochs: bool,
+) -> tuple[float | None, str]:
+    """Return how long the run took in seconds, and where the log shows it."""
+    drawn, count, training = None, 0, chooser.training
+    if training is not None:
+        bars = [bar_time(log, training.description, training.total) for log in logs]
+        drawn = sum(seconds for seconds, _ in bars if seconds) or None
+        count = max(count for _, count in bars)
+    # A bar that begins again with each epoch excludes the time between epochs.
+    is_whole = count <= 1 + restarts and _covers_losses(chooser, training)
+    by_steps = step_time(metrics, counts_epochs=counts_epochs)
+    choices = (
+        (add_attempts(logs, stated_time), "stated"),
+        (add_attempts(logs, elapsed_time), "stated"),
+        (drawn if is_whole else None, "progress bar"),
+        (add_attempts(logs, time_between_stamps), "time stamps"),
+        (None if is_whole else drawn, "progress bars of epochs"),
+        (add_attempts(logs, epoch_time), "sum of epochs"),
+        (by_steps, "sum of steps"),
+    )
+    return next(((seconds, where) for seconds, where in choices if seconds), (None, ""))
+
+
+def _covers_losses(chooser: MetricChooser, bar: ProgressBar | None) -> bool:
+    """Return True if a bar is drawn from before most losses of the training to after them."""
+    losses = join_columns(
+        rows.offsets
+        for log in chooser.logs
+        for rows in (*log.by_step, *log.without_steps)
+        if rows.has_losses
+    )
+    drawn = join_columns(
+        np.asarray(form.offsets)
+        for log in chooser.logs
+        for form in log.log.forms.values()
+        if bar and (form.layout.bar, form.total) == bar
+    )
+    if not losses.size or not drawn.size:
+        return True
+    inside = (losses >= drawn.min()) & (losses <= drawn.max())
+    return bool(inside.mean() >= _MIN_COVERED or losses.size < _MIN_MEANS)
+
+
+def _is_over(logs: Sequence[StoredLog]) -> bool:
+    """Return True if the last log shows that the training has ended."""
+    if not logs:
+        return False
+    trained = [
+        form.offsets[-1]
+        for form in logs[-1].forms.values()
+        if LOSS in form.layout.names and form.layout.split == "train"
+    ]
+    last = max(trained, default=0)
+    ended = any(mark.ends and mark.offset > last for mark in logs[-1].marks)
+    return ended or any(
+        "train_runtime" in form.layout.names and form.offsets[-1] > last
+        for form in logs[-1].forms.values()
+    )
+
+
+def _peak_memory(chooser: MetricChooser) -> float | None:
+    """Return the most memory that lines of the training state; those of the start do not count."""
+    found = []
+    for axis in (chooser.by_step, chooser.by_epoch, chooser.in_order):
+        found += [
+            float(np.nanmax(column))
+            for rows in axis.rows_of(MEMORY_BYTES)
+            if not np.isnan(column := rows.column(MEMORY_BYTES)).all()
+        ]
+    return max(found, default=None)
 
 
 class MetricPoints(NamedTuple):

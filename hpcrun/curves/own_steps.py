@@ -24,6 +24,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from hpcrun.curves.curve import is_increasing
+from hpcrun.curves.durations import times_by_form
 from hpcrun.curves.names import EPOCH, EVAL_LOSS, LOSS, LOSSES, LR, STEP_SECONDS, name_in
 from hpcrun.curves.passes import (
     Bools,
@@ -165,7 +166,8 @@ def read_rows(log: StoredLog) -> list[Rows]:
         marks = []  # "epoch = 100" is a setting
     headings = np.array([each.offset for each in marks], dtype=np.int64)
     epochs = np.array([each.epoch for each in marks], dtype=np.float64)
-    rows = [_build_rows(form, headings, epochs) for form in log.forms.values()]
+    times = times_by_form(log)
+    rows = [_build_rows(form, headings, epochs, times.get(id(form))) for form in log.forms.values()]
     rows = _separate_alternating_evaluations(_drop_redrawn_bars(log, rows, headings))
     splits = [each.split for each in marks]
     if 0 < 2 * sum(map(bool, splits)) <= len(splits):  # the training has headings too
@@ -174,7 +176,7 @@ def read_rows(log: StoredLog) -> list[Rows]:
     return _count_through_epochs(rows)
 
 
-def _build_rows(form: StoredRows, headings: Ints, epochs_of: Floats) -> Rows:
+def _build_rows(form: StoredRows, headings: Ints, epochs_of: Floats, times: Floats | None) -> Rows:
     """Build the rows of one layout; their epochs may come from the headings above them."""
     layout, names, columns = form.layout, form.layout.names, [*map(np.asarray, form.columns)]
     bar = None if layout.bar is None else ProgressBar(layout.bar, form.total)
@@ -184,9 +186,8 @@ def _build_rows(form: StoredRows, headings: Ints, epochs_of: Floats) -> Rows:
     elif LOSS in names:
         priority, source = (PRIORITY_DRAWN_LOSS, FROM_BAR) if bar else (PRIORITY_OWN_LOSS, OWN_STEP)
     offsets = np.asarray(form.offsets)
-    steps, epochs, times = (
-        None if column is None else np.asarray(column)
-        for column in (form.steps, form.epochs, form.times)
+    steps, epochs = (
+        None if column is None else np.asarray(column) for column in (form.steps, form.epochs)
     )
     if epochs is None:
         epochs = epochs_from_headings(

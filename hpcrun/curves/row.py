@@ -55,6 +55,9 @@ class Mark(Struct, frozen=True, gc=False):
         epoch: an epoch begins ("Epoch 3/20"), or its evaluation or test, as ``split`` says.
         restart: the job was requeued here, or the program says that it resumes.
         step: the step it resumes at, if printed.
+        ends: the program says that the training is over.
+        seconds: how long the training took, as stated.
+        time, clock: the time stamp of the first or last line that has one (``lines.times``).
         offset: byte at which the line begins.
     """
 
@@ -62,6 +65,10 @@ class Mark(Struct, frozen=True, gc=False):
     restart: bool = False
     step: int | None = None
     split: str = ""
+    ends: bool = False
+    seconds: float | None = None
+    time: float | None = None
+    clock: str = ""
     offset: int = 0
 
 
@@ -99,9 +106,11 @@ class Frame(Struct, gc=False):
         offsets: bytes at which the lines begin.
         steps, epochs: None if the lines have none.
         times: seconds since 1970 by the time stamps of the lines, None without. UTC is assumed;
-            without a date, they are seconds since midnight.
+            without a date, they are seconds since midnight. For a progress bar without time stamps,
+            the seconds since it was first drawn.
         columns: values, one column for each of ``layout.names``.
         total: total number of steps on all of the lines, of the run or of an epoch.
+        clock: how the times were printed (``lines.times``).
     """
 
     layout: RowLayout
@@ -111,6 +120,7 @@ class Frame(Struct, gc=False):
     times: Floats | None
     columns: tuple[Floats, ...]
     total: int | None = None
+    clock: str = ""
 
     def __len__(self) -> int:
         """Count the rows."""
@@ -121,7 +131,7 @@ class Frame(Struct, gc=False):
         """Key of the frames that can be joined."""
         has = (self.steps is not None, self.epochs is not None, self.times is not None)
         # Progress bars and trainings are distinguished by their totals.
-        return self.layout, has, self.total
+        return self.layout, has, self.total, self.clock
 
     def arrays(self) -> list[array[Any]]:
         """List all columns."""

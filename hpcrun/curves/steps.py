@@ -33,7 +33,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcrun.curves.curve import is_increasing
-from hpcrun.curves.names import LOSS
+from hpcrun.curves.names import LOSS, MEMORY_BYTES
 from hpcrun.curves.own_steps import (
     FROM_BAR,
     FROM_NEIGHBOUR,
@@ -115,7 +115,7 @@ def find_steps(log: StoredLog) -> LogSteps:
     >>> [(rows.source, rows.steps.tolist()) for rows in steps.by_step if rows.names]
     [('placed', [1, 2])]
     """
-    rows = read_rows(log)
+    rows = _drop_start_memory(read_rows(log))
     own = [each for each in rows if each.steps is not None and each.bar is None]
     without_steps = [
         drop_summary(each)
@@ -185,6 +185,22 @@ def find_steps(log: StoredLog) -> LogSteps:
         is_through,
         scale is not None and scale.in_groups,
     )
+
+
+def _drop_start_memory(rows: Sequence[Rows]) -> list[Rows]:
+    """Drop lines that state only memory and stand above all lines and bars of the training."""
+    trained = [
+        each.offsets[0]
+        for each in rows
+        if (each.has_losses or (each.priority and each.steps is not None))
+        and (each.bar is None or each.bar.may_train)
+    ]
+    first, found = min(trained, default=0), []
+    for each in rows:
+        if each.names == (MEMORY_BYTES,) and each.steps is None:
+            each = each.select(each.offsets >= first)
+        found += [each] if len(each) else []
+    return found
 
 
 def _group_by_metric(lines: Iterable[Rows]) -> list[list[Rows]]:

@@ -81,12 +81,23 @@ class StoredRows(Frame, eq=False):
 
 
 class StoredLog(Struct, eq=False):
-    """One log file of an attempt: its rows in the order of their first lines, and its marks."""
+    """One log file of an attempt: its rows in the order of their first lines, and its marks.
+
+    ``stamps`` are the first and the last time stamp of each clock, of any lines.
+    """
 
     attempt: int
     file: int
     forms: dict[object, StoredRows] = {}
     marks: list[Mark] = []
+    stamps: list[Mark] = []
+
+    def add_stamp(self, mark: Mark) -> None:
+        """Keep a time stamp if it is the first or the last one of its clock."""
+        others = [each for each in self.stamps if each.clock != mark.clock]
+        same = [*(each for each in self.stamps if each.clock == mark.clock), mark]
+        same.sort(key=lambda each: each.offset)
+        self.stamps = [*others, same[0], *([same[-1]] if len(same) > 1 else [])]
 
 
 class Store:
@@ -139,7 +150,12 @@ class Store:
             raise ValueError("call begin() first to select the log")
         marks = self._log.marks
         for piece in pieces:
-            if isinstance(piece, Mark):
+            if isinstance(piece, Mark) and piece.time is not None:
+                self._log.add_stamp(piece)
+            elif isinstance(piece, Mark) and piece.ends:
+                known = (each.offset for each in marks if each.ends)
+                marks += [] if piece.offset in known or len(marks) >= _MAX_MARKS else [piece]
+            elif isinstance(piece, Mark):
                 last = replace(marks[-1], offset=piece.offset) if marks else None
                 is_new = piece.restart or piece != last
                 marks += [piece] if is_new and len(marks) < _MAX_MARKS else []
@@ -230,6 +246,7 @@ class Store:
                 None if frame.times is None else array("d"),
                 tuple(array("d") for _ in names),
                 frame.total,
+                frame.clock,
                 every=every,
                 requested_every=every,
             )

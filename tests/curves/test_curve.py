@@ -392,7 +392,9 @@ def test_curve_contains_only_values_of_the_log(lines: list[Line]) -> None:
     shown: set[float | None] = {line.step for line in lines}
     shown |= {line.epoch for line in lines}
     shown |= {math.floor(line.epoch) for line in lines if line.epoch is not None}
-    shown |= {line.mark.epoch for line in lines if line.mark}
+    headings = {line.mark.epoch for line in lines if line.mark and line.mark.epoch is not None}
+    # Rows above the first heading belong to the epoch before it.
+    shown |= headings | {epoch - 1 for epoch in headings}
     shown |= {1.0, None}  # of the bar
     # Within epochs of 30 steps, or of 31, from 0 to 30; the one behind the last may be cut off.
     counted = [line.step for line in lines if line.step is not None]

@@ -453,7 +453,7 @@ class TestTimes:
     def test_time_stamps_are_converted_to_seconds(self, stamp: str, seconds: float) -> None:
         lines = [f"{stamp % i} - INFO - step={i} loss=2.5\n".encode() for i in range(50)]
         times: list[float] = []
-        for piece in LogReader().feed(b"".join(lines)):
+        for piece in LogReader().feed(b"".join(lines))[1:]:
             assert isinstance(piece, Frame) and piece.times is not None
             times += piece.times
         assert all(

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcrun.curves.lines.prefixes import find_time, read_time, strip_prefixes
+from hpcrun.curves.lines.prefixes import strip_prefixes
+from hpcrun.curves.lines.times import find_time, read_time
 
 MESSAGE = "step=1 loss=2"
 

@@ -30,6 +30,7 @@ from msgspec import Struct, structs
 
 from hpcrun.curves.names import (
     EPOCH_RANK,
+    EPOCH_SECONDS,
     EVAL_LOSS,
     GRAD_NORM,
     LOSS,
@@ -41,8 +42,10 @@ from hpcrun.curves.names import (
     SPLIT_SPELLINGS,
     SPLITS,
     STEP_RANK,
+    STEP_SECONDS,
     TEST_LOSS,
     TOTAL_SPELLINGS,
+    UNITS,
     fold,
     is_loss_name,
     is_score_name,
@@ -278,6 +281,7 @@ def build_row(
         return None
     found.fields = _rename_total(found.fields, place.step is not None or place.epoch is not None)
     values = _name_values(found.fields, place.split, verbatim)
+    _add_epoch_time(found, place, values)
     is_sure = sure or _judge(found, place, values)
     if is_sure is None or (not values and place.step is None):
         return None
@@ -330,7 +334,7 @@ _TRAINING_ERROR = ("train_mse", "training_mse")
 _TIMED = words("data load forward backward fwd bwd optim optimizer compute comm")
 _MEAN = words("avg avr average averaged mean epoch")
 # Metrics that are measured separately in each split.
-_SPLIT_METRICS = MEASURED - OF_THE_RUN - {GRAD_NORM}
+_SPLIT_METRICS = MEASURED - OF_THE_RUN - {GRAD_NORM, EPOCH_SECONDS}
 _BATCH = ("batch", "batches", "batch_idx", "batch_id")
 
 
@@ -411,6 +415,7 @@ def _name_values(fields: list[Field], split: str, verbatim: Collection[str]) -> 
         if (
             isinstance(value, str)
             or key in _NOT_METRICS
+            or (key in _TIME_STAMPS and value > _EARLIEST_STAMP)
             or (not field.unit and is_position_key(key))
         ):
             continue
@@ -441,6 +446,38 @@ def _name_values(fields: list[Field], split: str, verbatim: Collection[str]) -> 
     return values
 
 
+def is_time_of_epoch(key: str) -> bool:
+    """Return True if a key without a step beside it may name the time of an epoch."""
+    return fold(key) in _EPOCH_TIMES
+
+
+def _add_epoch_time(found: LineFields, place: Row, values: dict[str, float]) -> None:
+    """Add the time that an epoch took, or the time since the last such line.
+
+    A line without a step states no time of a step.
+    """
+    if place.step is not None or found.counters or found.bar is not None:
+        return
+    if place.split not in ("", "train") or EPOCH_SECONDS in values:
+        return
+    for field in found.fields:
+        key, (measured, factor) = fold(field.key), UNITS.get(field.unit.lower(), ("", 1.0))
+        is_time = key in _EPOCH_TIMES and measured == STEP_SECONDS
+        is_time |= key in _TIMES_OF_EPOCH and place.epoch is not None and not field.unit
+        if is_time and isinstance(field.value, float):
+            values[EPOCH_SECONDS] = field.value * factor
+            return
+
+
+_EPOCH_TIMES = words("epoch_time time_per_epoch epoch_duration time_epoch epoch_train_time")
+_EPOCH_TIMES |= words(
+    "time train_time training_time time_cost time_taken time_elapsed duration took"
+)
+# These need no unit on a line with an epoch.
+_TIMES_OF_EPOCH = words(
+    "training_cost time_cost epoch_seconds s_epoch train_epoch_time epoch_time time_per_epoch"
+    " epoch_duration training_time train_time"
+)
 _OWN_LR = pattern_of(
     r"(?!min|max|base|warmup|init|final|start|end|target|peak)[a-z]+_(?:lr|learning_rate)"
 )
@@ -517,5 +554,8 @@ _NOT_METRICS = (
     | TOTAL_SPELLINGS
     | words("nan inf total_time total_used_time elapsed elapsed_time eta remaining")
 )
+# Names of seconds since 1970; smaller numbers are durations.
+_TIME_STAMPS = words("timestamp time_ms time ts wall_time walltime unix_time unixtime created")
+_EARLIEST_STAMP = 1.4e9
 _TIMES = words("time eta elapsed remaining mfu tflops flops duration ppl")
 _KNOWN_KEYS = {*STEP_RANK, *EPOCH_RANK} | RANK_SPELLINGS | SPLIT_SPELLINGS | _TIMES

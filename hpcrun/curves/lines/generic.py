@@ -33,9 +33,11 @@ from hpcrun.curves.lines.fields import (
     finite,
     is_known,
     is_position_key,
+    is_time_of_epoch,
     named_losses,
     read_dict,
 )
+from hpcrun.curves.lines.times import read_duration
 from hpcrun.curves.names import (
     EPOCH_RANK,
     LOSS,
@@ -512,6 +514,8 @@ def _read_pair(text: str, pair: re.Match[str], found: _Items) -> bool:
     if not all(map(found.add_word, before)):
         return False
     if number is None:
+        if pair["clock"] and is_time_of_epoch(key) and (time := read_duration(pair["clock"])):
+            return found.add(key, f"{time}", "s")
         if word and not missing:
             found.fields.append(Field(key, word, split=found.split))
         return True

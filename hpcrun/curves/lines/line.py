@@ -26,7 +26,8 @@ from hpcrun.curves.lines.formats.known import FORMATS
 from hpcrun.curves.lines.generic import read_generic
 from hpcrun.curves.lines.prefixes import StrippedLine, strip_prefixes
 from hpcrun.curves.lines.tables import read_head, read_table_row
-from hpcrun.curves.names import SPLITS, in_english
+from hpcrun.curves.lines.times import read_duration, read_total_time, states_end
+from hpcrun.curves.names import EPOCH_SECONDS, SPLITS, in_english
 from hpcrun.curves.row import Mark, Row, TableHead
 from hpcrun.patterns import pattern_of
 
@@ -40,6 +41,9 @@ NEEDLES: tuple[bytes, ...] = (
     # Loss and epoch in other languages.
     *map(str.encode, ("损失", "損失", "손실", "轮", "отер", "поха", "poca", "rdida")),
     *(b" avg, ", b"envinteracts"),  # darknet, Spinning Up
+    # The time that a training took, and its end.
+    *b"ing time,total time,ompleted in,inished in,elapsed".split(b","),
+    *b"early stop,earlystop,stopping_early".split(b","),
     *b"perda,perte,verlust".split(b","),
 )
 _NEEDLES = tuple(map(bytes.decode, NEEDLES))
@@ -130,11 +134,16 @@ def _read_stripped(
     elif mark := read_mark(text):
         return "mark" if isinstance(mark, Mark) else "heading", mark
     if row := read_generic(text, SPLITS.get(line.tag, "")):
+        if [name for name, _ in row.values] == [EPOCH_SECONDS]:
+            return "mark", Mark(seconds=row.values[0][1])
         return "json lines" if event else "python dict" if text[-1] == "}" else "key=value", row
     for key in _MESSAGE_KEYS:
         message = event.get(key)
         if isinstance(message, str) and message[:1] not in ("", "{"):
             return _read_stripped(strip_prefixes(message), None, formats)
+    seconds, ends = read_total_time(text), states_end(text)
+    if ends or seconds is not None:
+        return "mark", Mark(ends=True, seconds=seconds)
     return None
 
 
@@ -152,7 +161,8 @@ _HEADING = pattern_of(
     r"(?: \(\d{1,9}/\d{1,9}\)(?= \*))?"
     r"(?: (?:summary|results|metrics|statistics|train(?:ing)?)"
     r"(?=[\s:=*-]{0,80}\Z))?(?: \[\d{1,3}%\]| \(\d[\d.]{0,12}s\))?"
-    r"(?: \| (?:epoch )?time: \d{1,4}m \d{1,2}s|(?(total) took \d[\d.]{0,20} ?s| starting)"
+    r"(?: \| (?:epoch )?time: (?P<time>\d{1,4}m \d{1,2}s)"
+    r"|(?(total) took \d[\d.]{0,20} ?s| starting)"
     r"| started| begins)?"
     r"(?:[\s,|-]{1,6}(?:learning[ _]rate|lr)(?: is|[ :=]{1,3}) ?\d[\d.e-]{0,40}"
     r"(?:,\s{1,30}previous best = \d[\d.]{0,20})?)?"
@@ -213,7 +223,8 @@ def read_mark(text: str) -> Mark | Row | None:
             return None  # a constant in source code
         if begun["epoch"]:
             split = SPLITS[begun["split"].lower()] if begun["split"] else ""
-            return Mark(epoch=float(begun["count"]), split=split)
+            seconds = read_duration(begun["time"]) if begun["time"] else None
+            return Mark(epoch=float(begun["count"]), split=split, seconds=seconds)
         total = int(begun["total"]) if begun["total"] else None
         return Row(step=int(begun["count"]), total=total, is_sure=is_sure)
     if counted := _COUNTED.fullmatch(text):

@@ -31,7 +31,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct, structs
 
-from hpcrun.curves.lines.prefixes import find_time, read_time
+from hpcrun.curves.lines.times import find_clock, read_clock
 from hpcrun.curves.names import decode
 from hpcrun.curves.row import Frame, Mark, Row, RowLayout, TableHead
 
@@ -110,6 +110,7 @@ class LinePattern(Struct, eq=False):
     Attributes:
         regex: matches a whole line, alone or within a text. The group ``time`` is the time stamp,
             up to its ``seconds`` if these have a group.
+        clock: how the time stamp is printed.
         slots: the numbers that become steps, epochs and values.
         key: returns the groups on which the layout of the row depends, such as the rank of
             ``[rank3]``. None if there are none.
@@ -124,6 +125,7 @@ class LinePattern(Struct, eq=False):
     regex: re.Pattern[bytes]
     slots: tuple[NumberSlot, ...]
     key: Callable[[re.Match[bytes]], object] | None
+    clock: str
     format: str
     read: ReadLine
     rows: dict[object, Row | None] = {}
@@ -166,18 +168,18 @@ class LinePattern(Struct, eq=False):
         groups = self.regex.groupindex
         times: Sequence[float | None] = ()
         if "time" in groups:
-            times = [*map(_read_stamp, texts[groups["time"] - 1])]
+            times = [_read_stamp(text, self.clock) for text in texts[groups["time"] - 1]]
         if "seconds" in groups and None not in times:
             seconds = b" ".join(texts[groups["seconds"] - 1]).replace(b",", b".").split()
             times = [*map(add, times, map(float, seconds))]
-        return build_frame(self.format, row, offsets, times, numbers)
+        return build_frame(self.format, row, offsets, times, numbers, self.clock)
 
 
 @lru_cache(maxsize=1 << 12)
-def _read_stamp(stamp: bytes) -> float | None:
+def _read_stamp(stamp: bytes, clock: str) -> float | None:
     """Return the time of a stamp, which may lack the seconds of its minute."""
     text = stamp.decode("utf-8", "replace")
-    return read_time(text + "00" if text.endswith(":") else text)
+    return read_clock(text + "00" if text.endswith(":") else text, clock)
 
 
 def layout_of(form: str, row: Row) -> RowLayout:
@@ -194,6 +196,7 @@ def build_frame(
     offsets: Sequence[int],
     times: Sequence[float | None],
     numbers: dict[Role, list[float]] | None = None,
+    clock: str = "",
 ) -> Frame:
     """Build the frame of lines that differ from ``row`` only in these numbers.
 
@@ -202,14 +205,16 @@ def build_frame(
     columns = {role: [value] * len(offsets) for role, value in _numbers_of(row).items()}
     columns |= numbers or {}
     known_times = [time for time in times if time is not None]
+    has_times = len(known_times) == len(offsets)
     return Frame(
         layout_of(form, row),
         array("q", offsets),
         array("q", [*map(int, columns["step"])]) if "step" in columns else None,
         array("d", columns["epoch"]) if "epoch" in columns else None,
-        array("d", known_times) if len(known_times) == len(offsets) else None,
+        array("d", known_times) if has_times else None,
         tuple(array("d", columns[index]) for index in range(len(row.values))),
         int(columns["total"][0]) if "total" in columns else None,
+        clock if has_times else "",
     )
 
 
@@ -271,7 +276,9 @@ class _Experiment:
 
     def __init__(self, line: bytes, numbers: re.Pattern[bytes], read: ReadLine) -> None:
         self.line, self.read = line, read
-        self.time_span = find_time(line.decode("latin-1"))  # in Latin-1 every byte is a character
+        found_time = find_clock(line.decode("latin-1"))  # in Latin-1 every byte is a character
+        self.clock = found_time[0] if found_time else ""
+        self.time_span = found_time[1:] if found_time else None
         begin, end = self.time_span or (len(line), len(line))
         found = (each.span() for each in numbers.finditer(line))
         self.spans = [span for span in found if span[0] >= end or span[1] <= begin]
@@ -380,6 +387,7 @@ class _Experiment:
             regex,
             tuple(structs.replace(s, group=groups[f"n{s.group}"] - 1) for s in slots.values()),
             methodcaller("group", *(groups[f"n{key}"] for key in keys)) if keys else None,
+            self.clock,
             self.reading[0] if self.reading else "",
             self.read,
             {None: row} if not keys else {},

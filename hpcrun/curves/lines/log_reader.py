@@ -30,7 +30,7 @@ import re
 from array import array
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 
 from msgspec import structs
 
@@ -45,7 +45,15 @@ from hpcrun.curves.lines.line import (
     split_records,
 )
 from hpcrun.curves.lines.line_pattern import LinePattern, build_frame, is_noise, learn_pattern
-from hpcrun.curves.lines.prefixes import read_time
+from hpcrun.curves.lines.prefixes import strip_prefixes
+from hpcrun.curves.lines.times import (
+    ELAPSED,
+    find_clock,
+    is_log_stamp,
+    read_clock,
+    read_total_time,
+    states_end,
+)
 from hpcrun.curves.names import decode
 from hpcrun.curves.row import Frame, Mark, Row, TableHead
 
@@ -76,6 +84,10 @@ _NAME_AT_END = re.compile(
     rb"[\s,;|-]{0,9}(?<![\w./])(?:[^\W\d][\w./]{0,60} ){0,3}[^\W\d][\w./]{0,60} ?[:=]?\s{0,9}\Z"
 )
 _EVERY_LINE = (b"\n",)
+# Time stamps of lines without measurements are searched for in the first bytes of a log, and in
+# this many lines at its start and end.
+_HEAD_BYTES, _MAX_STAMPED_LINES = 1 << 20, 400
+_MAY_BE_TIME = re.compile(rb"\d\d:\d\d|1[4-9]\d{8}")
 # A single bytes.translate folds case and turns every line end into a line feed, keeping offsets.
 _FOLDED_BYTES = bytes(0x0A if i in (0x00, 0x0D) else i for i in range(256)).lower()
 
@@ -110,6 +122,8 @@ class LogReader:
         self._incomplete_line = b""
         # Text before the incomplete line, to find out whether that line is cut off.
         self._text_before = b""
+        # Clocks of which a time stamp was found at the start of the log.
+        self._clocks_begun: set[str] = set()
         # Offset in the file of the text being read.
         self._text_offset = offset
         # Needles that found metric lines of this log.
@@ -129,6 +143,8 @@ class LogReader:
         Marks come first, then frames in the order of their first lines.
         """
         start = 0
+        if self.offset < _HEAD_BYTES and not self._clocks_begun:
+            self._marks += self._find_first_stamps(data)
         while start < len(data):
             # Blocks start at multiples of their size, so that the pieces do not matter.
             stop = start + BLOCK_BYTES - self.offset % BLOCK_BYTES
@@ -157,8 +173,40 @@ class LogReader:
         if len(self._incomplete_line) <= LONGEST_LINE_BYTES:
             self._examine_line(line, 0, len(line))
         self._read_matched_lines()
+        self._marks += self._read_end()
         self._incomplete_line = b""
         return self._collect_pieces()
+
+    def _find_first_stamps(self, data: bytes) -> Iterator[Mark]:
+        """Yield the first time stamp of each clock at the start of a log."""
+        start = 0
+        for found in islice(_MAY_BE_TIME.finditer(data), _MAX_STAMPED_LINES):
+            if found.start() < start:
+                continue
+            begin = max(data.rfind(end, 0, found.start()) for end in (b"\n", b"\r", b"\0")) + 1
+            start = (data.find(b"\n", found.start()) + 1) or len(data)
+            yield from self._read_stamp(data[begin:start], self.offset + begin, self._clocks_begun)
+
+    def _read_end(self) -> Iterator[Mark]:
+        """Yield the last time stamps of a log, its stated times, and whether it is over."""
+        text = self._text_before + self._incomplete_line
+        offset, seen = self.offset - len(text), set[str]()
+        lines = [*re.finditer(rb"[^\n\r\0]+", text)]
+        for found in reversed(lines[-_MAX_STAMPED_LINES:]):
+            if len(found.group()) < LONGEST_LINE_BYTES:
+                yield from self._read_stamp(found.group(), offset + found.start(), seen)
+                message = strip_prefixes(decode(found.group())).text.strip()
+                seconds, ends = read_total_time(message), states_end(message)
+                if ends or seconds is not None:
+                    yield Mark(ends=True, seconds=seconds, offset=offset + found.start())
+
+    def _read_stamp(self, line: bytes, offset: int, seen: set[str]) -> Iterator[Mark]:
+        """Yield the time stamp of a line, unless there was one of the same clock."""
+        text = decode(line)
+        clock, time = _read_time(text)
+        if time is not None and clock not in (*seen, ELAPSED) and is_log_stamp(text):
+            seen.add(clock)
+            yield Mark(time=time, clock=clock, offset=offset)
 
     def _is_complete(self, line: bytes) -> bool:
         """Return True if a line ends in a number with as many decimals as all similar lines."""
@@ -327,7 +375,8 @@ class LogReader:
             self._count_line_without_row()
         elif isinstance(reading, Row):
             self.has_rows, self._lines_since_table_row = True, 0
-            self._frames.append(build_frame(form, reading, [offset], [read_time(text)]))
+            clock, time = _read_time(text)
+            self._frames.append(build_frame(form, reading, [offset], [time], clock=clock))
             self._note_needle(line)
         elif isinstance(reading, Mark):
             self._marks.append(structs.replace(reading, offset=offset))
@@ -383,6 +432,12 @@ class LogReader:
         pieces: list[Frame | Mark] = [*self._marks, *frames]
         self._frames, self._marks = [], []
         return pieces
+
+
+def _read_time(text: str) -> tuple[str, float | None]:
+    """Return the clock of a line and its time; "" and None if it has none."""
+    clock, start, end = find_clock(text) or ("", 0, 0)
+    return clock, read_clock(text[start:end], clock) if clock else None
 
 
 def fold_block(block: bytes) -> bytes:

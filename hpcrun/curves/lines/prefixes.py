@@ -7,10 +7,10 @@ Text that may be a measurement is never removed as a prefix: brackets with a cou
 from __future__ import annotations
 
 import re
-from calendar import timegm
 
 from msgspec import Struct
 
+from hpcrun.curves.lines.times import CLOCK, DATE, HALF, MONTH, WEEKDAY, ZONE
 from hpcrun.curves.names import SPLITS
 from hpcrun.patterns import pattern_of
 
@@ -20,17 +20,6 @@ _ESCAPES = pattern_of(
 )
 
 _LEVEL = r"(?:DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|CRITICAL|FATAL|TRACE|SUCCESS)"
-_MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]{0,6}"
-_WEEKDAY = r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]{0,6}"
-_DATE = (
-    rf"(?:\d{{4}}[-/.]\d\d[-/.]\d\d | 20\d{{6}} | \d\d(?:[-/]\d\d|[-/.]\d\d[-/.](?:\d{{4}}|\d\d))"
-    rf"| (?:{_WEEKDAY},?[ ]{{1,2}})?(?:\d{{1,2}}[ -]{_MONTH} | {_MONTH}[ ]{{1,2}}\d{{1,2}})"
-    r"(?:,?[ -]\d{4}|-\d\d)?)"
-    r"(?:[T_|-][ ]?|[ ,]{1,2})"
-)
-_CLOCK = r"\d{1,2}:\d\d(?::\d\d(?:\.\d{1,9}|,\d{3,9}(?![\d,]))?)?"  # a CSV's comma ends it
-_HALF, _ZONE = r"[ ]?[AP]M\b", r"Z|[ ]?[+-]\d\d:?\d\d\b"
-
 # Words of the program that may precede a colon and must not be mistaken for a host name.
 _NO_HOST = r"(?!\w*(?:loss|step|iter|epoch|acc|lr|top|map|norm|val|train|batch|ppl))"
 _FILE = r"[\w./-]{1,100}\.(?:py|cc|cpp|cu|rs|go)"
@@ -49,7 +38,7 @@ _PREFIX = pattern_of(
     | \( (?: [^()\s]{{1,80}}[ ] )? pid=\d+ (?:,[ ]ip=[\d.]+)? \)                 # ray
       (?: [ ]\[repeated[^\]]{{0,80}}\] )?
     | [┌│└][ ] (?: (?:Info|Warning):[ ]? )?                                     # Julia
-    | \|[ ] (?= {_DATE} {_CLOCK} [ ]\| )                                         # | time | INFO |
+    | \|[ ] (?= {DATE} {CLOCK} [ ]\| )                                         # | time | INFO |
     | [ ]{{0,8}} (?P<label> \d{{1,6}} ) : (?=[\s{{]) (?![ ]+[\d.]+,|\tlearn)  # srun --label
     | \d{{1,3}}(?:\.\d{{1,3}}){{3}} : (?=\s)                                     # pdsh by address
     | {_NO_HOST} [a-z][a-z0-9.-]{{0,62}}\d[a-z0-9.-]{{0,20}} : [ ]               # pdsh by name
@@ -63,17 +52,17 @@ _PREFIX = pattern_of(
     | \( [\w./-]{{1,100}} : \d{{1,6}} \) :? (?=\s)                               # ESPnet
     | [ ]{{0,8}} [IWEFD](?:20\d\d)?\d{{4}}[ ]+\d\d:\d\d:\d\d(?:\.\d+)?           # glog, absl
       (?:[ ]+\d+)? (?:[ ]+[\w.]{{1,40}})? [ ]+[^\s\]]{{1,120}}:\d+\]
-    | \[? (?P<time> {_WEEKDAY} [ ] {_MONTH} [ ]{{1,2}} \d{{1,2}} [ ] {_CLOCK}
+    | \[? (?P<time> {WEEKDAY} [ ] {MONTH} [ ]{{1,2}} \d{{1,2}} [ ] {CLOCK}
           (?: [ ][A-Z]{{3,4}} )? [ ] \d{{4}} (?=\s)
-        | (?: {_DATE} )? {_CLOCK} (?: {_HALF} )? (?: {_ZONE} | [ ]UTC )?
+        | (?: {DATE} )? {CLOCK} (?: {HALF} )? (?: {ZONE} | [ ]UTC )?
           (?: :(?=[A-Za-z]) | [:,]? (?= \s | \[ | {_LEVEL}\b ) )
-        | {_DATE} (?={_LEVEL}\b) )
+        | {DATE} (?={_LEVEL}\b) )
     | -[ ](?P<process> \d{{1,6}} )[ ]-[ ][\w.]{{1,80}}[ ]-[ ][\w.]{{1,80}}:\d{{1,6}}   # levanter
       [ ]-[ ]{_LEVEL}[ ]::
     | (?i: gpu|worker|process|device ) [ ]? \#? (?P<named> \d{{1,6}} ) : (?=\s)
     | [a-z_]\w{{0,40}} (?: ::\w{{1,40}} ){{1,8}} : (?=\s)                         # tracing of Rust
     | (?: [A-Za-z][\w.]{{1,40}} (?: [ ] | [ ]-[ ] | :[ ]? ) | [ ]{{1,40}} )? [\[<]? {_LEVEL}
-      (?: [ ]{{0,4}} : [\w.-]{{1,80}} : | [ ]? [:>] (?: (?!\d) | (?=\d{{1,9}}-[a-z]|{_DATE}) )
+      (?: [ ]{{0,4}} : [\w.-]{{1,80}} : | [ ]? [:>] (?: (?!\d) | (?=\d{{1,9}}-[a-z]|{DATE}) )
         | [ ]{{0,4}} (?= \s | [|\[\]-] ) )
     | (?P<between> (?: [=*>-]{{1,4}} | \| (?! [ ]{{3}} ) ) [ \t]          # " - name - "
         (?: (?: [\w<>/-]{{1,60}} (?: \.[\w<>-]{{1,60}} ){{1,8}} (?: :[\w<>]{{1,60}} )? :\d{{1,6}}
@@ -185,109 +174,3 @@ def strip_prefixes(text: str) -> StrippedLine:
     ):
         text = text[: suffix.start()].rstrip()
     return StrippedLine(text, rank, label, tag)
-
-
-_STAMP = pattern_of(
-    rf"""
-    (?<![\d.:/]) (?: (?P<date> {_DATE} ) | \b[IWEFD](?P<glog> (?:20\d\d)?\d{{4}} )[ ]{{1,2}} )
-    (?P<clock> {_CLOCK} ) (?P<half> {_HALF} )? (?P<zone> {_ZONE} )?
-    (?: [ ](?:UTC[ ])?(?P<year> (?:19|20)\d\d )\b )?
-    """,
-    re.VERBOSE | re.ASCII,
-)
-# A time without a date is a timestamp only at the start of a line; elsewhere it is a duration.
-_TIME_OF_DAY = pattern_of(
-    r"(?:\x1b\[[0-9;]*m|[\s\[(]|\b(?:INFO|DEBUG|WARNING)\b){0,8}(?P<clock>\d\d:\d\d:\d\d(?:\.\d{1,9}|,\d{3,9}(?![\d,]))?)"
-    r"(?=[\s\]),|:]|$)",
-    re.ASCII,
-)
-_TIME_SEARCH_CHARACTERS = 200
-_DIGITS = pattern_of(r"\d+", re.ASCII)
-_MONTH_NAMED = pattern_of(_MONTH)
-_DOTTED_DATE = pattern_of(r"\d\d\.\d\d\.(?:\d{4}|\d\d)(?!\d)", re.ASCII)
-
-
-def find_time(text: str) -> tuple[int, int] | None:
-    """Return the span of the time stamp of a line, or None.
-
-    >>> find_time("[2026-11-20 08:04:09,098] [INFO] step 3"), find_time("eta: 08:04:09")
-    ((1, 24), None)
-    """
-    if found := _STAMP.search(text, 0, _TIME_SEARCH_CHARACTERS):
-        return found.span()
-    if found := _TIME_OF_DAY.match(text):
-        return found.span("clock")
-    return None
-
-
-_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-_LEAP_YEAR = 1972  # assumed for timestamps without a year
-
-
-def read_time(text: str) -> float | None:
-    """Return the time of the first stamp in a text; None if there is none, or it is invalid.
-
-    The result is in seconds since 1970; UTC is assumed if the stamp has no zone. Without a year, it
-    is in seconds since the start of a leap year; without a date, since midnight.
-
-    >>> read_time("2026-11-20 08:04:09,098"), read_time("2026-11-20T08:04:09+01:00")
-    (1795161849.098, 1795158249.0)
-    >>> read_time("01/02 00:00:01"), read_time("[08:04:09]"), read_time("2026-13-20 08:04:09")
-    (86401.0, 29049.0, None)
-    """
-    found = _STAMP.search(text, 0, _TIME_SEARCH_CHARACTERS)
-    if found is None:
-        alone = _TIME_OF_DAY.match(text)
-        return None if alone is None else _seconds(alone["clock"])
-    seconds = _seconds(found["clock"], (found["half"] or "").strip())
-    days = _days(found["date"] or found["glog"], found["year"])
-    if seconds is None or days is None:
-        return None
-    zone = (found["zone"] or "").strip().replace(":", "")
-    if len(zone) == 5:
-        seconds -= (1 if zone[0] == "+" else -1) * (int(zone[1:3]) * 3600 + int(zone[3:]) * 60)
-    return days * 86400 + seconds
-
-
-def _days(text: str, year_behind: str | None) -> int | None:
-    """Return the days of a date since 1970, or since the start of a leap year; None if invalid.
-
-    With dots, the day comes before the month. Otherwise the month is assumed to come first, unless
-    that is impossible.
-
-    >>> _days("2026-11-20", None), _days("20/11/26", None), _days("Jan  2", None)
-    (20777, 20777, 1)
-    >>> _days("11.10.2025", None) == _days("2025-10-11", None)
-    True
-    """
-    parts = _DIGITS.findall(text)
-    if len(parts) == 1:  # 20261120, 1120
-        parts = [parts[0][:-4], parts[0][-4:-2], parts[0][-2:]]
-    numbers = [int(part) for part in parts if part]
-    year = int(year_behind) if year_behind else None
-    if numbers[0] > 31:
-        year = numbers.pop(0)
-    if named := _MONTH_NAMED.search(text):
-        numbers.insert(0, _MONTHS.index(named[0][:3].lower()) + 1)
-    month, day, *rest = numbers
-    # Dotted dates are written day first everywhere; where that is impossible, the month is first.
-    is_day_first = _DOTTED_DATE.match(text) is not None and day <= 12
-    if year is None and (month > 12 or is_day_first):
-        month, day = day, month
-    if rest:
-        year = rest[0] + (2000 if rest[0] < 100 else 0)
-    if not (1 <= month <= 12 and 1 <= day <= 31):
-        return None
-    begin = timegm((_LEAP_YEAR, 1, 1, 0, 0, 0)) if year is None else 0
-    return (timegm((year or _LEAP_YEAR, month, day, 0, 0, 0)) - begin) // 86400
-
-
-def _seconds(clock: str, half: str = "") -> float | None:
-    """Return the seconds since midnight."""
-    hours, minutes, *rest = clock.replace(",", ".").split(":")
-    hour, seconds = int(hours), float(rest[0]) if rest else 0.0
-    if half:
-        hour = hour % 12 + (12 if half == "PM" else 0)
-    if hour > 24 or int(minutes) > 59 or seconds >= 61:
-        return None
-    return hour * 3600 + int(minutes) * 60 + seconds

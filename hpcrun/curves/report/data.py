@@ -49,6 +49,8 @@ def _run(run: ParsedRun, full: bool) -> dict[str, Any]:
         "bytes": run.bytes,
         "gpus": run.gpus,
         "seconds": run.seconds,
+        "time": {"seconds": curve.seconds, "from": curve.seconds_from},
+        "peak_memory_bytes": curve.peak_memory,
         "facts": dict(run.facts),
     }
 

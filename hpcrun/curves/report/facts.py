@@ -180,7 +180,8 @@ def _facts_with_columns(run: ParsedRun) -> Iterator[tuple[str, str, list[Fact]]]
         yield "to go", ", ".join(filter(None, (steps, time))), [("to go", time or steps)]
     seconds = seconds_of(run)
     if seconds and seconds >= 1:
-        yield "time", format_duration(seconds), []
+        where = f" ({curve.seconds_from})" if run.seconds is None else ""
+        yield "time", format_duration(seconds) + where, []
     if (hours := gpu_hours(run)) is not None:
         spent = format_value(hours)
         gpus = format_count((run.gpus or 0) + run.spare_gpus, "GPU")
@@ -200,6 +201,8 @@ def peak_memory(run: ParsedRun) -> float | None:
     """Return the peak memory of a GPU in bytes: as recorded, otherwise as logged."""
     if run.usage.peak_memory:
         return run.usage.peak_memory
+    if run.curve.peak_memory:
+        return run.curve.peak_memory
     logged = run.curve.summary(MEMORY_BYTES)
     # Some loggers print 0 on CPUs.
     return logged.max.value if logged and logged.max and logged.max.value > 0 else None
@@ -289,10 +292,13 @@ def trend_text(series: Series) -> str:
 
 
 def steps_left(curve: Curve) -> int | None:
-    """Return the number of remaining steps; None if there are none or the log lacks the total."""
+    """Return the number of remaining steps.
+
+    None if there are none, the training has ended, or the log lacks the total.
+    """
     lasts = [series.summary.last.step for series in curve.metrics.values()]
     reached = max((step for step in lasts if step is not None), default=None)
-    if curve.total_steps is None or reached is None:
+    if curve.total_steps is None or reached is None or curve.is_over:
         return None
     return max(0, curve.total_steps - reached) or None
 
@@ -319,15 +325,9 @@ def seconds_per_step(curve: Curve) -> float | None:
 def seconds_of(run: ParsedRun) -> float | None:
     """Return the running time of a run in seconds, or None if unknown.
 
-    Without a recorded running time, returns the time between the first and last timestamp of the
-    log, which includes restarts and waiting times.
+    Without a recorded running time, it is what the log states or shows (``Curve.seconds``).
     """
-    if run.seconds is not None:
-        return run.seconds
-    times = [series.times for series in run.curve.metrics.values() if series.times]
-    if not times:
-        return None
-    return max(map(max, times)) - min(map(min, times)) or None
+    return run.curve.seconds if run.seconds is None else run.seconds
 
 
 def gpu_hours(run: ParsedRun) -> float | None:

@@ -71,6 +71,8 @@ def test_json_has_the_documented_structure() -> None:
                 "bytes": 52_000,
                 "gpus": None,
                 "seconds": None,
+                "time": {"seconds": None, "from": ""},
+                "peak_memory_bytes": None,
                 "facts": {},
             }
         ]

@@ -1,0 +1,195 @@
+"""How long a run took, as its logs state or show it.
+
+In this order: a total that a program states (``train_runtime``, "Training time 0:15:19"), the
+elapsed time of the training's progress bar, the first and last time stamp of any lines, and the sum
+of the times of epochs or steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby, pairwise
+
+import numpy as np
+
+from hpcrun.curves.curve import Series, is_increasing
+from hpcrun.curves.lines.times import (
+    DAY_OR_MONTH_FIRST,
+    ELAPSED,
+    TIME_OF_DAY,
+    swap_day_and_month,
+)
+from hpcrun.curves.names import EPOCH_SECONDS, STEP_SECONDS, fold, words
+from hpcrun.curves.passes import Floats
+from hpcrun.curves.store import StoredLog, StoredRows
+
+# Metrics that state how long a whole training took, in seconds.
+_TOTALS = words("train_runtime total_train_time total_training_time training_runtime total_runtime")
+# Metrics without a unit that may be the time of an epoch, or since the start.
+_TIMES = words("time train_time training_time epoch_time duration")
+_DAY = 86400.0
+# A time of day that falls by more than this has passed midnight.
+_MIDNIGHT_FALL = 43200.0
+# Times that rise at least by this factor from the first to the last, one by one, are cumulative.
+_CUMULATIVE_RISE = 1.8
+_MIN_CUMULATIVE = 3
+
+
+def times_by_form(log: StoredLog) -> dict[int, Floats]:
+    """Return the times of the rows of a log by the id of their form, all of one clock.
+
+    The clock is the one whose times cover most of the log. Of dates such as 12/09/24, the order of
+    day and month is the one with which the log took less time.
+    """
+    timed = [form for form in log.forms.values() if form.times and form.clock != ELAPSED]
+    clock = _main_clock(log, timed)
+    times = {id(form): np.asarray(form.times) for form in timed if form.clock == clock}
+    if clock == DAY_OR_MONTH_FIRST and _are_swapped(log):
+        return {form: np.array([*map(swap_day_and_month, x)]) for form, x in times.items()}
+    return times
+
+
+def _main_clock(log: StoredLog, timed: Sequence[StoredRows]) -> str:
+    spans: dict[str, list[int]] = {}
+    for form in timed:
+        spans.setdefault(form.clock, []).extend((form.offsets[0], form.offsets[-1]))
+    for stamp in log.stamps:
+        spans.setdefault(stamp.clock, []).append(stamp.offset)
+    return max(spans, key=lambda clock: max(spans[clock]) - min(spans[clock]), default="")
+
+
+def _stamps(log: StoredLog, clock: str) -> Floats:
+    """Return the times of all time stamps of one clock, in the order of the log."""
+    marks = [each for each in log.stamps if each.clock == clock and each.time is not None]
+    forms = [form for form in log.forms.values() if form.times and form.clock == clock]
+    offsets = [np.array([each.offset for each in marks], np.int64)]
+    times = [np.array([each.time for each in marks], float)]
+    offsets += [np.asarray(form.offsets) for form in forms]
+    times += [np.asarray(form.times) for form in forms]
+    if len(forms) == 1 and not marks:
+        return times[-1]
+    found: Floats = np.concatenate(times)[np.argsort(np.concatenate(offsets), kind="stable")]
+    return found
+
+
+def _are_swapped(log: StoredLog) -> bool:
+    days = (np.unique(_stamps(log, DAY_OR_MONTH_FIRST) // _DAY) * _DAY).tolist()
+    swapped = [*map(swap_day_and_month, days)]
+    return bool(max(swapped) - min(swapped) < max(days) - min(days))
+
+
+def time_between_stamps(log: StoredLog) -> float | None:
+    """Return the seconds between the first and the last time stamp of a log, of any lines."""
+    timed = [form for form in log.forms.values() if form.times and form.clock != ELAPSED]
+    clock = _main_clock(log, timed)
+    times = _stamps(log, clock)
+    if clock == DAY_OR_MONTH_FIRST and _are_swapped(log):
+        times = np.array([*map(swap_day_and_month, times.tolist())])
+    if len(times) < 2:
+        return None
+    if clock == TIME_OF_DAY:
+        nights = int((times[:-1] - times[1:] > _MIDNIGHT_FALL).sum())
+        return float(times[-1] - times[0]) + nights * _DAY or None
+    return float(times.max() - times.min()) or None
+
+
+def stated_time(log: StoredLog) -> float | None:
+    """Return the seconds that a log states as the time of its training."""
+    found: list[tuple[int, float]] = []
+    for form in log.forms.values():
+        for name, column in zip(form.layout.names, form.columns, strict=True):
+            if fold(name) in _TOTALS:
+                found += zip(form.offsets, column, strict=True)
+    if not found:
+        found = [(m.offset, m.seconds) for m in log.marks if m.ends and m.seconds is not None]
+    if not found:
+        return None
+    # Totals without rows of the training between them were printed by several ranks.
+    found.sort()
+    places = [offset for offset, _ in found]
+    above = np.zeros(len(found), np.int64)
+    for form in log.forms.values():
+        if form.layout.split == "train" and form.layout.bar is None:
+            above += np.searchsorted(np.asarray(form.offsets), places)
+    groups = groupby(zip(above.tolist(), found, strict=True), key=lambda each: each[0])
+    return _add_up([max(seconds for _, (_, seconds) in group) for _, group in groups])
+
+
+def _add_up(seconds: Sequence[float]) -> float | None:
+    """Add up times, or return the last one if they are cumulative."""
+    values = [value for value in seconds if 0 < value < np.inf]
+    rises = len(values) >= _MIN_CUMULATIVE
+    rises &= all(before < after for before, after in pairwise(values))
+    if rises and values[-1] > _CUMULATIVE_RISE * values[0]:
+        return values[-1]
+    return sum(values) or None
+
+
+def bar_time(
+    log: StoredLog, description: str | None, total: int | None
+) -> tuple[float | None, int]:
+    """Return the elapsed time of a progress bar, and how often it was begun.
+
+    Without a description, it is that of lines without a bar.
+    """
+    forms = [
+        form
+        for form in log.forms.values()
+        if form.layout.bar == description
+        and form.total == total
+        and form.clock == ELAPSED
+        and form.times
+    ]
+    if not forms:
+        return None, 0
+    order = np.argsort(np.concatenate([np.asarray(form.offsets) for form in forms]), kind="stable")
+    times = np.concatenate([np.asarray(form.times) for form in forms])[order]
+    ends = times[np.append(times[1:] < times[:-1], True)]
+    return float(ends.sum()) or None, len(ends)
+
+
+def elapsed_time(log: StoredLog) -> float | None:
+    """Return the elapsed time that lines of the training state."""
+    times = [
+        bar_time(log, None, total)[0]
+        for total in {form.total for form in log.forms.values() if form.layout.bar is None}
+    ]
+    return max((seconds for seconds in times if seconds), default=None)
+
+
+def epoch_time(log: StoredLog) -> float | None:
+    """Return the sum of the times of epochs that a log states."""
+    marked = [mark.seconds for mark in log.marks if not mark.ends and mark.seconds]
+    columns = (
+        column
+        for form in log.forms.values()
+        for name, column in zip(form.layout.names, form.columns, strict=True)
+        if (name == EPOCH_SECONDS or (form.steps is None and fold(name) in _TIMES))
+        and (form.layout.rank or 0) == 0
+    )
+    sums = [_add_up(each) for each in (marked, *columns)]
+    return max((each for each in sums if each is not None), default=None)
+
+
+def step_time(metrics: Mapping[str, Series], *, counts_epochs: bool) -> float | None:
+    """Return the number of steps times their mean duration, by the metrics of a run."""
+    series = metrics.get(STEP_SECONDS)
+    if series is None or counts_epochs or not is_increasing(series.steps):
+        return None
+    values = np.asarray(series.values if series.sample is None else series.sample)
+    values = values[np.isfinite(values) & (values >= 0)]
+    steps = np.asarray(series.steps, float)
+    stride = float(np.median(np.diff(steps))) if len(steps) > 1 else 1.0
+    count = min(steps[-1] - steps[0] + stride, steps[-1] + 1)
+    return float(values.mean() * count) if values.size else None
+
+
+def add_attempts(
+    logs: Iterable[StoredLog], seconds_of: Callable[[StoredLog], float | None]
+) -> float | None:
+    """Add up the times of the attempts of a run; of several logs of one attempt, the longest."""
+    found: dict[int, float] = {}
+    for log in logs:
+        if (seconds := seconds_of(log)) is not None:
+            found[log.attempt] = max(seconds, found.get(log.attempt, 0.0))
+    return sum(found.values()) or None
