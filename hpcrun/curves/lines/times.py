@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from calendar import timegm
-from datetime import datetime, timezone
 
 from hpcrun.patterns import pattern_of
 
@@ -192,11 +191,13 @@ def swap_day_and_month(seconds: float) -> float:
     >>> swap_day_and_month(read_time("12/09/24 10:00:00")) == read_time("09/12/24 10:00:00")
     True
     """
-    days, rest = divmod(seconds, 86400)
-    printed = datetime.fromtimestamp(days * 86400, timezone.utc)
-    if printed.day > 12:
-        return seconds
-    return timegm((printed.year, printed.day, printed.month, 0, 0, 0)) + rest
+    year = 1970 + int(seconds // (366 * 86400))
+    while timegm((year + 1, 1, 1, 0, 0, 0)) <= seconds:
+        year += 1
+    months = (timegm((year, month, 1, 0, 0, 0)) for month in range(1, 13))
+    begin, month = max((begin, month) for month, begin in enumerate(months, 1) if begin <= seconds)
+    day = int((seconds - begin) // 86400) + 1
+    return seconds if day > 12 else timegm((year, day, month, 0, 0, 0)) + seconds % 86400
 
 
 _DAYS_AND_CLOCK = pattern_of(
