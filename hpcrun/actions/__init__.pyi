@@ -21,6 +21,9 @@ from hpcrun.actions.fit import load_model_shape as load_model_shape
 from hpcrun.actions.fit import parse_parameter_count as parse_parameter_count
 from hpcrun.actions.follow_curve import CurveFollower as CurveFollower
 from hpcrun.actions.follow_curve import Followed as Followed
+from hpcrun.actions.group import RequestedJob as RequestedJob
+from hpcrun.actions.group import prepare_jobs as prepare_jobs
+from hpcrun.actions.group import split_jobs as split_jobs
 from hpcrun.actions.hostfile import find_hosts as find_hosts
 from hpcrun.actions.hostfile import write_hostfile as write_hostfile
 from hpcrun.actions.init.init import InitState as InitState

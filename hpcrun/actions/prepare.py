@@ -227,7 +227,7 @@ def prepare_spec(
     # The project's files are read from the copy of the code that the run uses.
     in_code = msgspec.structs.replace(context, project=context.code or context.project)
     origin = origin or Origin(spec.name or "job")
-    if spec.sweep:
+    if spec.sweep_keys:
         spec, extra_args = _only_run(spec, extra_args, origin)
     if run_id is None:
         run_id = new_run_id(spec)
@@ -581,7 +581,7 @@ def prepare_job(
         InputError: A run cannot be prepared.
         SpecError: Some runs have problems; all of them are reported.
     """
-    if not spec.sweep and made is None:
+    if not spec.sweep_keys and made is None:
         return prepare_spec(
             *(context, spec),
             host=host,
@@ -639,7 +639,9 @@ def prepare_job(
     files = [
         *render_array(plan, templates, len(runs)),
         record_file("sweep.json", record),
-        RenderedFile("spec.yaml", dump_job(with_args(spec, known | spec.sweep.keys(), extra_args))),
+        RenderedFile(
+            "spec.yaml", dump_job(with_args(spec, known.union(spec.sweep_keys), extra_args))
+        ),
     ]
     return Prepared(
         spec=spec,

@@ -22,7 +22,12 @@ from hpcrun.errors import HpcrunError, InputError
 from hpcrun.files import open_plain, read_plain
 from hpcrun.jobside import IDLE_ATTEMPTS_NOTE, MAX_IDLE_ATTEMPTS
 from hpcrun.logs import LogFile, find_attempt, list_log_files
-from hpcrun.monitor import add_accounting, find_targets_by_word, unknown_run_error
+from hpcrun.monitor import (
+    add_accounting,
+    find_group,
+    find_targets_by_word,
+    unknown_run_error,
+)
 from hpcrun.ownership import foreign_owner, name_of_user
 from hpcrun.plan import Plan, parse_memory_mb, parse_seconds
 from hpcrun.runs import (
@@ -160,12 +165,15 @@ def _explain_target(context: Context, word: str | None) -> Iterator[Answer]:
     from hpcrun.monitor import status_of
 
     target = find_targets_by_word(context, [word], whole=True)[word]
-    if target is None:
+    group = find_group(context, word, whole=True) if target is None else []
+    if target is None and not group:
         raise unknown_run_error(context, word, or_file=True)
     if isinstance(target, str):
         yield from _explain_slurm_job(context, target)
         return
-    for status in status_of(context, runs_of(target), level="detail"):
+    named = [target] if target is not None else group
+    runs = [run for each in named for run in runs_of(each)]
+    for status in status_of(context, runs, level="detail"):
         yield Answer(
             source=status.job_id or status.run_id,
             diagnosis=find_cause(context, status, whole=True),

@@ -132,7 +132,8 @@ def explain_extra_arguments(
     start = args.index(extra[0]) if extra[0] in args else len(args)
     line = shlex.join(["hpcrun", name, *args[:start], "--", *args[start:]])
     return InputError(
-        f"{' '.join(extra)}: hpcrun {name} takes one job",
+        f"{' '.join(extra)}: "
+        + ("not the name of a job" if name == "submit" else f"hpcrun {name} takes one job"),
         fix=f"arguments of the script follow --: {line}",
     )
 

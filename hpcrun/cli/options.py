@@ -31,6 +31,7 @@ _KEYS = {
     "partition": "resources.partition",
     "account": "resources.account",
     "name": "name",
+    "as": "group",
 }
 
 
@@ -127,11 +128,26 @@ class JobCommand(ArgsAfterDashes):
             from hpcrun.cli.misplaced import explain_unknown_option
 
             raise explain_unknown_option(error, self.name or "", words) from error
+        if ctx.args and (ctx.params.get("as") is not None or self._are_jobs(ctx.args)):
+            ctx.params["more_jobs"], ctx.args = ctx.args, []
         if ctx.args:
             from hpcrun.cli.misplaced import explain_extra_arguments
 
             raise explain_extra_arguments(ctx, self.name or "", words, ctx.args)
         return rest
+
+    def _are_jobs(self, words: list[str]) -> bool:
+        """Return True for names of jobs, several of which submit() accepts."""
+        from hpcrun.assets import list_jobs
+        from hpcrun.context import find_project
+
+        if self.name != "submit":
+            return False
+        known = list_jobs(find_project(Path.cwd()), os.environ)
+        return all(
+            word in known or (word.endswith((".yaml", ".yml")) and Path(word).is_file())
+            for word in words
+        )
 
     def invoke(self, ctx: click.Context) -> Any:
         options = ctx.params
@@ -146,7 +162,7 @@ class JobCommand(ArgsAfterDashes):
             set_keys = [override.partition("=")[0].strip() for override in options["overrides"]]
             for option, key in _KEYS.items():
                 typed = "--" + option.replace("_", "-")
-                is_meant = options[option] is not None and key not in set_keys
+                is_meant = options.get(option) is not None and key not in set_keys
                 for problem in error.problems if is_meant else ():
                     if problem.source == "--set" and problem.path == key:
                         problem.source, problem.path = typed, ""
@@ -242,7 +258,7 @@ def collect_overrides(options: dict[str, Any]) -> list[str]:
 
     overrides = list(options["overrides"])
     for option, key in _KEYS.items():
-        if options[option] is not None:
+        if options.get(option) is not None:
             overrides.append(f"{key}={dump_value(options[option], '--set', key)}")
     return overrides
 

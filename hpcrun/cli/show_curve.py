@@ -42,12 +42,17 @@ def draw_report(
 
 
 def label_sweep_runs(context: Context, runs: Sequence[ParsedRun]) -> list[ParsedRun]:
-    """Label the runs of a sweep with their values."""
+    """Label the runs of a sweep with their values; runs of several sweeps with their names too."""
     tasks = [read_task(RunFolder(context.runs_dir / run.source)) for run in runs]
-    return [
-        structs.replace(run, source=f"{task.index}: {format_label(task.values)}") if task else run
-        for run, task in zip(runs, tasks, strict=True)
-    ]
+    has_several = len({task.sweep_id for task in tasks if task}) > 1
+    labelled = []
+    for run, task in zip(runs, tasks, strict=True):
+        label = f"{task.index}: {format_label(task.values)}" if task else run.source
+        if task and has_several:
+            name = run.source.split("-", 2)[2].rpartition("-")[0]
+            label = f"{name}: {format_label(task.values)}"  # the name has the index
+        labelled.append(structs.replace(run, source=label))
+    return labelled
 
 
 def match_metric(runs: Sequence[ParsedRun], name: str | None) -> str | None:

@@ -14,7 +14,7 @@ from hpcrun.actions import JobLogs, Lines, masker_of
 from hpcrun.cli.output import emit_bytes, encodable, has_colour, is_terminal, print_note
 from hpcrun.context import Context
 from hpcrun.logs import LogFile, RankFolder, sanitize_for_terminal
-from hpcrun.runs import RunFolder, SweepFolder, runs_of
+from hpcrun.runs import RunFolder
 from hpcrun.secrets import FileMasker, Masker
 from hpcrun.text import Display, dim, format_size
 
@@ -290,17 +290,20 @@ def watch_logs(
     return _exit_code(logs.monitor.statuses)
 
 
-def wait_for_sweep(context: Context, sweep: SweepFolder, *, quiet: bool) -> int:
-    """Wait for a sweep's runs; return 0 if all succeeded, else 1. Ctrl-C only stops waiting."""
+def wait_for_runs(context: Context, runs: Sequence[RunFolder], *, name: str, quiet: bool) -> int:
+    """Wait for several runs; return 0 if all succeeded, else 1. Ctrl-C only stops waiting.
+
+    ``name`` is that of their sweep or group; "" if they have none.
+    """
     from hpcrun.monitor import Monitor, WatchedRuns, poll_all
 
-    monitor = Monitor(context, [WatchedRuns(runs_of(sweep))])
+    monitor = Monitor(context, [WatchedRuns([*runs])])
     try:
         for status in poll_all([monitor]):
             if not quiet:
                 print_note(_format_status(context, status))
     except KeyboardInterrupt:
-        print_note(f"\nstopped waiting; the runs continue: hpcrun status {sweep.sweep_id}")
+        print_note(f"\nstopped waiting; the runs continue: hpcrun status {name}")
         raise
     return _exit_code(monitor.statuses)
 

@@ -17,9 +17,11 @@ from hpcrun.monitor import (
     Level,
     SlurmCache,
     describe_no_runs,
-    find_target,
+    find_group,
+    find_targets_by_word,
     status_of,
     status_of_job,
+    unknown_run_error,
 )
 from hpcrun.ownership import foreign_owner
 from hpcrun.runs import (
@@ -63,11 +65,13 @@ class QueryCache(Struct, kw_only=True):
 
     slurm: SlurmCache = field(default_factory=SlurmCache)
     target: RunFolder | SweepFolder | str | None = None
+    group: list[RunFolder | SweepFolder] = field(default_factory=list)
     job: list[JobStatus] | None = None
 
     def clear(self) -> None:
         self.slurm.clear()
         self.target = self.job = None
+        self.group = []
 
 
 class StatusResult(Struct, frozen=True, kw_only=True):
@@ -168,9 +172,16 @@ def _query_status(context: Context, query: StatusQuery, cache: QueryCache) -> St
             silence=silence,
             is_partial=bool(silence),
         )
-    if cache.target is None:
-        cache.target = find_target(context, query.word)
+    if cache.target is None and not cache.group:
+        cache.target = find_targets_by_word(context, [query.word])[query.word]
+        cache.group = find_group(context, query.word) if cache.target is None else []
     target = cache.target
+    if cache.group:
+        runs = [run for one in cache.group for run in runs_of(one)]
+        rows = status_of(context, runs, cache.slurm, level="row")
+        return StatusResult(kind="listing", statuses=_add_new_causes(context, rows))
+    if target is None:
+        raise unknown_run_error(context, query.word)
     if isinstance(target, str):
         if cache.job is None:
             cache.job = status_of_job(context, target, in_detail=True)

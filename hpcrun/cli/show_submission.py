@@ -175,7 +175,7 @@ def _print_values(sweep: Prepared) -> None:
     batches = [str(run.plan.effective_batch) for run in sweep.runs]
     if not _has_several_batches(sweep):
         batches = []
-    header = ["TASK", *column_names(list(sweep.spec.sweep)), *(["batch"] if batches else [])]
+    header = ["TASK", *column_names(sweep.spec.sweep_keys), *(["batch"] if batches else [])]
     rows = [
         [str(index), *run.values.values(), *batches[index : index + 1], ""]
         for index, run in enumerate(sweep.runs)
@@ -226,13 +226,97 @@ def submit_and_watch(
     if not (follow or wait):
         return 0
     from hpcrun.cli.show_logs import (  # deferred: only --follow and --wait need it
-        wait_for_sweep,
+        wait_for_runs,
         watch_run,
     )
 
     if made.is_sweep:
-        return wait_for_sweep(context, SweepFolder(made.path), quiet=as_json)
+        from hpcrun.runs import runs_of
+
+        sweep = SweepFolder(made.path)
+        return wait_for_runs(context, runs_of(sweep), name=sweep.sweep_id, quiet=as_json)
     return watch_run(context, RunFolder(made.path), logs=follow, quiet=as_json)
+
+
+def submit_several(
+    context: Context, several: Sequence[Prepared], *, wait: bool, as_json: bool
+) -> int:
+    """Submit several jobs one after the other, and watch them to their ends if requested.
+
+    If Slurm refuses one of them, the earlier ones stay submitted, and are listed. Returns 0, or 1
+    if a watched run did not succeed.
+    """
+    from hpcrun.actions import submit_job
+
+    done: list[tuple[Prepared, str]] = []
+    try:
+        for made in several:
+            submission = submit_job(context, made)
+            plan = structs.replace(made.plan, notes=[*made.plan.notes, *submission.notes])
+            made = structs.replace(made, plan=plan)
+            done.append((made, submission.job_id))
+            if not as_json:
+                _print_one_of_several(made, submission.job_id)
+    except BaseException:
+        if done:
+            ids = " ".join(job_id for _, job_id in done)
+            left = len(several) - len(done)
+            print_note(f"submitted before the error: {ids} ({left} not submitted)")
+        raise
+    group = several[0].plan.group
+    if as_json:
+        jobs = [submission_json(made, job_id) for made, job_id in done]
+        emit_json({"group": group, "jobs": jobs})
+    else:
+        named = group or " ".join(job_id for _, job_id in done)
+        verbs = [
+            (f"status {named}", "their states"),
+            (f"compare {named}", "speed, memory and loss side by side"),
+            (f"cancel {named}", "cancel all of them"),
+        ]
+        print_lines(format_next_steps(*verbs, display=output_display()))
+    if not wait:
+        return 0
+    from hpcrun.cli.show_logs import wait_for_runs
+    from hpcrun.runs import runs_of
+
+    folders = [SweepFolder(one.path) if one.is_sweep else RunFolder(one.path) for one in several]
+    runs = [run for folder in folders for run in runs_of(folder)]
+    return wait_for_runs(context, runs, name=group or "", quiet=as_json)
+
+
+def _print_one_of_several(made: Prepared, job_id: str) -> None:
+    rows = describe_run(made)
+    for name, text in rows:
+        if name == "note":
+            print_note(click.style(f"note: {made.plan.name}: {text}", dim=True))
+    shown = dict(rows)
+    text = f"Submitted {click.style(made.plan.name, bold=True)} as job {job_id}: {shown['shape']}"
+    if made.is_sweep:
+        text += f"; {format_sweep_size(len(made.runs), made.spec.sweep_limit)}"
+    elif made.plan.effective_batch is not None:
+        text += f"; batch {made.plan.effective_batch}"
+    print_line(text)
+
+
+def show_several(
+    context: Context, several: Sequence[Prepared], *, test_only: bool, as_json: bool
+) -> None:
+    """Print what several submissions would write, or when they would start."""
+    group = several[0].plan.group
+    if not test_only:
+        if as_json:
+            emit_json({"group": group, "jobs": [files_json(made) for made in several]})
+        for made in () if as_json else several:
+            show_files(made, as_json=False)
+        return
+    from hpcrun.actions import estimate_start
+
+    found = [(made.plan, estimate_start(context, made)) for made in several]
+    if as_json:
+        emit_json({"group": group, "jobs": [estimate_json(*each) for each in found]})
+    for plan, estimate in () if as_json else found:
+        show_estimate(plan, estimate, as_json=False)
 
 
 def show_origin(again: Again) -> None:
@@ -279,11 +363,16 @@ def again_json(again: Again, job_id: str) -> dict[str, Any]:
 # ---- not submitted -----------------------------------------------------------------------------
 
 
+def estimate_json(plan: Plan, estimate: Estimate) -> dict[str, Any]:
+    """Return the JSON of the estimated start of a job."""
+    answer = {"name": plan.name, "cluster": plan.cluster, **structs.asdict(estimate)}
+    return {**answer, "notes": plan.notes}
+
+
 def show_estimate(plan: Plan, estimate: Estimate, *, as_json: bool) -> None:
     """Print when and where a job would currently start."""
     if as_json:
-        answer = {"name": plan.name, "cluster": plan.cluster, **structs.asdict(estimate)}
-        emit_json({**answer, "notes": plan.notes})
+        emit_json(estimate_json(plan, estimate))
         return
     print_line(
         f"{click.style(plan.name, bold=True)} is not submitted; {plan.cluster} would take it"
@@ -303,15 +392,20 @@ def _format_start(estimate: Estimate) -> str:
     return estimate.start.replace("T", " ") if is_known else NOT_EXPECTED
 
 
+def files_json(made: Prepared) -> dict[str, Any]:
+    """Return the JSON of the files that a submission would write."""
+    answer: dict[str, Any] = {**_files_by_name(made.files), "notes": made.plan.notes}
+    if made.is_sweep:
+        answer["runs"] = [
+            {"values": run.values, "files": _files_by_name(run.files)} for run in made.runs
+        ]
+    return answer
+
+
 def show_files(made: Prepared, *, as_json: bool) -> None:
     """Print the files that a submission would write; for a sweep its script and the first run's."""
     if as_json:
-        answer: dict[str, Any] = {**_files_by_name(made.files), "notes": made.plan.notes}
-        if made.is_sweep:
-            answer["runs"] = [
-                {"values": run.values, "files": _files_by_name(run.files)} for run in made.runs
-            ]
-        emit_json(answer)
+        emit_json(files_json(made))
         return
     for text in made.plan.notes:
         print_message("note", text, dim=True)

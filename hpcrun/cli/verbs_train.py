@@ -37,8 +37,13 @@ if TYPE_CHECKING:
 
 
 @click.command("submit", cls=JobCommand)
-@click.argument("job", required=False, type=JOB)
+@click.argument("job", required=False, type=JOB, metavar="[JOB...]")
 @job_options
+@click.option(
+    "--as",
+    metavar="NAME",
+    help="A name for the runs of several jobs: hpcrun compare NAME.",
+)
 @click.option(
     "--after",
     type=RUN,
@@ -62,20 +67,54 @@ def submit(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Submit a job to Slurm.
+    """Submit jobs to Slurm.
 
     JOB is a name that `hpcrun jobs` lists, or a job file. Arguments after -- are passed to the
     script. Without JOB they are the command to run: hpcrun submit -- hostname.
+
+    All jobs are checked before the first one is submitted. With --as NAME, status, compare, parse,
+    wait and cancel accept NAME for all of them; later submissions can be added.
     """
-    from hpcrun.actions import Checks, build_dependency, prepare_job
-    from hpcrun.cli.show_submission import show_estimate, show_files, submit_and_watch
+    from hpcrun.actions import (
+        Checks,
+        RequestedJob,
+        build_dependency,
+        prepare_job,
+        prepare_jobs,
+        split_jobs,
+    )
+    from hpcrun.cli.show_submission import (
+        show_estimate,
+        show_files,
+        show_several,
+        submit_and_watch,
+        submit_several,
+    )
 
     where = make_context(cluster, debug=options["debug"], job=job)
-    spec, extra_args, origin = load_requested_job(where, job, options)
+    names = [job, *options.get("more_jobs", [])]
+    requested = [RequestedJob(*load_requested_job(where, name, options)) for name in names]
+    parts = split_jobs(where, requested)
     first = build_dependency(where, after)
-    checks = Checks(strict=not options["no_check"])
+    strict = not options["no_check"]
+    if len(parts) > 1:
+        if follow:
+            fix = "--wait, or hpcrun logs -f of one of them"
+            raise InputError(f"--follow: {len(parts)} jobs have as many logs", fix=fix)
+        several = prepare_jobs(where, parts, after=first, strict=strict)
+        if dry_run or test_only:
+            show_several(where, several, test_only=test_only, as_json=as_json)
+            return 0
+        return submit_several(where, several, wait=wait, as_json=as_json)
+    (part,) = parts
+    checks = Checks(strict=strict)
     made = prepare_job(
-        where, spec, extra_args=extra_args, after=first, origin=origin, checks=checks
+        where,
+        part.spec,
+        extra_args=part.extra_args,
+        after=first,
+        origin=part.origin,
+        checks=checks,
     )
     if dry_run and not test_only:
         show_files(made, as_json=as_json)

@@ -35,6 +35,7 @@ from hpcrun.monitor.targets import copied_run_error as copied_run_error
 from hpcrun.monitor.targets import describe_no_runs as describe_no_runs
 from hpcrun.monitor.targets import fetch_records as fetch_records
 from hpcrun.monitor.targets import fetch_run_names as fetch_run_names
+from hpcrun.monitor.targets import find_group as find_group
 from hpcrun.monitor.targets import find_run_or_sweep as find_run_or_sweep
 from hpcrun.monitor.targets import find_target as find_target
 from hpcrun.monitor.targets import find_targets as find_targets

@@ -13,6 +13,7 @@ from hpcrun.errors import InputError
 from hpcrun.monitor.targets import (
     Target,
     describe_no_runs,
+    find_group,
     find_run_or_sweep,
     find_targets_by_word,
     unknown_run_error,
@@ -112,6 +113,8 @@ def _find_run_sources(
             )
     elif target is not None:
         return [Source(run.run_id, run=run) for run in runs_of(target)]
+    elif group := find_group(context, name, whole=True):
+        return [Source(run.run_id, run=run) for each in group for run in runs_of(each)]
     raise unknown_run_error(context, name, or_file=True)
 
 

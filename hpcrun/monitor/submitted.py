@@ -57,6 +57,7 @@ def build_submitted_record(context: Context, plan: Plan) -> Submitted:
         nodes=plan.all_nodes if not plan.node_range else None,
         gpus_per_node=plan.gpus_per_node,
         log_patterns=plan.log_patterns,
+        group=plan.group,
         runs_per_job=plan.runs_per_job,
         checkpoint_dir=plan.checkpoint_dir if plan.shares_checkpoint_dir else None,
     )

@@ -54,6 +54,9 @@ _MAX_RUNS_READ = 1000
 # Pending tasks as squeue prints them, 7_[3-5,9%2], with the concurrency limit; or 7_3-5.
 _TASKS = re.compile(r"([0-9]+)_\[([0-9,-]+)(?:%[0-9]+)?\]|([0-9]+)_([0-9]+(?:[,-][0-9,-]*))")
 
+# The name of a group of runs, as in the group of a job file.
+GROUP_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._+-]{0,39}")
+
 # A run, a whole sweep, or the id of a job that hpcrun did not submit.
 Target = RunFolder | SweepFolder | str
 T = TypeVar("T", RunFolder, SweepFolder)
@@ -136,6 +139,8 @@ def find_targets(context: Context, words: Sequence[str]) -> Targets:
                 found |= dict.fromkeys(f"{array}_{task}" for task in tasks)
         elif target is not None:
             found[target] = None
+        elif members := find_group(context, word):
+            found |= dict.fromkeys(members)
         else:
             raise unknown_run_error(context, word)
     if not words:
@@ -494,6 +499,39 @@ def _find_by_part(lookup: RunIndex, word: str) -> RunFolder | SweepFolder | None
     return runs[0] if runs else None
 
 
+def find_group(
+    context: Context, word: str | None, *, whole: bool = False
+) -> list[RunFolder | SweepFolder]:
+    """Find the runs and sweeps that were submitted as a group, oldest first; [] if there are none.
+
+    Their records are fetched from a remote cluster; with ``whole`` entire logs too.
+    """
+    if word is None or not GROUP_NAME.fullmatch(word):
+        return []
+    found = _list_group(context.runs_dir, word)
+    if not found and context.cluster.host is not None:  # submitted from another machine
+        fetch_records(context, list_runs(context.runs_dir), by_word=True)
+        found = _list_group(context.runs_dir, word)
+    fetch_records(context, found, by_word=True, whole=whole)
+    return [one for one in found if one.path.is_dir()]
+
+
+def _list_group(runs_dir: Path, word: str) -> list[RunFolder | SweepFolder]:
+    found: list[tuple[float, RunFolder | SweepFolder]] = []
+    for name in list_names(runs_dir):
+        sweep_id = parse_sweep_id(name)
+        if sweep_id is None and (not RUN_ID.fullmatch(name) or TASK_ID.fullmatch(name)):
+            continue
+        record = None
+        with contextlib.suppress(HpcrunError):
+            record = read_record(runs_dir / name / SUBMITTED, Submitted)
+        if record is not None and record.group == word and record.run_id == (sweep_id or name):
+            folder = runs_dir / name
+            run = RunFolder(folder) if sweep_id is None else SweepFolder(folder)
+            found.append((record.submitted_at, run))
+    return [run for _, run in sorted(found, key=lambda each: each[0])]
+
+
 def require_single_run(found: RunFolder | SweepFolder, word: str | None) -> RunFolder:
     """Return the run that a word named. Raises InputError if it is a whole sweep."""
     if isinstance(found, RunFolder):
@@ -567,6 +605,10 @@ def unknown_run_error(context: Context, word: str | None, *, or_file: bool = Fal
     if word is None:
         message = describe_no_runs(context)
         return InputError(message, fix="hpcrun submit JOB; hpcrun jobs lists them")
+    if group := find_group(context, word):
+        one = group[0].run_id if isinstance(group[0], RunFolder) else group[0].sweep_id
+        count = sum(len(runs_of(each)) for each in group)
+        return InputError(f"{word}: a group of {count} runs", fix=f"name one of them, as {one}")
     message = f"{word}: no such run in {_runs_dir(context)}"
     if or_file:
         message = f"{word}: no such file, run or job"

@@ -75,6 +75,7 @@ from hpcrun.plan.sweep import SweepRun as SweepRun
 from hpcrun.plan.sweep import build_array as build_array
 from hpcrun.plan.sweep import build_runs as build_runs
 from hpcrun.plan.sweep import check_placeholders as check_placeholders
+from hpcrun.plan.sweep import split_sweep as split_sweep
 from hpcrun.plan.times import parse_seconds as parse_seconds
 from hpcrun.plan.types import Dependency as Dependency
 from hpcrun.plan.types import Place as Place

@@ -121,6 +121,7 @@ def build_plan(
         notes=found.notes,
         runs_per_job=place.runs_per_job,
         node_range=place.node_range,
+        group=spec.group,
     )
 
 

@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 
 from hpcrun.errors import InputError, Problem, SpecError
 from hpcrun.plan.job import fill_known_placeholders
-from hpcrun.plan.types import Plan
+from hpcrun.plan.types import Plan, column_names
 from hpcrun.slurm import quote_pattern
 from hpcrun.spec import (
     SOURCE,
@@ -29,16 +29,18 @@ MAX_RUNS = 10_000
 
 # Keys that apply to the whole array, or that define the sweep itself.
 _SHARED_KEYS = {
-    "resources": "the runs of a sweep are one Slurm array, and share its resources",
-    "slurm": "the runs of a sweep are one Slurm array, and share its options",
+    "group": "the runs of a sweep are in one group",
     "snapshot": "the runs of a sweep share one copy of the code",
     "environment": "the runs of a sweep are submitted from one environment",
     "secrets": "the runs of a sweep have the same secrets",
     "name": "the runs of a sweep are named after it",
     "sweep": "a sweep cannot change itself",
+    "sweep_combinations": "a sweep cannot change itself",
     "sweep_limit": "a sweep cannot change itself",
     "sweep_per_node": "a sweep cannot change itself",
 }
+# Slurm applies these to a whole array, so runs with different values are separate arrays.
+_ARRAY_SECTIONS = ("resources", "slurm")
 _TOKEN = re.compile(r"\{\{|\}\}|\{(\w+)\}")
 # Directives that differ per run: its name and its output file.
 _RUN_DIRECTIVES = ("job-name", "output")
@@ -70,17 +72,21 @@ def build_runs(spec: JobSpec, extra_args: Sequence[str] = ()) -> list[SweepRun]:
     [(['--lr=1e-4'], 8), (['--lr=3e-4'], 8)]
     """
     problems = _check_keys(spec, extra_args)
-    number = math.prod(len(values) for values in spec.sweep.values())
-    if number > MAX_RUNS:
-        message = f"{number} combinations; a sweep has at most {MAX_RUNS} runs"
-        problems.append(Problem("sweep", message))
+    problems += [
+        Problem(
+            _path_of(spec, key),
+            "the runs of a Slurm array share its resources and options; hpcrun submit makes an "
+            "array for each value",
+        )
+        for key in spec.sweep_keys
+        if _is_array_key(key)
+    ]
     if problems:
         raise SpecError(problems)
-    plain = structs.replace(spec, sweep={}, sweep_limit=JobSpec().sweep_limit, sweep_per_node=1)
+    plain = _without_sweep(spec)
     known: dict[tuple[tuple[str, str], ...], JobSpec] = {}
     runs = []
-    for index, combination in enumerate(itertools.product(*spec.sweep.values())):
-        values = dict(zip(spec.sweep, combination, strict=True))
+    for index, values in enumerate(_list_combinations(spec)):
         keys = tuple((key, value) for key, value in values.items() if _is_job_key(key))
         if keys not in known:
             known[keys] = _set_keys(plain, dict(keys), problems)
@@ -94,14 +100,80 @@ def build_runs(spec: JobSpec, extra_args: Sequence[str] = ()) -> list[SweepRun]:
     return runs
 
 
+def split_sweep(spec: JobSpec, extra_args: Sequence[str] = ()) -> list[JobSpec]:
+    """Split a sweep over resources or options of Slurm into jobs that are one array or run each.
+
+    A job without such keys is returned unchanged. Raises SpecError.
+
+    >>> job = JobSpec(name="train", sweep={"resources.nodes": ["1", "2"]})
+    >>> [(part.name, part.resources.nodes) for part in split_sweep(job)]
+    [('train-nodes-1', 1), ('train-nodes-2', 2)]
+    """
+    shared = [key for key in spec.sweep_keys if _is_array_key(key)]
+    if not shared:
+        return [spec]
+    problems = _check_keys(spec, extra_args)
+    if problems:
+        raise SpecError(problems)
+    parts: dict[tuple[str, ...], list[dict[str, str]]] = {}
+    for values in _list_combinations(spec):
+        rest = {key: value for key, value in values.items() if key not in shared}
+        parts.setdefault(tuple(values[key] for key in shared), []).append(rest)
+    names = column_names(shared)
+    made = []
+    for chosen, rests in parts.items():
+        plain = _set_keys(_without_sweep(spec), dict(zip(shared, chosen, strict=True)), problems)
+        label = "-".join(f"{name}-{value}" for name, value in zip(names, chosen, strict=True))
+        made.append(
+            structs.replace(
+                plain,
+                name=f"{spec.name or 'job'}-{label}",
+                sweep_combinations=[rest for rest in rests if rest],
+                sweep_limit=spec.sweep_limit,
+                sweep_per_node=spec.sweep_per_node,
+            )
+        )
+    if problems:
+        raise SpecError(list({str(problem): problem for problem in problems}.values()))
+    return made
+
+
+def _is_array_key(key: str) -> bool:
+    return key.partition(".")[0] in _ARRAY_SECTIONS
+
+
+def _without_sweep(spec: JobSpec) -> JobSpec:
+    limit = JobSpec().sweep_limit
+    return structs.replace(
+        spec, sweep={}, sweep_combinations=[], sweep_limit=limit, sweep_per_node=1
+    )
+
+
+def _list_combinations(spec: JobSpec) -> list[dict[str, str]]:
+    """List the values of each run: the given combinations, with each of those of the sweep."""
+    return [
+        {**given, **dict(zip(spec.sweep, values, strict=True))}
+        for given in spec.sweep_combinations or [{}]
+        for values in itertools.product(*spec.sweep.values())
+    ]
+
+
+def _path_of(spec: JobSpec, key: str) -> str:
+    """Return the path of a key in the job file, for messages."""
+    if key in spec.sweep:
+        return f"sweep.{key}"
+    at = next(at for at, values in enumerate(spec.sweep_combinations) if key in values)
+    return f"sweep_combinations[{at}].{key}"
+
+
 def check_placeholders(spec: JobSpec, taken: Collection[str]) -> None:
     """Refuse names that are hpcrun's own placeholders already. Raises SpecError.
 
     >>> check_placeholders(JobSpec(sweep={"lr": ["1"]}), {"nodes"})
     """
     problems = [
-        Problem(f"sweep.{name}", f"{{{name}}} is a placeholder of hpcrun's own")
-        for name in spec.sweep
+        Problem(_path_of(spec, name), f"{{{name}}} is a placeholder of hpcrun's own")
+        for name in spec.sweep_keys
         if not _is_job_key(name) and name in taken
     ]
     if problems:
@@ -141,7 +213,7 @@ def _check_folders(plans: Sequence[Plan], spec: JobSpec) -> None:
     for plan in plans:
         other = seen.setdefault(plan.checkpoint_dir, plan.name)
         if other != plan.name:
-            names = "-".join(f"{{{name}}}" for name in spec.sweep if not _is_job_key(name))
+            names = "-".join(f"{{{name}}}" for name in spec.sweep_keys if not _is_job_key(name))
             own = f"; or {plan.checkpoint_dir}/{names}" if names else ""
             raise InputError(
                 f"checkpoint.dir: {other} and {plan.name} would both save to "
@@ -153,6 +225,24 @@ def _check_folders(plans: Sequence[Plan], spec: JobSpec) -> None:
 def _check_keys(spec: JobSpec, extra_args: Sequence[str]) -> list[Problem]:
     """Return the problems of the sweep's keys themselves."""
     problems = []
+    number = math.prod(len(values) for values in spec.sweep.values())
+    number *= len(spec.sweep_combinations) or 1
+    if number > MAX_RUNS:
+        message = f"{number} combinations; a sweep has at most {MAX_RUNS} runs"
+        problems.append(Problem("sweep", message))
+    for at, values in enumerate(spec.sweep_combinations):
+        path = f"sweep_combinations[{at}]"
+        if missing := [key for key in spec.sweep_combinations[0] if key not in values]:
+            problems.append(
+                Problem(path, f"it lacks {', '.join(missing)}, which the first one has")
+            )
+        if extra := [key for key in values if key not in spec.sweep_combinations[0]]:
+            problems.append(Problem(path, f"it has {', '.join(extra)}, which the first one lacks"))
+        problems += [
+            Problem(f"{path}.{key}", f"sweep varies {key} already")
+            for key in values
+            if key in spec.sweep
+        ]
     used: set[str] = set()
 
     def note(text: str) -> str:
@@ -161,16 +251,16 @@ def _check_keys(spec: JobSpec, extra_args: Sequence[str]) -> list[Problem]:
 
     _change_texts(spec, note)
     used |= {name for arg in extra_args for name in re.findall(r"\{(\w+)\}", arg)}
-    for key in spec.sweep:
+    for key in spec.sweep_keys:
         reason = _SHARED_KEYS.get(key.partition(".")[0])
         if reason:
-            problems.append(Problem(f"sweep.{key}", f"{reason}; submit once for each"))
+            problems.append(Problem(_path_of(spec, key), f"{reason}; submit once for each"))
         elif not _is_job_key(key) and key not in used:
             message = (
                 f"nothing reads it: write {{{key}}} into args, env or command, "
                 "or name a key of the job, as in batch.micro_batch_per_gpu"
             )
-            problems.append(Problem(f"sweep.{key}", message))
+            problems.append(Problem(_path_of(spec, key), message))
     return problems
 
 

@@ -229,6 +229,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         unset: Variables that the program must not have, whatever sets them.
         resumes: True if the program, started again, resumes from its checkpoints as far as can be
             seen.
+        group: A name for several runs, under which they are compared.
     """
 
     hpcrun_version: str
@@ -276,6 +277,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     runs_per_job: int = 1
     node_range: str = ""
     resumes: bool = True
+    group: str | None = None
 
     @property
     def shares_checkpoint_dir(self) -> bool:

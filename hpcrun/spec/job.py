@@ -79,6 +79,13 @@ GresName = Annotated[
         description="the name of a generic resource, as in nvme, or with its type, as in disk:ssd",
     ),
 ]
+GroupName = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z][A-Za-z0-9._+-]{0,39}$",
+        description="a name that begins with a letter, as in memory",
+    ),
+]
 SweepKey = Annotated[
     str,
     Meta(
@@ -340,6 +347,10 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     description: Annotated[str, about("one sentence for listings")] = ""
     name: Annotated[Line | None, about("name of the job; default: that of the file")] = None
+    group: Annotated[
+        GroupName | None,
+        about("a name for several runs, under which compare, status and others find them (--as)"),
+    ] = None
     script: Annotated[Filled | None, about("the Python script that trains")] = None
     module: Annotated[Filled | None, about("a Python module to run instead of a script")] = None
     command: Annotated[
@@ -403,6 +414,13 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             "in args, or batch.micro_batch_per_gpu: [4, 8] for a key of the job"
         ),
     ] = {}
+    sweep_combinations: Annotated[
+        list[Annotated[dict[SweepKey, str], Meta(min_length=1)]],
+        about(
+            "combinations of values, with a run for each, as in "
+            "[{lr: 1e-4, seed: 1}, {lr: 3e-4, seed: 2}]; with sweep, for each of its combinations"
+        ),
+    ] = []
     sweep_limit: Annotated[
         Positive, about("maximum number of runs of a sweep at the same time")
     ] = 4
@@ -437,6 +455,12 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     survive: Survive = field(default_factory=Survive)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     snapshot: Annotated[bool, about("copy the code at submission, and run the copy")] = True
+
+    @property
+    def sweep_keys(self) -> list[str]:
+        """The keys of the sweep, and of its combinations."""
+        named = [key for values in self.sweep_combinations for key in values]
+        return list(dict.fromkeys([*self.sweep, *named]))
 
     def with_nodes(self, nodes: int) -> "JobSpec":
         """Return the job for one number of its range, with the effective batch of the largest.

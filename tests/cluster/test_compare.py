@@ -35,3 +35,26 @@ def test_compare_of_one_and_two_ranks_shows_equal_curves(site: Site) -> None:
     }
     shown = site.hpcrun("compare", *(run.run_id for run in runs)).stdout
     assert "strong scaling, the batch is the same" in " ".join(shown.split())
+
+
+@pytest.mark.timeout(1800)
+def test_sweep_over_gpus_and_zero_stages_is_compared_as_a_group(site: Site) -> None:
+    done = site.hpcrun(
+        *("submit", "zero2-4gpu", "ddp-4gpu", "--as", "memory", "--wait", "--json"),
+        *("--nodes", "1", "--time", "10", "--set", "precision=fp32"),
+        *("--set", "sweep_combinations=[{resources.gpus_per_node: 1, batch.micro_batch_per_gpu: 2},"
+          " {resources.gpus_per_node: 2, batch.micro_batch_per_gpu: 1}]"),
+        *("--", "--steps", "20"),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    submitted = json.loads(done.stdout)
+    assert submitted["group"] == "memory" and len(submitted["jobs"]) == 4
+    reported = json.loads(site.hpcrun("compare", "memory", "--json").stdout)
+    shapes = [(run["zero_stage"], run["gpus"], run["batch"]) for run in reported["runs"]]
+    batches = [batch for _, _, batch in shapes]
+    assert [shape[:2] for shape in shapes] == [(2, 1), (2, 2), (None, 1), (None, 2)]
+    assert batches[0] == batches[1] and batches[2] == batches[3]
+    assert all(run["samples_per_second"] and run["speedup"] for run in reported["runs"])
+    assert all(run["peak_memory"] is None for run in reported["runs"]), "there is no GPU"
+    table = site.hpcrun("compare", "memory", "--markdown").stdout
+    assert table.startswith("| run | ranks | batch | ZeRO |") and table.count("\n| ") == 5, table

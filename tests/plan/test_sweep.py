@@ -9,7 +9,13 @@ from msgspec import structs
 
 from hpcrun.errors import InputError, SpecError
 from hpcrun.plan.build import build_plan
-from hpcrun.plan.sweep import MAX_RUNS, build_array, build_runs, check_placeholders
+from hpcrun.plan.sweep import (
+    MAX_RUNS,
+    build_array,
+    build_runs,
+    check_placeholders,
+    split_sweep,
+)
 from hpcrun.plan.types import Plan
 from hpcrun.spec.dump import dump_job
 from hpcrun.spec.job import JobSpec
@@ -110,8 +116,9 @@ def test_each_sweep_combination_is_validated() -> None:
     ("key", "expected"),
     [
         ("lr", "nothing reads it: write {lr} into args, env or command"),
-        ("resources.nodes", "one Slurm array, and share its resources"),
-        ("slurm.qos", "one Slurm array, and share its options"),
+        ("resources.nodes", "share its resources and options; hpcrun submit makes an array for"),
+        ("slurm.qos", "share its resources and options; hpcrun submit makes an array for each"),
+        ("group", "are in one group"),
         ("name", "are named after it"),
         ("snapshot", "share one copy of the code"),
         ("environment", "are submitted from one environment"),
@@ -123,6 +130,72 @@ def test_each_sweep_combination_is_validated() -> None:
 def test_unsweepable_keys_are_refused(key: str, expected: str) -> None:
     (problem,) = problems(f"args: ['{{{{lr}}}}']\nsweep: {{{key}: [1, 2]}}")
     assert problem.startswith(f"sweep.{key}: ") and expected in problem
+
+
+def test_combinations_are_runs_in_their_order() -> None:
+    spec = job(
+        "name: t\nargs: ['{lr}']\nsweep: {seed: [1, 2]}\nenv: {SEED: '{seed}'}\n"
+        "sweep_combinations: [{lr: 1e-4, batch.micro_batch_per_gpu: 4}, "
+        "{lr: 3e-4, batch.micro_batch_per_gpu: 8}]"
+    )
+    runs = build_runs(spec)
+    found = [(run.spec.args[0], run.spec.batch.micro_batch_per_gpu) for run in runs]
+    assert found == [("1e-4", 4), ("1e-4", 4), ("3e-4", 8), ("3e-4", 8)]
+    assert [run.spec.env["SEED"] for run in runs] == ["1", "2", "1", "2"]
+    assert runs[2].values == {"lr": "3e-4", "batch.micro_batch_per_gpu": "8", "seed": "1"}
+    assert "sweep" not in dump_job(runs[0].spec)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[{lr: 1}, {seed: 2}]", "sweep_combinations[1]: it lacks lr, which the first one has"),
+        ("[{lr: 1}, {lr: 2, seed: 2}]", "sweep_combinations[1]: it has seed, which the first one"),
+        ("[{lr: 1, a: 2}]", "sweep_combinations[0].a: sweep varies a already"),
+        ("[{lr: 1, unread: 2}]", "sweep_combinations[0].unread: nothing reads it"),
+        ("[{lr: 1, secrets: 2}]", "sweep_combinations[0].secrets: the runs of a sweep have the"),
+    ],
+)
+def test_inconsistent_combinations_are_refused(text: str, problem: str) -> None:
+    found = problems(
+        f"args: ['{{lr}}', '{{seed}}', '{{a}}']\nsweep: {{a: [1]}}\nsweep_combinations: {text}"
+    )
+    assert any(each.startswith(problem) for each in found), found
+
+
+def test_sweep_over_resources_is_split_into_arrays_and_runs() -> None:
+    spec = job(
+        "name: t\nargs: ['{lr}']\nsweep: {resources.nodes: [1, 2], lr: [1, 2], "
+        "resources.gpu_type: [a100, v100]}\nsweep_limit: 9"
+    )
+    parts = split_sweep(spec)
+    assert [part.name for part in parts] == [
+        *("t-nodes-1-gpu_type-a100", "t-nodes-1-gpu_type-v100"),
+        *("t-nodes-2-gpu_type-a100", "t-nodes-2-gpu_type-v100"),
+    ]
+    assert [part.resources.nodes for part in parts] == [1, 1, 2, 2]
+    assert [part.resources.gpu_type for part in parts] == ["a100", "v100"] * 2
+    assert all(
+        [run.values for run in build_runs(part)] == [{"lr": "1"}, {"lr": "2"}] for part in parts
+    )
+    assert all(part.sweep_limit == 9 for part in parts)
+
+
+@pytest.mark.parametrize("key", ["resources.time", "slurm.qos", "resources.gpus_per_node"])
+def test_sweep_over_resources_alone_is_split_into_plain_runs(key: str) -> None:
+    parts = split_sweep(job(f"name: t\nsweep_combinations: [{{{key}: 1}}, {{{key}: 2}}]"))
+    assert [part.sweep_keys for part in parts] == [[], []]
+    assert parts[0] != parts[1]
+
+
+def test_split_sweep_keeps_other_jobs_and_reports_invalid_values() -> None:
+    spec = job("name: t\nargs: ['{lr}']\nsweep: {lr: [1, 2]}")
+    assert split_sweep(spec) == [spec]
+    with pytest.raises(SpecError) as caught:
+        split_sweep(job("name: t\nsweep: {resources.nodes: [1, x], resources.nothing: [1]}"))
+    found = [str(problem) for problem in caught.value.problems]
+    assert any(each.startswith("sweep.resources.nodes: ") for each in found), found
+    assert any(each.startswith("sweep.resources.nothing: unknown key") for each in found), found
 
 
 def test_too_many_sweep_runs_are_refused() -> None:

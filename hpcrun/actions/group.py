@@ -1,0 +1,85 @@
+"""Prepare several submissions under one name: several jobs, or a sweep over resources."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct, structs
+
+from hpcrun.actions.checks.submission import Checks
+from hpcrun.actions.prepare import Prepared, all_at_once, new_run_id, prepare_job, query_host
+from hpcrun.context import Context
+from hpcrun.errors import InputError, SpecError
+from hpcrun.monitor import find_run_or_sweep
+from hpcrun.plan import Dependency, split_sweep
+from hpcrun.spec import JobSpec, Origin
+
+
+class RequestedJob(Struct, frozen=True):
+    """A job that the user named, with arguments for its program, and where it was defined."""
+
+    spec: JobSpec
+    extra_args: list[str]
+    origin: Origin
+
+
+def split_jobs(context: Context, jobs: Sequence[RequestedJob]) -> list[RequestedJob]:
+    """Split sweeps over resources into their parts, which get a group if they have none.
+
+    Raises InputError.
+    """
+    parts = []
+    for job in jobs:
+        try:
+            specs = split_sweep(job.spec, job.extra_args)
+        except SpecError as error:
+            raise all_at_once([error], job.origin) from error
+        group = job.spec.group
+        if len(specs) > 1 and group is None:
+            slug, _, tail = new_run_id(job.spec).split("-", 2)[2].rpartition("-")
+            group = f"{'' if slug[0].isalpha() else 'sweep-'}{slug[:28]}-{tail}"
+        parts += [structs.replace(job, spec=structs.replace(spec, group=group)) for spec in specs]
+    for group in {job.spec.group for job in parts} - {None}:
+        _check_name(context, str(group))
+    return parts
+
+
+def _check_name(context: Context, group: str) -> None:
+    """Refuse the name of a run, which would be found instead of the group. Raises InputError."""
+    try:
+        is_taken = find_run_or_sweep(context.runs_dir, group) is not None
+    except InputError:  # it fits several runs
+        is_taken = True
+    if is_taken:
+        raise InputError(f"--as {group}: a run has this name", fix="choose another name")
+
+
+def prepare_jobs(
+    context: Context,
+    jobs: Sequence[RequestedJob],
+    *,
+    after: Dependency | None = None,
+    strict: bool = True,
+) -> list[Prepared]:
+    """Prepare several jobs, all before the first one is submitted. Raises InputError."""
+    made: list[Prepared] = []
+    errors: list[InputError] = []
+    host = query_host(context, jobs[0].spec, jobs[0].extra_args)
+    for job in jobs:
+        try:
+            made.append(
+                prepare_job(
+                    context,
+                    job.spec,
+                    host=host,
+                    extra_args=job.extra_args,
+                    after=after,
+                    origin=job.origin,
+                    checks=Checks(strict=strict),
+                )
+            )
+        except InputError as error:
+            errors.append(error)
+    if errors:
+        raise all_at_once(errors, jobs[0].origin)
+    return made
