@@ -55,6 +55,6 @@ def test_sweep_over_gpus_and_zero_stages_is_compared_as_a_group(site: Site) -> N
     assert [shape[:2] for shape in shapes] == [(2, 1), (2, 2), (None, 1), (None, 2)]
     assert batches[0] == batches[1] and batches[2] == batches[3]
     assert all(run["samples_per_second"] and run["speedup"] for run in reported["runs"])
-    assert all(run["peak_memory"] is None for run in reported["runs"]), "there is no GPU"
+    assert all(run["gpu_memory"] is None for run in reported["runs"]), "there is no GPU"
     table = site.hpcrun("compare", "memory", "--markdown").stdout
     assert table.startswith("| run | ranks | batch | ZeRO |") and table.count("\n| ") == 5, table

@@ -65,6 +65,7 @@ def format_comparison(
         _wrapped((_format_lead(compared, equal, short, look) for equal in compared.equal), look),
         run_rows(names, _speeds(runs, compared), look),
         _wrapped(_scaling(compared.scaling, short), look),
+        _wrapped(compared.slow, look),
         _format_settings(compared, names, look),
         _remarks(runs, compared, look),
     ):
@@ -354,7 +355,8 @@ def format_markdown(runs: Sequence[ParsedRun], compared: Comparison) -> str:
         *([name, *(row[each] for each in headings)] for name, row in zip(names, rows, strict=True)),
     ]
     table = [f"| {' | '.join(map(_escape_markdown, line))} |" for line in lines]
-    notes = [_escape_markdown(note) for note in _scaling(compared.scaling, names)]
+    notes = [*_scaling(compared.scaling, names), *compared.slow]
+    notes = [_escape_markdown(note) for note in notes]
     return "\n\n".join(["\n".join(table), *notes])
 
 

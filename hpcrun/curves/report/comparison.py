@@ -14,6 +14,7 @@ from msgspec import Struct, field
 from hpcrun.curves.names import EVAL_LOSS, LOSS
 from hpcrun.curves.report import windows
 from hpcrun.curves.report.axes import By, is_token_counter, smooth, x_axis
+from hpcrun.curves.report.bottlenecks import explain_scaling
 from hpcrun.curves.report.facts import main_metric
 from hpcrun.curves.report.parsed import ParsedRun
 from hpcrun.curves.report.scaling import Scaling, build_scaling
@@ -75,6 +76,7 @@ class Comparison(Struct, frozen=True):
         equal: Comparisons at equal positions, one per axis.
         target: When each run reached a common level, or None.
         scaling: Speeds of the runs.
+        slow: For each run that scales badly, what its numbers show.
         settings: Settings that differ, with one value per run (None if unset).
         notes: Limitations of the comparison, for the user.
     """
@@ -86,6 +88,7 @@ class Comparison(Struct, frozen=True):
     scaling: Scaling
     settings: dict[str, tuple[str | None, ...]]
     notes: tuple[str, ...]
+    slow: tuple[str, ...] = ()
 
 
 def compare_runs(
@@ -106,8 +109,9 @@ def compare_runs(
     name = metric or choose_metric(runs)
     scaling = build_scaling(runs, per_gpu=per_gpu)
     settings = differing([run.facts for run in runs])
+    slow = tuple(explain_scaling(runs, scaling))
     if name is None:
-        return Comparison(None, True, (), None, scaling, settings, ())
+        return Comparison(None, True, (), None, scaling, settings, (), slow)
     without = [run.source for run in runs if name not in run.curve.metrics]
     notes = [f"no {name} in {', '.join(without)}"] if without else []
     falls = _is_lower_better(runs, name)
@@ -127,7 +131,7 @@ def compare_runs(
             notes += _note_excluded_runs(learned, found)
     notes += _note_time_limits(runs, name)
     reached = _find_target(learned, target, falls=falls)
-    return Comparison(name, falls, tuple(equal), reached, scaling, settings, tuple(notes))
+    return Comparison(name, falls, tuple(equal), reached, scaling, settings, tuple(notes), slow)
 
 
 def choose_metric(runs: Sequence[ParsedRun]) -> str | None:
