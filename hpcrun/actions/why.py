@@ -23,6 +23,7 @@ from hpcrun.files import open_plain, read_plain
 from hpcrun.jobside import IDLE_ATTEMPTS_NOTE, MAX_IDLE_ATTEMPTS
 from hpcrun.logs import LogFile, find_attempt, list_log_files
 from hpcrun.monitor import (
+    Source,
     add_accounting,
     find_group,
     find_targets_by_word,
@@ -88,13 +89,15 @@ _OTHER_SUFFIXES = {
 class Answer(Struct, frozen=True, kw_only=True):
     """The diagnosis of one job.
 
-    ``source``: the job or the logs that the user named; ``state``: the job's, "" for a log.
+    ``source``: the job or the logs that the user named; ``state``: the job's, "" for a log;
+    ``slow``: what slows a run down that has not failed.
     """
 
     source: str
     diagnosis: Diagnosis
     state: str = ""
     final: bool = True
+    slow: list[str] = []
 
 
 # ---- jobs and logs named by words
@@ -174,12 +177,29 @@ def _explain_target(context: Context, word: str | None) -> Iterator[Answer]:
     named = [target] if target is not None else group
     runs = [run for each in named for run in runs_of(each)]
     for status in status_of(context, runs, level="detail"):
+        diagnosis = find_cause(context, status, whole=True)
+        has_failed = diagnosis.cause is not None or diagnosis.verdict is not None
         yield Answer(
             source=status.job_id or status.run_id,
-            diagnosis=find_cause(context, status, whole=True),
+            diagnosis=diagnosis,
             state=status.state,
             final=status.final,
+            slow=[] if has_failed else _find_bottlenecks(context, status),
         )
+
+
+def _find_bottlenecks(context: Context, status: JobStatus) -> list[str]:
+    """List what slows a run down that has not failed."""
+    if status.run is None or status.last is None:
+        return []
+    from hpcrun.actions.parse import CurveLog  # deferred: for failed jobs, curves are not read
+    from hpcrun.curves import find_bottlenecks
+
+    log = CurveLog(context, Source(status.run.run_id, run=status.run))
+    with contextlib.suppress(OSError, HpcrunError):  # the answer about failures is complete
+        log.read()
+        return find_bottlenecks(log.run())
+    return []
 
 
 def _explain_slurm_job(context: Context, job_id: str) -> Iterator[Answer]:

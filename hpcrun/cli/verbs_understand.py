@@ -36,6 +36,9 @@ def why(jobs: tuple[str, ...], cluster: str | None, as_json: bool) -> int:
     The cause is the first failure that explains the others. If a log contains several launches, the
     last one is explained. Warnings in the log of a job that succeeded are not reported as a cause.
 
+    For a run that has not failed, the numbers that show why it may be slow are listed: waiting for
+    data, communication, ranks that lag behind, offloading, unused GPU memory.
+
     The exit code is 0 even if a cause is found.
     """
     from hpcrun.actions import explain_jobs
@@ -44,11 +47,16 @@ def why(jobs: tuple[str, ...], cluster: str | None, as_json: bool) -> int:
 
     answers = explain_jobs(make_context(cluster), jobs)
     if as_json:
-        runs = [{"source": each.source, **diagnosis_json(each.diagnosis)} for each in answers]
+        runs = [
+            {"source": each.source, **diagnosis_json(each.diagnosis), "slow": each.slow}
+            for each in answers
+        ]
         emit_json({"runs": runs})
         return 0
     for each in answers:
         print_lines(format_diagnosis(each.source, each.diagnosis, each.state, output_display()))
+        if each.slow:
+            print_lines(["  it may be slow because:", *(f"  - {text}" for text in each.slow)])
     return 0
 
 

@@ -19,6 +19,7 @@ from hpcrun.curves.read_log import PATTERN_LIMIT_CPU_S as PATTERN_LIMIT_CPU_S
 from hpcrun.curves.read_log import LogFileReader as LogFileReader
 from hpcrun.curves.read_log import Pieces as Pieces
 from hpcrun.curves.read_log import find_line_start as find_line_start
+from hpcrun.curves.report.bottlenecks import find_bottlenecks as find_bottlenecks
 from hpcrun.curves.report.compare import comparison_json as comparison_json
 from hpcrun.curves.report.compare import format_comparison as format_comparison
 from hpcrun.curves.report.compare import format_markdown as format_markdown

@@ -133,6 +133,35 @@ def test_diagnosis_of_a_run_is_cached(hpcrun: Caller) -> None:
     assert hpcrun("why", "15").out == "15: COMPLETED: completed successfully\n"
 
 
+@pytest.mark.parametrize(
+    ("shares", "expected"),
+    [
+        ([0.6, 0.62], ["61% of the time the ranks wait for data"]),
+        ([0.01, 0.7, 0.01], ["rank 1 waits for data 70% of the time, the others 1%"]),
+        ([0.01, 0.02], []),
+    ],
+)
+def test_slow_run_without_failure_is_explained(
+    hpcrun: Caller, shares: list[float], expected: list[str]
+) -> None:
+    run = make_run(hpcrun, "20261120-081455-train-7k3q", "15", ended=NOW, log=STEPS)
+    usage = run.attempts / "0" / "usage"
+    usage.mkdir()
+    for rank, share in enumerate(shares):
+        record = {"batches": 9, "data_seconds": 100 * share, "loop_seconds": 100.0}
+        (usage / f"rank-{rank}.json").write_text(json.dumps(record))
+    answers(hpcrun.tools, "squeue", rest=queued(run, "15", "COMPLETED"))
+    done = hpcrun("why", "15", "--json")
+    check_json("why", done.json)
+    (answer,) = done.json["runs"]
+    assert [text[: len(start)] for text, start in zip(answer["slow"], expected, strict=True)] == (
+        expected
+    )
+    out = hpcrun("why", "15").out
+    assert out.startswith("15: COMPLETED: completed successfully\n")
+    assert ("it may be slow because:\n  - " in out) == bool(expected)
+
+
 @pytest.mark.slow
 def test_long_log_is_read_from_its_end(hpcrun: Caller) -> None:
     log = STEPS * 2000 + traceback(OOM)
