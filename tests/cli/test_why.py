@@ -136,7 +136,7 @@ def test_diagnosis_of_a_run_is_cached(hpcrun: Caller) -> None:
 @pytest.mark.parametrize(
     ("shares", "expected"),
     [
-        ([0.6, 0.62], ["61% of the time the ranks wait for data"]),
+        ([0.6, 0.62], ["60% of the time the ranks wait for data"]),
         ([0.01, 0.7, 0.01], ["rank 1 waits for data 70% of the time, the others 1%"]),
         ([0.01, 0.02], []),
     ],

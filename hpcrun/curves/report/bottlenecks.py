@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 
 import numpy as np
@@ -83,7 +84,8 @@ def explain_scaling(runs: Sequence[ParsedRun], scaling: Scaling) -> list[str]:
 
 def _waits_for_data(run: ParsedRun) -> tuple[float, str] | None:
     shares = run.usage.data_shares
-    share = float(np.median([*shares.values()])) if shares else 0.0
+    # The lower median: of two ranks, one that waits longer is a straggler.
+    share = statistics.median_low(shares.values()) if shares else 0.0
     if not shares:
         times = _median_times(run.curve)
         data = next((times[name] for name in times if name in _DATA_TIMES), 0.0)

@@ -33,7 +33,7 @@ def run(gpus: int = 1, *, batch: int = 8, seconds: float = 1.0, **more: Any) -> 
     [
         (
             {"usage": Usage(data_shares={0: 0.4, 1: 0.38})},
-            "39% of the time the ranks wait for data",
+            "38% of the time the ranks wait for data",
         ),
         ({"metrics": {"data_time": 0.3}}, "30% of the time the ranks wait for data"),
         ({"metrics": {"data_time": 150.0, "iter_time": 250.0}}, "60% of the time the ranks wait"),
@@ -41,6 +41,10 @@ def run(gpus: int = 1, *, batch: int = 8, seconds: float = 1.0, **more: Any) -> 
         (
             {"usage": Usage(data_shares={0: 0.02, 1: 0.5, 2: 0.02, 3: 0.03})},
             "rank 1 waits for data 50% of the time, the others 2%",
+        ),
+        (
+            {"usage": Usage(data_shares={0: 0.03, 1: 0.8})},
+            "rank 1 waits for data 80% of the time, the others 3%",
         ),
         (
             {"metrics": {"fwd": 20.0, "bwd": 70.0, "bwd_allreduce": 40.0, "step_ms": 10.0}},
