@@ -23,7 +23,6 @@ from hpcrun.files import open_plain, read_plain
 from hpcrun.jobside import IDLE_ATTEMPTS_NOTE, MAX_IDLE_ATTEMPTS
 from hpcrun.logs import LogFile, find_attempt, list_log_files
 from hpcrun.monitor import (
-    Source,
     add_accounting,
     find_group,
     find_targets_by_word,
@@ -90,14 +89,14 @@ class Answer(Struct, frozen=True, kw_only=True):
     """The diagnosis of one job.
 
     ``source``: the job or the logs that the user named; ``state``: the job's, "" for a log;
-    ``slow``: what slows a run down that has not failed.
+    ``working``: the run, if it has begun and has not failed.
     """
 
     source: str
     diagnosis: Diagnosis
     state: str = ""
     final: bool = True
-    slow: list[str] = []
+    working: RunFolder | None = None
 
 
 # ---- jobs and logs named by words
@@ -184,22 +183,8 @@ def _explain_target(context: Context, word: str | None) -> Iterator[Answer]:
             diagnosis=diagnosis,
             state=status.state,
             final=status.final,
-            slow=[] if has_failed else _find_bottlenecks(context, status),
+            working=None if has_failed or status.last is None else status.run,
         )
-
-
-def _find_bottlenecks(context: Context, status: JobStatus) -> list[str]:
-    """List what slows a run down that has not failed."""
-    if status.run is None or status.last is None:
-        return []
-    from hpcrun.actions.parse import CurveLog  # deferred: for failed jobs, curves are not read
-    from hpcrun.curves import find_bottlenecks
-
-    log = CurveLog(context, Source(status.run.run_id, run=status.run))
-    with contextlib.suppress(OSError, HpcrunError):  # the answer about failures is complete
-        log.read()
-        return find_bottlenecks(log.run())
-    return []
 
 
 def _explain_slurm_job(context: Context, job_id: str) -> Iterator[Answer]:

@@ -41,22 +41,24 @@ def why(jobs: tuple[str, ...], cluster: str | None, as_json: bool) -> int:
 
     The exit code is 0 even if a cause is found.
     """
-    from hpcrun.actions import explain_jobs
+    from hpcrun.actions import explain_jobs, explain_speed
     from hpcrun.cli.output import output_display, print_lines
     from hpcrun.views import diagnosis_json, format_diagnosis
 
-    answers = explain_jobs(make_context(cluster), jobs)
+    where = make_context(cluster)
+    answers = explain_jobs(where, jobs)
+    slow = [explain_speed(where, each.working) if each.working else [] for each in answers]
     if as_json:
         runs = [
-            {"source": each.source, **diagnosis_json(each.diagnosis), "slow": each.slow}
-            for each in answers
+            {"source": each.source, **diagnosis_json(each.diagnosis), "slow": texts}
+            for each, texts in zip(answers, slow, strict=True)
         ]
         emit_json({"runs": runs})
         return 0
-    for each in answers:
+    for each, texts in zip(answers, slow, strict=True):
         print_lines(format_diagnosis(each.source, each.diagnosis, each.state, output_display()))
-        if each.slow:
-            print_lines(["  it may be slow because:", *(f"  - {text}" for text in each.slow)])
+        if texts:
+            print_lines(["  it may be slow because:", *(f"  - {text}" for text in texts)])
     return 0
 
 
