@@ -15,6 +15,7 @@ from hpcrun.context import Context
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.monitor import (
     Level,
+    RunFilter,
     SlurmCache,
     describe_no_runs,
     find_group,
@@ -53,11 +54,12 @@ _MAX_CAUSES, _MAX_CAUSES_OF_LISTING = 64, 8
 
 
 class StatusQuery(Struct, frozen=True):
-    """A status query: by a word, else for the ``count`` newest runs (None: all)."""
+    """A status query: by a word, else for the ``count`` newest runs of ``only`` (None: all)."""
 
     word: str | None
     count: int | None = None
     each_task: bool = False
+    only: RunFilter | None = None
 
 
 class QueryCache(Struct, kw_only=True):
@@ -161,8 +163,10 @@ def _query_status(context: Context, query: StatusQuery, cache: QueryCache) -> St
         from hpcrun.monitor import list_rows
 
         nothing = f"{describe_no_runs(context)}; hpcrun jobs lists what can be submitted"
+        if query.only is not None:
+            nothing = "no run matches; hpcrun status shows the newest runs of any name and state"
         rows, older, silence = list_rows(
-            context, query.count, each_task=query.each_task, cache=cache.slurm
+            context, query.count, each_task=query.each_task, only=query.only, cache=cache.slurm
         )
         return StatusResult(
             kind="listing",

@@ -29,6 +29,7 @@ from hpcrun.errors import InputError
 _END = 2000
 
 if TYPE_CHECKING:
+    from hpcrun.monitor import RunFilter
     from hpcrun.runs import JobStatus
 
 
@@ -38,6 +39,16 @@ if TYPE_CHECKING:
     "-n", "count", type=click.IntRange(1), default=20, help="Number of runs (default: 20)."
 )
 @click.option("--all", "everything", is_flag=True, help="Show all runs, on all your clusters.")
+@click.option("--name", metavar="PATTERN", help="List only runs of this name, e.g. 'lr*'.")
+@click.option(
+    "--since", metavar="WHEN", help="List only runs submitted since this time, e.g. 7d, 2026-11-20."
+)
+@click.option(
+    "--state",
+    "states",
+    metavar="STATES",
+    help="List only runs in these states, e.g. failed.",
+)
 @click.option("-w", "--watch", "is_watched", is_flag=True, help="Refresh as the state changes.")
 @cluster_option
 @json_option
@@ -45,6 +56,9 @@ def status(
     job: str | None,
     count: int,
     everything: bool,
+    name: str | None,
+    since: str | None,
+    states: str | None,
     is_watched: bool,
     cluster: str | None,
     as_json: bool,
@@ -52,8 +66,11 @@ def status(
     """Show the state of the newest runs, of one run in detail, or of all runs of a sweep.
 
     JOB is a Slurm job id such as 123 or 123_4 (also of a job that hpcrun did not submit), a run id,
-    its last four characters, or a sweep's id. Without JOB, a sweep is one row of the list; with
-    --all, each run of a sweep has its own row.
+    its last four characters, a sweep's id, or a run's name, which means its newest run. Without
+    JOB, a sweep is one row of the list; with --all, each run of a sweep has its own row.
+
+    --state takes the words of the column STATE, and active (every state that is not final);
+    failed also means TIMEOUT, OUT_OF_MEMORY and all other ends but COMPLETED and CANCELLED.
 
     --all queries the clusters of all your profiles in parallel. A cluster that needs a password, or
     has not responded 5 s after the others, is reported and omitted. --cluster selects one cluster.
@@ -65,7 +82,13 @@ def status(
     """
     from hpcrun.cli.show_status import StatusQuery, show_status
 
-    query = StatusQuery(job, None if everything else count, everything)
+    only = _parse_filter(name, since, states)
+    if job is not None and only is not None:
+        raise InputError(
+            "--name, --since and --state select from the list of runs, not from one JOB",
+            fix="leave out JOB, or the options",
+        )
+    query = StatusQuery(job, None if everything else count, everything, only)
     if not is_watched:
         is_each = everything and job is None
         where, faults = make_all_contexts(cluster) if is_each else ([make_context(cluster)], [])
@@ -75,6 +98,23 @@ def status(
     from hpcrun.cli.watch_status import watch_status
 
     return watch_status(make_context(cluster), query)
+
+
+def _parse_filter(name: str | None, since: str | None, states: str | None) -> RunFilter | None:
+    """Return the filter of a listing; None without any option. Raises InputError."""
+    from hpcrun.monitor import LISTED_STATES, RunFilter
+
+    if name is None and since is None and states is None:
+        return None
+    words = [word.strip().upper() for word in (states or "").split(",") if word.strip()]
+    unknown = [word for word in words if word not in LISTED_STATES]
+    if unknown or (states is not None and not words):
+        raise InputError(
+            f"--state {states}: no such state",
+            fix=f"one or several of {', '.join(sorted(LISTED_STATES)).lower()}",
+        )
+    earliest = parse_when(since, time.time()) if since is not None else None
+    return RunFilter(name=name or "", since=earliest, states=frozenset(words))
 
 
 @click.command("logs")

@@ -5,6 +5,8 @@ from hpcrun.monitor.ended import record_gpu_usage as record_gpu_usage
 from hpcrun.monitor.job_output import TRIP_EVERY as TRIP_EVERY
 from hpcrun.monitor.job_output import TRIP_PAUSE as TRIP_PAUSE
 from hpcrun.monitor.job_output import JobOutput as JobOutput
+from hpcrun.monitor.listing import LISTED_STATES as LISTED_STATES
+from hpcrun.monitor.listing import RunFilter as RunFilter
 from hpcrun.monitor.listing import list_rows as list_rows
 from hpcrun.monitor.poll import FILE_CHECK_INTERVAL_S as FILE_CHECK_INTERVAL_S
 from hpcrun.monitor.poll import MAX_QUERY_PAUSE_S as MAX_QUERY_PAUSE_S

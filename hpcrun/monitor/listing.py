@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import calendar
 import contextlib
+import math
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from hpcrun.context import Context
 from hpcrun.errors import HpcrunError
@@ -30,11 +33,13 @@ from hpcrun.monitor.status import (
     remove_secrets,
     start_thread,
 )
-from hpcrun.monitor.targets import fetch_records, fetch_run_names, list_names
+from hpcrun.monitor.targets import fetch_records, fetch_run_names, list_names, run_name
 from hpcrun.runs import (
     ARRAY,
     LOST,
+    NOT_SUBMITTED,
     RUN_ID,
+    TASK_ID,
     CachedState,
     CachedSweep,
     History,
@@ -58,26 +63,85 @@ from hpcrun.runs import (
     read_record,
     sweep_folder_name,
 )
-from hpcrun.slurm import UNKNOWN, is_final
+from hpcrun.slurm import ACTIVE as RUNNING_STATES
+from hpcrun.slurm import FINAL, UNKNOWN, WAITING, is_final
 
 # A job that ended this long ago cannot be requeued: squeue has forgotten it (MinJobAge).
 REQUEUE_WINDOW_S = 86400.0
 
 
+# The words of hpcrun status --state, in upper case.
+LISTED_STATES = WAITING | RUNNING_STATES | FINAL | {UNKNOWN, LOST, NOT_SUBMITTED, "ACTIVE"}
+
+
+class RunFilter(Struct, frozen=True, kw_only=True):
+    """Which runs a listing shows.
+
+    Attributes:
+        name: A pattern of fnmatch that the run's name matches; "" matches all.
+        since: The earliest submission, in seconds since the epoch.
+        states: Names of states in upper case; of a sweep, one run in such a state suffices. ACTIVE
+            means every state that is not final, FAILED every end but COMPLETED and CANCELLED.
+    """
+
+    name: str = ""
+    since: float | None = None
+    states: frozenset[str] = frozenset()
+
+    def matches_id(self, run_id: str) -> bool:
+        """Whether name and time of submission match; both are part of the id."""
+        if self.since is not None and _submission_time(run_id) < self.since:
+            return False
+        task = TASK_ID.fullmatch(run_id)
+        return not self.name or fnmatchcase(
+            run_name(task[1] + task[3] if task else run_id), self.name
+        )
+
+    def matches_state(self, row: JobStatus) -> bool:
+        """Whether the state of the run, or of one run of the sweep, is among the states."""
+        if not self.states:
+            return True
+        of_sweep = row.states or {}
+        found = {state for state, count in of_sweep.items() if count} or {row.state}
+        failed = (one for one in found if one not in ("COMPLETED", "CANCELLED"))
+        if any(map(is_final_state, failed)):
+            found.add("FAILED")
+        if not row.final:
+            found.add("ACTIVE")
+        return bool(self.states & found)
+
+
+def _submission_time(run_id: str) -> float:
+    """Return the time of submission in a run id, in seconds since the epoch; inf if unreadable."""
+    try:
+        return calendar.timegm(time.strptime(run_id[:15], "%Y%m%d-%H%M%S"))
+    except ValueError:
+        return math.inf
+
+
 def list_rows(
-    context: Context, count: int | None, *, each_task: bool = False, cache: SlurmCache
+    context: Context,
+    count: int | None,
+    *,
+    each_task: bool = False,
+    only: RunFilter | None = None,
+    cache: SlurmCache,
 ) -> tuple[list[JobStatus], int, str]:
     """Determine the states of the ``count`` newest runs, None for all; a sweep counts as one.
 
-    ``each_task`` gives the runs of sweeps rows of their own. A Slurm whose answer ``cache`` has is
-    not queried again; its silence is no error. Returns the rows, newest first, how many runs are
-    older, and why newer ones may be missing, else "".
+    ``each_task`` gives the runs of sweeps rows of their own, and ``only`` selects runs. A Slurm
+    whose answer ``cache`` has is not queried again; its silence is no error. Returns the rows,
+    newest first, how many runs are older, and why newer ones may be missing, else "".
     """
+    only = only or RunFilter()
+    # Whether a run matches a state is known only when its row is built.
+    read_count = None if only.states else count
 
     def newest() -> tuple[list[Path], int]:
         chosen = _select_names(list_names(context.runs_dir), each_task=each_task)
+        chosen = [name for name in chosen if only.matches_id(name.removesuffix(ARRAY))]
         is_run = (name for name in chosen if RUN_ID.fullmatch(name.removesuffix(ARRAY)))
-        return [context.runs_dir / name for name in islice(is_run, count)], len(chosen)
+        return [context.runs_dir / name for name in islice(is_run, read_count)], len(chosen)
 
     if cache.fetch_error is None:
         is_far = context.cluster.host is not None
@@ -85,6 +149,9 @@ def list_rows(
     shown, all_of_them = newest()
     rows = _add_short_ids(_find_rows(context, shown, cache))
     rows = [structs.replace(row, cluster=context.cluster.name) for row in rows]
+    if only.states:
+        rows = [row for row in rows if only.matches_state(row)]
+        return rows[:count], max(0, len(rows) - (count or len(rows))), cache.fetch_error
     return rows, all_of_them - len(shown), cache.fetch_error
 
 

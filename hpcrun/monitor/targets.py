@@ -138,6 +138,8 @@ def find_targets(context: Context, words: Sequence[str]) -> Targets:
             else:
                 found |= dict.fromkeys(f"{array}_{task}" for task in tasks)
         elif target is not None:
+            if not isinstance(target, str):
+                _require_unique_name(lookup, word, target)
             found[target] = None
         elif members := find_group(context, word):
             found |= dict.fromkeys(members)
@@ -319,9 +321,10 @@ def find_run_or_sweep(
 ) -> RunFolder | SweepFolder | None:
     """Find a run or a sweep by a word, in local records only.
 
-    A word is a run id or its unique start or end, a Slurm id, or the path of a folder, which may
-    belong to another user. None means the newest. 123 is a whole array, 123_4 one run of it. If two
-    runs had the same Slurm id, the newer one is meant. Pass one ``lookup`` to find many words.
+    A word is a run id or its unique start or end, a Slurm id, the name of runs (which means the
+    newest of them), or the path of a folder, which may belong to another user. None means the
+    newest. 123 is a whole array, 123_4 one run of it. If two runs had the same Slurm id, the newer
+    one is meant. Pass one ``lookup`` to find many words.
     Raises InputError for an empty or ambiguous word.
     """
     if word is None:
@@ -345,7 +348,7 @@ def find_run_or_sweep(
         found = _find_job(lookup, word)
         if found is not None or len(word) < 8:  # a longer number may be the date of a run id
             return found
-    return _find_by_part(lookup, word)
+    return _find_by_part(lookup, word) or _find_newest_by_name(lookup, word)
 
 
 def _find_folder(path: Path) -> RunFolder | SweepFolder | None:
@@ -530,6 +533,53 @@ def _list_group(runs_dir: Path, word: str) -> list[RunFolder | SweepFolder]:
             run = RunFolder(folder) if sweep_id is None else SweepFolder(folder)
             found.append((record.submitted_at, run))
     return [run for _, run in sorted(found, key=lambda each: each[0])]
+
+
+def _list_by_name(lookup: RunIndex, name: str) -> list[RunFolder | SweepFolder]:
+    """List the runs and sweeps that were submitted under a name, newest first."""
+    found: list[RunFolder | SweepFolder] = []
+    for folder in lookup.names:
+        sweep_id = parse_sweep_id(folder)
+        if f"-{name}-" not in folder or run_name(sweep_id or folder) != name:
+            continue
+        if sweep_id is not None:
+            found.append(sweep_folder(lookup.runs_dir, sweep_id))
+        elif RUN_ID.fullmatch(folder):
+            found.append(RunFolder(lookup.runs_dir / folder))
+    return found
+
+
+def _find_newest_by_name(lookup: RunIndex, name: str) -> RunFolder | SweepFolder | None:
+    found = _list_by_name(lookup, name)
+    if len(found) > 1:
+        add_notice(f"{name}: {len(found)} runs have this name; the newest is {_id_of(found[0])}")
+    return found[0] if found else None
+
+
+def _require_unique_name(lookup: RunIndex, word: str, target: RunFolder | SweepFolder) -> None:
+    """Refuse a name that several runs have. Raises InputError."""
+    if run_name(_id_of(target)) != word:
+        return
+    found = _list_by_name(lookup, word)
+    if len(found) > 1:
+        ids = ", ".join(_id_of(one) for one in found[:5])
+        more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+        raise InputError(
+            f"{word}: {len(found)} runs have this name: {ids}{more}", fix="give the id of one"
+        )
+
+
+def _id_of(target: RunFolder | SweepFolder) -> str:
+    return target.run_id if isinstance(target, RunFolder) else target.sweep_id
+
+
+def run_name(run_id: str) -> str:
+    """Return the name under which a run or sweep was submitted; "" for the task of a sweep.
+
+    >>> run_name("20261120-081455-lr-7k3q"), run_name("20261120-081455-lr.3-7k3q")
+    ('lr', '')
+    """
+    return "" if TASK_ID.fullmatch(run_id) else run_id[_STAMP_LENGTH + 1 : -5]
 
 
 def require_single_run(found: RunFolder | SweepFolder, word: str | None) -> RunFolder:
