@@ -309,6 +309,8 @@ def _format_partition(
         remarks.append(f"{partition.min_nodes} nodes or more")
     if partition.max_gpus:
         remarks.append(f"{partition.max_gpus} GPUs at once")
+    if partition.qos:
+        remarks.append(f"QOS {partition.qos}")
     return [
         name,
         str(partition.nodes or "-"),

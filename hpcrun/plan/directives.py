@@ -97,6 +97,7 @@ def _merge_partitions(partitions: str | None, cluster: Cluster) -> Partition:
     return Partition(
         cpus_per_gpu=None if None in shares else min(one for one in shares if one),
         memory_per_gpu=None if None in memory else f"{min(one for one in memory if one)}M",
+        qos=known[0].qos if len({one.qos for one in known}) == 1 else None,
         exclusive=all(one.exclusive for one in known),
     )
 
@@ -150,12 +151,13 @@ def build_topology(spec: JobSpec, cluster: Cluster, found: Findings, runs: int =
         whole_node=whole or asked == facts.gpus_per_node,
         partition=partition,
         account=resources.account or gpu_type.account or cluster.account,
-        qos=gpu_type.qos,
+        qos=gpu_type.qos or facts.qos,
         modules=gpu_type.modules,
         gres=":".join(["gpu", *filter(None, [gpu_type.gres]), str(asked)]) if gpus else None,
         constraint=gpu_type.constraint,
     )
     _check_gpu_type(spec, gpu_type, made, found)
+    _refuse_slices_of_partition(spec, cluster, made, found)
     return made
 
 
@@ -243,6 +245,32 @@ def _check_gpu_type(spec: JobSpec, gpu_type: GpuType, made: Topology, found: Fin
     if only_place not in (None, made.partition):
         message = f"{wanted}: it is chosen by its partition, {only_place}; leave partition out"
         found.refuse("resources.partition", message)
+
+
+def _refuse_slices_of_partition(
+    spec: JobSpec, cluster: Cluster, made: Topology, found: Findings
+) -> None:
+    """Refuse several ranks in a partition that has only MIG slices, if the job names no type."""
+    ranks = made.nodes * made.gpus_per_node
+    if spec.resources.gpu_types or ranks < 2:
+        return
+    names = made.partition.split(",") if made.partition else list(cluster.partitions)
+    if not made.partition and len(names) > 1:
+        return
+    for name in names:
+        types = cluster.partitions[name].gpu_types if name in cluster.partitions else {}
+        if types and all(_is_slice(kind, cluster.gpu_types.get(kind)) for kind in types):
+            found.refuse(
+                "resources.partition" if spec.resources.partition else "resources.gpus_per_node",
+                f"{ranks} ranks in {name}, which has only slices of GPUs ({', '.join(types)}): "
+                "NCCL cannot join MIG slices; request one, or a partition with whole GPUs",
+            )
+
+
+def _is_slice(name: str, gpu_type: GpuType | None) -> bool:
+    if gpu_type is not None and gpu_type.mig is not None:
+        return gpu_type.mig
+    return is_mig(name) or (gpu_type is not None and is_mig(gpu_type.gres or ""))
 
 
 # ---- Options of sbatch -------------------------------------------------------------------------

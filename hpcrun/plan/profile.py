@@ -152,6 +152,7 @@ def _merge_partition(cluster: Cluster, name: str, now: Partition, facts: Cluster
     """
     before = cluster.partitions[name]
     keep: dict[str, Any] = {} if facts.sure else {"max_gpus": before.max_gpus}
+    keep["qos"] = before.qos or now.qos  # the user may have chosen another one
     if cluster.slurm.get("gres") is False and not now.gpus_per_node:
         keep |= {"gpus_per_node": before.gpus_per_node, "gpu_types": before.gpu_types}
     for key, parse in (

@@ -251,8 +251,32 @@ def _build_partition(
         min_nodes=row.min_nodes if row.min_nodes > 1 else None,
         max_nodes=row.max_nodes if row.max_nodes and row.max_nodes < nodes else None,
         max_gpus=max_gpus if gpus else None,
+        qos=_choose_qos(row, answers),
         exclusive=row.exclusive or answers.config.whole_nodes,
     )
+
+
+def _choose_qos(row: PartitionRow, answers: Answers) -> str | None:
+    """Choose the QOS for a partition that refuses the user's default one; None if none is needed.
+
+    The first QOS of AllowQos that one of the user's associations has is chosen.
+    """
+
+    def is_allowed(name: str) -> bool:
+        return (not row.allow_qos or name in row.allow_qos) and name not in row.deny_qos
+
+    mine = [one for one in answers.associations or [] if one.partition in ("", row.name)]
+    # Slurm's default is "normal" unless an association has its own (slurmdbd creates it).
+    if any(is_allowed(one.default_qos or "normal") for one in mine) or (
+        not mine and is_allowed("normal")
+    ):
+        return None
+    own = {name for one in mine for name in one.qos}
+    usable = [name for name in row.allow_qos or sorted(own) if is_allowed(name)]
+    known = [name for name in usable if name in own]
+    if known:
+        return known[0]
+    return usable[0] if len(usable) == 1 and not own else None
 
 
 def _count_gpus_by_type(

@@ -108,6 +108,7 @@ class Association(Struct, frozen=True, kw_only=True):
     partition: str = ""
     default_account: str = ""
     qos: list[str] = []
+    default_qos: str = ""
     max_time: str | None = None
     max_gpus: int | None = None
 
@@ -286,6 +287,7 @@ def parse_associations(stdout: str, cluster: str = "") -> list[Association]:
             partition=row[2],
             default_account=row[3],
             qos=_names(row[4]),
+            default_qos=row[5],
             max_time=_time(row[6]),
             max_gpus=_least_gpus(row[7:]),
         )

@@ -535,6 +535,9 @@ class Partition(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     max_gpus: Annotated[
         Positive | None, about("maximum number of GPUs in use at once, by QOS and account")
     ] = None
+    qos: Annotated[
+        Line | None, about("QOS of jobs in this partition, if it does not accept your default QOS")
+    ] = None
     exclusive: Annotated[
         bool, about("the partition allocates only whole nodes (OverSubscribe=EXCLUSIVE)")
     ] = False

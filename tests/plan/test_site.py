@@ -275,6 +275,31 @@ def test_default_partition_prefers_gpus_and_many_nodes() -> None:
     assert site([]).partition is None
 
 
+@pytest.mark.parametrize(
+    ("row", "associations", "qos"),
+    [
+        ({"allow_qos": ["gpu", "long"]}, [("", ["normal", "long"])], "long"),
+        ({"allow_qos": ["gpu", "long"]}, [("normal", ["normal", "gpu", "long"])], "gpu"),
+        ({"deny_qos": ["normal"]}, [("normal", ["normal", "gpu"])], "gpu"),
+        ({"allow_qos": ["gpu"]}, None, "gpu"),
+        ({"allow_qos": ["gpu"]}, [("gpu", ["normal", "gpu"])], None),
+        ({"allow_qos": ["normal", "gpu"]}, [("", ["normal", "gpu"])], None),
+        ({"allow_qos": ["gpu", "vip"]}, None, None),
+        ({}, [("", ["normal", "gpu"])], None),
+        ({}, None, None),
+    ],
+)
+def test_partition_that_refuses_the_default_qos_gets_another(
+    row: dict[str, Any], associations: list[tuple[str, list[str]]] | None, qos: str | None
+) -> None:
+    mine = associations and [
+        Association(cluster="c", account="a", default_qos=default, qos=names)
+        for default, names in associations
+    ]
+    made = site([nodes("gpu", "gpu:4")], PartitionRow(name="gpu", **row), associations=mine)
+    assert made.partitions["gpu"].qos == qos
+
+
 def test_accounts_and_default_account_are_read() -> None:
     mine = [
         Association(cluster="c", account="a", default_account="b"),

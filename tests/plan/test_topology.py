@@ -132,6 +132,61 @@ def test_mig_slices_allow_only_one_rank(resources: str, profile: str) -> None:
     assert topology(one, profile).gres is not None
 
 
+SLICES = (
+    "partitions: {small: {gpu_types: {1g.5gb: 7, a100_3g.20gb: 2}}, gpu: {gpu_types: {a100: 4}}}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("resources", "profile"),
+    [
+        ("gpus_per_node: 2, partition: small", SLICES),
+        ("nodes: 2, partition: small", SLICES),
+        ("gpus_per_node: 2, partition: 'gpu,small'", SLICES),
+        ("gpus_per_node: 2", f"{SLICES}partition: small"),
+        (
+            "gpus_per_node: 2",
+            "partitions: {mine: {gpu_types: {half: 2}}}\ngpu_types: {half: {mig: true}}",
+        ),
+    ],
+)
+def test_partition_with_only_mig_slices_allows_only_one_rank(resources: str, profile: str) -> None:
+    assert "NCCL cannot join MIG slices; request one, or" in str(_refusal(resources, profile))
+
+
+@pytest.mark.parametrize(
+    ("resources", "profile"),
+    [
+        ("gpus_per_node: 1, partition: small", SLICES),
+        ("gpus_per_node: 2, partition: gpu", SLICES),
+        ("gpus_per_node: 2", SLICES),  # Slurm's default partition may be any of them
+        ("gpus_per_node: 2, partition: small", f"{SLICES}gpu_types: {{1g.5gb: {{mig: false}}}}"),
+        ("gpus_per_node: 2", "partitions: {mixed: {gpu_types: {1g.5gb: 7, a100: 4}}}"),
+    ],
+)
+def test_partition_with_whole_gpus_allows_several_ranks(resources: str, profile: str) -> None:
+    assert topology(resources, profile).gres is not None
+
+
+@pytest.mark.parametrize(
+    ("resources", "profile", "qos"),
+    [
+        ("partition: a", "partitions: {a: {qos: long}, b: {}}", "long"),
+        ("partition: b", "partitions: {a: {qos: long}, b: {}}", None),
+        ("gpus_per_node: 1", "partitions: {a: {qos: long}}\npartition: a", "long"),
+        ("partition: 'a,b'", "partitions: {a: {qos: long}, b: {qos: long}}", "long"),
+        ("partition: 'a,b'", "partitions: {a: {qos: long}, b: {qos: short}}", None),
+        (
+            "partition: a, gpu_type: x",
+            "partitions: {a: {qos: long}}\ngpu_types: {x: {gres: x, qos: vip}}",
+            "vip",
+        ),
+    ],
+)
+def test_partition_qos_is_requested(resources: str, profile: str, qos: str | None) -> None:
+    assert topology(resources, profile).qos == qos
+
+
 def test_mig_setting_of_the_profile_overrides_detection() -> None:
     made = topology("gpus_per_node: 2, gpu_type: 1g.5gb", "gpu_types: {1g.5gb: {mig: false}}")
     assert made.ranks_per_node == 2
