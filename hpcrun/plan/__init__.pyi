@@ -50,6 +50,7 @@ from hpcrun.plan.script_arguments import order_hydra_arguments as order_hydra_ar
 from hpcrun.plan.script_facts import ScriptFacts as ScriptFacts
 from hpcrun.plan.script_facts import read_script as read_script
 from hpcrun.plan.script_notes import Script as Script
+from hpcrun.plan.script_notes import assigned_variable_notes as assigned_variable_notes
 from hpcrun.plan.script_notes import batch_notes as batch_notes
 from hpcrun.plan.script_notes import check_own_deepspeed as check_own_deepspeed
 from hpcrun.plan.script_notes import deepspeed_notes as deepspeed_notes

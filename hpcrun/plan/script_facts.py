@@ -96,6 +96,8 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
         loader_batch_names: Names of values that it passes to a data loader as batch_size.
         checkpoint_loads: Calls that load a checkpoint, and keywords that make a framework load one.
         slurm_rank_variables: Slurm's variables for rank and world size that it names.
+        assigned_variables: Environment variables that it sets to a literal: line, name, value, and
+            whether it does so only where the variable is not set.
     """
 
     parser: str = ""
@@ -119,6 +121,7 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     loader_batch_names: list[str] = []
     checkpoint_loads: list[str] = []
     slurm_rank_variables: list[str] = []
+    assigned_variables: list[tuple[int, str, str, bool]] = []
 
 
 def read_script(tree: ast.Module) -> ScriptFacts:
@@ -174,6 +177,57 @@ def read_script(tree: ast.Module) -> ScriptFacts:
         loader_batch_names=sorted(set(_find_loader_batch_names(nodes))),
         checkpoint_loads=sorted(set(_find_checkpoint_loads(nodes))),
         slurm_rank_variables=sorted(_SLURM_RANKS & set(texts)),
+        assigned_variables=sorted(set(_find_assigned_variables(nodes))),
+    )
+
+
+def _find_assigned_variables(nodes: NodeIndex) -> Iterator[tuple[int, str, str, bool]]:
+    """Yield the literals in os.environ[...] = ..., setdefault(), update() and os.putenv().
+
+    What is set only under a condition about the environment is a default, as by setdefault().
+    """
+    fallbacks = {
+        id(node)
+        for test in nodes.of_type(ast.If)
+        if "environ" in ast.unparse(test.test) or "getenv" in ast.unparse(test.test)
+        for node in ast.walk(test)
+    }
+    found: list[ast.Assign | ast.Call] = [*nodes.of_type(ast.Assign), *nodes.of_type(ast.Call)]
+    for node in found:
+        for key, value, is_default in _find_environ_items(node):
+            name, literal = string_value(key), constant_value(value)
+            if isinstance(value, ast.Call) and callee_name(value) == "str" and len(value.args) == 1:
+                literal = constant_value(value.args[0])
+            if name and isinstance(literal, str | int) and not isinstance(literal, bool):
+                yield node.lineno, name, str(literal), is_default or id(node) in fallbacks
+
+
+def _find_environ_items(node: ast.Assign | ast.Call) -> Iterator[tuple[ast.expr, ast.expr, bool]]:
+    """Yield name and value of each variable that a node sets, and whether it is a default."""
+    if isinstance(node, ast.Assign):
+        for target in node.targets:
+            if isinstance(target, ast.Subscript) and _is_environ(target.value):
+                yield target.slice, node.value, False
+    elif isinstance(node.func, ast.Attribute):
+        method, args = node.func.attr, node.args
+        is_environ = _is_environ(node.func.value)
+        if len(args) == 2 and (method == "putenv" or (method == "setdefault" and is_environ)):
+            yield args[0], args[1], method == "setdefault"
+        elif method == "update" and is_environ:
+            for word in node.keywords:
+                if word.arg:
+                    yield ast.Constant(word.arg), word.value, False
+            for given in args:
+                if isinstance(given, ast.Dict):
+                    for key, value in zip(given.keys, given.values, strict=True):
+                        if key is not None:
+                            yield key, value, False
+
+
+def _is_environ(node: ast.expr) -> bool:
+    """Return True for os.environ, or environ imported from os."""
+    return (isinstance(node, ast.Attribute) and node.attr == "environ") or (
+        isinstance(node, ast.Name) and node.id == "environ"
     )
 
 

@@ -21,6 +21,7 @@ from hpcrun.plan.script_facts import (
     ScriptFacts,
 )
 from hpcrun.plan.script_parsers import Option
+from hpcrun.plan.variables import NOTHING, find_rule, suggest_variable
 from hpcrun.secrets import contains_secret
 from hpcrun.spec import JobSpec, set_variables
 
@@ -34,6 +35,8 @@ _BATCH_PATTERNS = {
 }
 _OTHER_BATCH = ("eval", "valid", "test", "val_", "global", "total", "num_")
 _OWN_PRECISION = re.compile(r"precision|^-+(?:bf16|fp16|amp)\b", re.IGNORECASE)
+# Where the ranks meet: set by hpcrun, because the nodes have to agree on it.
+_RENDEZVOUS = frozenset({"MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "NODE_RANK"})
 _PYTHONPATH = re.compile(r"\bPYTHONPATH=(\S*)")
 # An entry of a search path that starts at the working folder, the project.
 _IN_PROJECT = re.compile(r"(?![/~${]|\.\.).|\$PWD|\$\{PWD\}|\$\(pwd\)|\{project_dir\}")
@@ -272,6 +275,41 @@ def slurm_rank_notes(script: Script, launcher: str, ranks_per_node: int) -> list
         f"which is the same in all {ranks_per_node} ranks of a node: if it takes its rank from "
         "there, the ranks would train apart; launcher: srun"
     ]
+
+
+def assigned_variable_notes(
+    script: Script, env: Mapping[str, str], fabric: str, nodes: int
+) -> list[str]:
+    """Return notes on environment variables that the script sets, as on those of the job.
+
+    Args:
+        script: The script, whose own lines are read, without the modules that it imports.
+        env: Variables of the job and its profile.
+        fabric: The network of the job.
+        nodes: The number of nodes.
+
+    >>> facts = ScriptFacts(assigned_variables=[(3, "NCCL_P2P_DISABLE", "1", False)])
+    >>> print(*assigned_variable_notes(Script("a.py", facts), {}, "auto", 2))  # doctest: +ELLIPSIS
+    a.py:3: it sets NCCL_P2P_DISABLE=1: it turns off NVLink, or shared memory: ...
+    """
+    notes = []
+    for line, name, value, is_default in script.facts.assigned_variables:
+        if is_default and name in env:
+            continue
+        where = f"{script.name}:{line}: it sets {name}={value}"
+        rule, meant = find_rule(name, value, fabric), suggest_variable(name)
+        if rule is not None:
+            notes.append(f"{where}: {rule.message.replace('NAME', name)}")
+        elif meant:
+            notes.append(f"{where}: {NOTHING}; did you mean {meant}?")
+        elif name in _RENDEZVOUS and not is_default and nodes > 1:
+            notes.append(
+                f"{where}: hpcrun sets it for all {nodes} nodes, and this replaces it: use "
+                f"os.environ.setdefault({name!r}, ...)"
+            )
+        elif name in env and env[name] != value and not is_default:
+            notes.append(f"{where}, and the job {name}={env[name]}: the script's value is used")
+    return list(dict.fromkeys(notes))
 
 
 def check_own_deepspeed(

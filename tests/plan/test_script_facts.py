@@ -12,6 +12,7 @@ from hpcrun.plan.script_arguments import check_arguments
 from hpcrun.plan.script_facts import ScriptFacts, read_script
 from hpcrun.plan.script_notes import (
     Script,
+    assigned_variable_notes,
     batch_notes,
     check_own_deepspeed,
     deepspeed_notes,
@@ -663,3 +664,68 @@ def test_alias_of_add_argument_adds_options() -> None:
     found = facts(f"{HEAD}add = p.add_argument\nadd('--lr', required=True)\n{TAIL}")
     assert [(option.names, option.required) for option in found.options] == [(["--lr"], True)]
     assert faults(Script("a.py", found), ["--lr", "1", "--nonsense"]) != []
+
+
+# ---- variables that a script sets
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "os.environ['NCCL_IB_DISABLE'] = '1'",
+            "sets NCCL_IB_DISABLE=1: a switch for",
+        ),
+        (
+            "os.environ.update(NCCL_P2P_DISABLE='1')",
+            "NCCL_P2P_DISABLE=1: it turns off",
+        ),
+        (
+            "os.environ.update({'NCCL_TIMEOUT': str(1800)})",
+            "sets NCCL_TIMEOUT=1800: nothing",
+        ),
+        (
+            "os.putenv('CUDA_LAUNCH_BLOCKING', '1')",
+            "CUDA_LAUNCH_BLOCKING=1: each kernel",
+        ),
+        ("environ.setdefault('NCCL_ALGO', 'Ring')", "it sets NCCL_ALGO=Ring: NCCL chooses it"),
+        ("os.environ['NCCL_SOCKET_IFNAMES'] = 'ib0'", "did you mean NCCL_SOCKET_IFNAME?"),
+        ("os.environ['CUDA_VISIBLE_DEVICES'] = '0,1'", "Slurm gives the job its GPUs; this takes"),
+        ("os.environ['MASTER_ADDR'] = 'localhost'", "hpcrun sets it for all 2 nodes, and this"),
+        (
+            "os.environ['OMP_NUM_THREADS'] = '1'",
+            "the job OMP_NUM_THREADS=8: the script",
+        ),
+    ],
+)
+def test_variables_set_in_the_script_are_noticed(text: str, expected: str) -> None:
+    script = Script("a.py", facts(f"import os\nfrom os import environ\n{text}\n"))
+    (note,) = assigned_variable_notes(script, {"OMP_NUM_THREADS": "8"}, "slingshot", 2)
+    assert note.startswith("a.py:3: ") and expected in note
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "os.environ['NCCL_IB_DISABLE'] = '0'",
+        "os.environ['NCCL_DEBUG'] = 'INFO'",
+        "os.environ['NCCL_IB_DISABLE'] = value",
+        "print(os.environ['NCCL_IB_DISABLE'])",
+        "settings['NCCL_IB_DISABLE'] = '1'",
+        "settings.update(NCCL_IB_DISABLE='1')",
+        "os.environ.setdefault('MASTER_ADDR', 'localhost')",
+        "if 'MASTER_ADDR' not in os.environ:\n    os.environ['MASTER_ADDR'] = 'localhost'",
+        "if os.getenv('RANK') is None:\n    os.environ.update(RANK='0', WORLD_SIZE='1')",
+        "os.environ['OMP_NUM_THREADS'] = '8'",
+        "os.environ.setdefault('OMP_NUM_THREADS', '1')",
+    ],
+)
+def test_harmless_variables_in_the_script_are_not_noticed(text: str) -> None:
+    script = Script("a.py", facts(f"import os\n{text}\n"))
+    assert assigned_variable_notes(script, {"OMP_NUM_THREADS": "8"}, "slingshot", 2) == []
+
+
+def test_rendezvous_set_in_the_script_is_harmless_on_one_node() -> None:
+    script = Script("a.py", facts("import os\nos.environ['MASTER_PORT'] = '29500'\n"))
+    assert assigned_variable_notes(script, {}, "single-node", 1) == []
+    assert len(assigned_variable_notes(script, {}, "auto", 4)) == 1

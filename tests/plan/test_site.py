@@ -290,7 +290,7 @@ def test_default_partition_prefers_gpus_and_many_nodes() -> None:
     ],
 )
 def test_partition_that_refuses_the_default_qos_gets_another(
-    row: dict[str, Any], associations: list[tuple[str, list[str]]] | None, qos: str | None
+    row: dict[str, Any], associations: list[Any] | None, qos: str | None
 ) -> None:
     mine = associations and [
         Association(cluster="c", account="a", default_qos=default, qos=names)

@@ -44,6 +44,7 @@ from hpcrun.plan import (
     Plan,
     Script,
     ScriptFacts,
+    assigned_variable_notes,
     batch_notes,
     can_resume,
     check_array_size,
@@ -426,6 +427,9 @@ def _argument_notes(
         notes += batch_notes(spec, sizes, script, typed, given, plan.deepspeed_config)
         notes += scope_notes(script, typed)
         notes += slurm_rank_notes(script, plan.launcher, plan.ranks_per_node)
+        layers = (context.cluster.env, spec.nccl.env, spec.env)
+        set_by_job = {name: text for env in layers for name, text in set_variables(env).items()}
+        notes += assigned_variable_notes(script, set_by_job, plan.fabric, plan.nodes)
         notes += difference_notes(spec, sizes, script, typed, given, plan.deepspeed_config)
     if script is not None or spec.command is not None:
         notes += resume_notes(spec, script, typed, plan.survive.when)
