@@ -71,7 +71,7 @@ def list_jobs(project: Path, environ: Mapping[str, str]) -> dict[str, tuple[str,
         if folder.is_dir():
             for file in sorted(folder.glob("*.yaml")):
                 if not file.is_file():
-                    add_notice(f"{file}: not a plain file: it is passed over")
+                    add_notice(f"{file}: not a regular file: ignored")
                     continue
                 jobs.setdefault(file.stem, (whose, file))
     return jobs

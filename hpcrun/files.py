@@ -60,7 +60,7 @@ def open_plain(path: str | Path) -> BinaryIO:
         handle = os.open(path, flags | os.O_NOFOLLOW)
     except OSError as error:
         if error.errno == errno.ENXIO:  # a socket
-            raise UnsafeFile(error.errno, "not a plain file", path) from error
+            raise UnsafeFile(error.errno, "not a regular file", path) from error
         if error.errno != errno.ELOOP:
             raise
         if whose := other_owner(os.lstat(path)):
@@ -71,7 +71,7 @@ def open_plain(path: str | Path) -> BinaryIO:
         os.close(handle)
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        raise UnsafeFile(errno.EINVAL, "not a plain file", path)
+        raise UnsafeFile(errno.EINVAL, "not a regular file", path)
     return os.fdopen(handle, "rb")
 
 
@@ -184,7 +184,7 @@ def write_error(path: Path, error: OSError) -> InputError:
     """Return the error for a file that cannot be written, with the reason and a fix."""
     if error.errno == errno.ENOENT:
         return InputError(f"{path}: no such folder", fix=f"mkdir -p {path.parent}")
-    fix = full_disk_hint(error) or "name a place where you may write"
+    fix = full_disk_hint(error) or "choose a folder that you can write to"
     if error.errno == errno.EISDIR:
         fix = "name a file in it"
     return InputError(f"{path}: {error.strerror or error}", fix=fix)

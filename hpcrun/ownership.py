@@ -75,7 +75,7 @@ def refuse_foreign_file(path: Path, what: str) -> None:
     if who := foreign_owner(path):
         raise InputError(
             f"{path} belongs to {who}: {what}",
-            fix=f"if you trust what lies there: export HPCRUN_TRUST={path.resolve().parent}",
+            fix=f"if you trust its content: export HPCRUN_TRUST={path.resolve().parent}",
         )
 
 

@@ -293,7 +293,7 @@ def fetch_files(
         try:
             context.transport().run_script(taker.script(), taker.take)
             if taker.at < len(batch):
-                raise OutOfReach(f"{batch[0].path}: the answer ended too early", maybe_done=True)
+                raise OutOfReach(f"{batch[0].path}: truncated response", maybe_done=True)
         except _Changed:
             pass
         except OutOfReach as lost:
@@ -352,7 +352,7 @@ def _bring_small(
         spool.seek(max(0, end - _DIGITS))
         digits = spool.read().decode("ascii", "replace")
         if not re.fullmatch(f"[0-9]{{{_DIGITS}}}", digits) or int(digits) + _DIGITS > end:
-            raise OutOfReach(f"{files[0].path}: the answer ended too early")
+            raise OutOfReach(f"{files[0].path}: truncated response")
         spool.seek(end - _DIGITS - int(digits))
         now = set(spool.read(int(digits)).decode("ascii", "replace").split("\n"))
         spool.seek(0)
@@ -459,7 +459,7 @@ class _Taker:
             if not found:
                 self.held = line
                 if len(line) > _LONGEST_END:
-                    raise OutOfReach(f"{file.path}: an answer that makes no sense")
+                    raise OutOfReach(f"{file.path}: malformed response")
                 return
             self.held, view = b"", memoryview(rest)
             self._end(file, line.decode("ascii", "replace"))

@@ -111,8 +111,8 @@ def _is_unfit(entry: os.DirEntry[str] | Path) -> bool:
     if is_plain and not whose:
         return False
     if whose or os.path.lexists(entry):
-        what = f"a link that belongs to {whose}" if whose else "not a plain file"
-        add_notice(f"{os.fspath(entry)}: {what}: it is passed over")
+        what = f"a link that belongs to {whose}" if whose else "not a regular file"
+        add_notice(f"{os.fspath(entry)}: {what}: ignored")
     return True
 
 

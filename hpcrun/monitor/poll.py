@@ -48,7 +48,7 @@ _FORGOTTEN = Verdict(
     state=LOST,
     final=True,
     source="squeue",
-    reason="Slurm has forgotten the job: how it ended is not known",
+    reason="Slurm no longer knows the job, so its outcome is unknown",
 )
 _KILLED = Verdict(state=LOST, final=True, source="record", reason="its batch script was killed")
 

@@ -171,7 +171,7 @@ class OpensshConnection:
             if error.is_final:
                 self._refusal = error
             raise error
-        self._ask.tell(f"{self.host}: connected by the system's ssh")
+        self._ask.tell(f"{self.host}: connected with the system's ssh")
         self._is_open = True
 
     def _has_master(self) -> bool:
@@ -185,7 +185,8 @@ class OpensshConnection:
         program = find_ssh()
         if program is None:
             raise OutOfReach(
-                f"{self.host}: no ssh client", fix="install OpenSSH's, or ssh: paramiko"
+                f"{self.host}: no ssh client",
+                fix="install the OpenSSH client, or set ssh: paramiko in the profile",
             )
         return [program, "-S", str(self._socket()), *words]
 
@@ -204,29 +205,31 @@ class OpensshConnection:
             found = re.search(r"SHA256:\S+?(?=\.?\s)", said)
             line = re.search(r"Offending .* key in (.*)", said)
             return OutOfReach(
-                f"{host}: its host key has changed: it is now {found[0] if found else 'another'}"
-                + (f", and not that of {line[1].strip()}" if line else "")
-                + ". Somebody may listen in",
-                fix="ask the site's support whether the new key is theirs; if so: ssh-keygen -R "
-                f"the name in that line, and ssh {host} once",
+                f"{host}: its host key has changed: it is now "
+                f"{found[0] if found else 'a different one'}"
+                + (f", not the key in {line[1].strip()}" if line else "")
+                + ". This may be a man-in-the-middle attack",
+                fix="ask the site's support whether the key was replaced; if so: ssh-keygen -R "
+                f"with the name in that line, then ssh {host} once",
                 is_final=True,
             )
         if "Host key verification failed" in said:
             mark = "" if _has_proxy(options) else self._fingerprint()
             return OutOfReach(
-                f"{host}: its host key is not known" + (f": {mark}" if mark else ""),
-                fix=f"ssh {host} once, and compare the key with what the site says before a yes",
+                f"{host}: its host key is unknown" + (f": {mark}" if mark else ""),
+                fix=f"run ssh {host} once, and compare the key with the one that the site "
+                "publishes before you accept it",
                 is_final=True,
             )
         if "Permission denied" in said or "Too many authentication failures" in said:
             return OutOfReach(
-                f"{host}: you were not let in: {_last(said)}",
-                fix=f"try ssh {host}; nothing is tried again by itself",
+                f"{host}: authentication failed: {_last(said)}",
+                fix=f"try ssh {host}; hpcrun does not retry a failed login",
                 is_final=True,
             )
         return OutOfReach(
-            f"{host}: {_last(said) or 'ssh gave no reason'}",
-            fix=f"does ssh {host} work? Are you in the site's network (VPN)?",
+            f"{host}: {_last(said) or 'ssh printed no reason'}",
+            fix=f"does ssh {host} work? The site may require its VPN",
         )
 
     def _fingerprint(self) -> str:
@@ -264,7 +267,9 @@ def runtime_folder() -> Path:
     except OSError as error:
         raise OutOfReach(f"{folder}: {error.strerror}") from error
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise OutOfReach(f"{folder} is not a folder of yours alone", fix="chmod 700, or remove it")
+        raise OutOfReach(
+            f"{folder} must belong to you and be closed to others", fix="chmod 700 it, or remove it"
+        )
     return folder
 
 
@@ -282,7 +287,7 @@ def _call(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
             start_new_session=True,
         )
     except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess(argv, 255, "", "ssh gave no answer in 30 s")
+        return subprocess.CompletedProcess(argv, 255, "", "ssh did not respond within 30 s")
 
 
 def _last(text: str) -> str:

@@ -101,7 +101,7 @@ class ParamikoConnection:
         except paramiko.ChannelException as error:
             raise SessionLimitError(self.host) from error
         except (paramiko.SSHException, OSError, EOFError) as error:
-            raise OutOfReach(f"{self.host}: the connection broke: {error}") from error
+            raise OutOfReach(f"{self.host}: connection lost: {error}") from error
         with self._lock:
             if self._spare is None and not self.is_full:
                 self._spare = _Spare(link, line)
@@ -172,11 +172,11 @@ class ParamikoConnection:
             self.close()
             if find_ssh() is None:
                 raise OutOfReach(
-                    f"{self.host}: {need} needs an ssh client", fix="install OpenSSH's"
+                    f"{self.host}: {need} needs an ssh client", fix="install the OpenSSH client"
                 ) from need
             from hpcrun.remote.by_openssh import OpensshConnection
 
-            self._ask.tell(f"{self.host}: by the system's ssh: {need}")
+            self._ask.tell(f"{self.host}: using the system's ssh: {need}")
             self._instead = OpensshConnection(self.settings, self._ask, keeps=False)
             return self._instead
         except BaseException as error:
@@ -205,8 +205,9 @@ class ParamikoConnection:
         """Prompt the user, except when a connection that needed a prompt is reopened."""
         if self._was_open and self._was_asked:
             raise OutOfReach(
-                f"{self.host}: the connection broke, and a new one needs an answer from you",
-                fix="type the command again; hpcrun connect keeps a connection (ssh: openssh)",
+                f"{self.host}: connection lost, and a new one requires a prompt",
+                fix="run the command again; with ssh: openssh, hpcrun connect keeps a connection "
+                "open",
                 is_final=True,
             )
         self._was_asked = True
@@ -223,7 +224,7 @@ class ParamikoConnection:
             except (paramiko.SSHException, OSError, EOFError) as error:
                 said = getattr(error, "text", None) or error
                 raise OutOfReach(
-                    f"{hop.name}: the jump host does not reach {hop.hostname}:{hop.port}: {said}",
+                    f"{hop.name}: the jump host cannot reach {hop.hostname}:{hop.port}: {said}",
                     fix=f"does ssh {hop.name} work?",
                 ) from error
         if hop.proxy_command:
@@ -245,8 +246,8 @@ def _connect(hop: Hop) -> socket.socket:
         found = socket.getaddrinfo(name, hop.port, family, socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise OutOfReach(
-            f"{hop.name}: no host has the name {hop.hostname}",
-            fix="is it another one in ~/.ssh/config? Are you in the site's network (VPN)?",
+            f"{hop.name}: the host name {hop.hostname} does not resolve",
+            fix="check HostName in ~/.ssh/config; the site may require its VPN",
         ) from error
     last: OSError | None = None
     for kind, type_, protocol, _, address in found:
@@ -262,10 +263,14 @@ def _connect(hop: Hop) -> socket.socket:
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return made
     is_slow = isinstance(last, TimeoutError)
-    why = f"no answer in {hop.connect_timeout:.3g} s" if is_slow else getattr(last, "strerror", "")
+    why = (
+        f"no response within {hop.connect_timeout:.3g} s"
+        if is_slow
+        else getattr(last, "strerror", "")
+    )
     raise OutOfReach(
         f"{hop.name}: {hop.hostname} port {hop.port}: {why or last}",
-        fix=f"does ssh {hop.name} work? Are you in the site's network (VPN)?",
+        fix=f"does ssh {hop.name} work? The site may require its VPN",
     ) from last
 
 
@@ -323,14 +328,16 @@ class _Session:
         return bytes(self.channel.recv_stderr(1 << 16))
 
     def exit_code(self) -> int | None:
-        """Return the exit code; None if the connection broke first."""
+        """Return the exit code; None if the connection is lost first."""
         self.channel.status_event.wait(5)
         code = int(self.channel.exit_status)
         return None if code == -1 and not self.link.is_active() else code
 
     def close(self) -> None:
         """Close the channel."""
-        with contextlib.suppress(OSError, EOFError, paramiko.SSHException):  # the connection broke
+        with contextlib.suppress(
+            OSError, EOFError, paramiko.SSHException
+        ):  # the connection is lost
             self.channel.close()
 
 

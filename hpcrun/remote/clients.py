@@ -17,9 +17,9 @@ def open_connection(settings: SshSettings, ask: Prompts) -> Connection:
     """
     if not re.search(SSH_HOST, settings.host):
         raise InputError(
-            f"{settings.host!a}: the name of a host has no blank, no leading dash and no "
-            "character of a shell",
-            fix="give it a name in ~/.ssh/config: Host NAME, HostName ...",
+            f"{settings.host!a}: a host name must not contain spaces or shell characters, or "
+            "begin with a dash",
+            fix="define an alias in ~/.ssh/config: Host NAME, HostName ...",
         )
     if settings.ssh == "openssh":
         from hpcrun.remote.by_openssh import OpensshConnection

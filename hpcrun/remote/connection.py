@@ -143,8 +143,8 @@ class SessionLimitError(OutOfReach):
 
     def __init__(self, host: str) -> None:
         super().__init__(
-            f"{host}: the server allows no further session beside those that are open",
-            fix="wait until other commands have ended (its MaxSessions is their number)",
+            f"{host}: the server refuses another session on this connection",
+            fix="wait until other commands have ended (the server's MaxSessions limits them)",
         )
 
 
@@ -164,7 +164,7 @@ class Session(Protocol):
         """Read from stderr; return b"" at its end."""
 
     def exit_code(self) -> int | None:
-        """Return the exit code; None if the connection broke first."""
+        """Return the exit code; None if the connection is lost first."""
 
     def close(self) -> None:
         """Close the session."""
@@ -207,7 +207,7 @@ def run_in_session(
 ) -> Reply:
     """Run a script in a new session of login_command(); see Connection.run."""
     if "\0" in script:
-        raise ValueError("a script cannot have a NUL")
+        raise ValueError("a script must not contain a NUL character")
     mark, head = _head(settings, _WATCHED_FRAME if on_output else _FRAME, script)
     talk = _Talk(session, settings.host, mark)
     talk.start(head, stdin, keeps_open=on_output is not None)
@@ -304,7 +304,7 @@ class _Talk:
         try:
             while data := read():
                 self._put(stream, data)
-        except Exception:  # the connection broke, which listen() reports
+        except Exception:  # the connection is lost, which listen() reports
             pass
         self._put(stream, None)
 
@@ -329,7 +329,9 @@ class _Talk:
                         self.session.end_input()
                     return
                 self.session.send(piece)
-            except Exception:  # the script ended without reading its stdin, or the connection broke
+            except (
+                Exception
+            ):  # the script ended without reading its stdin, or the connection is lost
                 return
             self._put("sent", b"")
 
@@ -344,7 +346,7 @@ class _Talk:
                 try:
                     stream, what = self.events.get(timeout=min(timeout, threading.TIMEOUT_MAX))
                 except queue.Empty:
-                    raise self._error(f"no answer in {timeout:.3g} s") from None
+                    raise self._error(f"no response within {timeout:.3g} s") from None
                 if isinstance(what, BaseException):
                     raise what
                 if stream == "sent":
@@ -363,7 +365,7 @@ class _Talk:
                     else:
                         collected.append(got)
                 if marked.is_too_much:
-                    raise self._error(f"{stream} has no end: more than was expected was printed")
+                    raise self._error(f"{stream} is longer than the response can be")
             assert stdout.exit_code is not None
             text = b"".join(errors).decode("utf-8", "surrogateescape")
             return Reply(stdout.exit_code, b"".join(collected), text)
@@ -380,13 +382,13 @@ class _Talk:
         if not stdout.is_begun and b"Session open refused by peer" in stderr.chatter:
             return SessionLimitError(self.host)
         if code is None:
-            return self._error("the connection broke")
+            return self._error("connection lost")
         if stdout.is_begun:
-            return self._error(f"what ran there was ended from outside (exit code {code})")
+            return self._error(f"the remote command was killed (exit code {code})")
         chatter = b"\n".join(part for part in (stderr.chatter, stdout.chatter) if part.strip())
         said = chatter.decode("utf-8", "replace").strip()[-500:]
         return OutOfReach(
-            f"{self.host}: the login shell ran no bash (exit code {code})"
+            f"{self.host}: the login shell did not start bash (exit code {code})"
             + (f": {said}" if said else ""),
             fix=f"does `echo echo yes | ssh {self.host} bash` print yes? A profile there may start "
             "another shell, read stdin, or exit",

@@ -75,7 +75,7 @@ class Feed:
                 if self._thread is None:
                     return False
                 if not self._change.wait(until - time.monotonic()):
-                    raise OutOfReach(f"{self.connection.host}: no answer in {timeout:.3g} s")
+                    raise OutOfReach(f"{self.connection.host}: no response within {timeout:.3g} s")
             return True
 
     def stop(self) -> None:
@@ -109,7 +109,7 @@ class Feed:
             except OSError as error:
                 fault = self.mirror.not_written(error)
             else:
-                fault = OutOfReach(f"{self.connection.host}: what ran there has ended")
+                fault = OutOfReach(f"{self.connection.host}: the remote script has ended")
             pause = _FIRST_PAUSE if self._looks > before else min(2 * pause, _LONGEST_PAUSE)
             with self._change:
                 self._is_up, self._fault = False, fault

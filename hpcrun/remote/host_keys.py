@@ -37,9 +37,10 @@ def check_host_key(link: paramiko.Transport, hop: Hop) -> None:
         raise NeedsSsh(f"{hop.name}: {error}") from error
     except (paramiko.SSHException, OSError, EOFError) as error:
         raise OutOfReach(
-            f"{hop.name}: {hop.hostname} port {hop.port} does not speak ssh: "
+            f"{hop.name}: {hop.hostname} port {hop.port} is not an SSH server: "
             + (str(error) or "it closed the connection"),
-            fix=f"does ssh {hop.name} work? It may be busy, or have banned this machine for a time",
+            fix=f"does ssh {hop.name} work? The server may be busy, or may have banned this "
+            "machine temporarily",
         ) from error
     digest = base64.b64encode(hashlib.sha256(key.asbytes()).digest()).decode().rstrip("=")
     shown = f"{key.get_name()} SHA256:{digest}"
@@ -48,7 +49,7 @@ def check_host_key(link: paramiko.Transport, hop: Hop) -> None:
         raise OutOfReach(
             f"{hop.name}: the host key of {hop.host_key_name} is revoked: {shown} "
             f"({same['@revoked'].where})",
-            fix="ask the site's support before you connect",
+            fix="contact the site's support before you connect",
             is_final=True,
         )
     if "" in same:
@@ -59,14 +60,15 @@ def check_host_key(link: paramiko.Transport, hop: Hop) -> None:
         if line.is_exact and not line.marker and line.kind == key.get_name():
             raise OutOfReach(
                 f"{hop.name}: the host key of {hop.host_key_name} has changed: it is now {shown}, "
-                f"and not that of {line.where}. Somebody may listen in",
-                fix="ask the site's support whether the new key is theirs; if so: ssh-keygen -R "
-                f"'{hop.host_key_name}' -f {line.path}, and ssh {hop.name} once",
+                f"not the key in {line.where}. This may be a man-in-the-middle attack",
+                fix="ask the site's support whether the key was replaced; if so: ssh-keygen -R "
+                f"'{hop.host_key_name}' -f {line.path}, then ssh {hop.name} once",
                 is_final=True,
             )
     raise OutOfReach(
-        f"{hop.name}: the host key of {hop.host_key_name} is not known: {shown}",
-        fix=f"ssh {hop.name} once, and compare the key with what the site says before you say yes",
+        f"{hop.name}: the host key of {hop.host_key_name} is unknown: {shown}",
+        fix=f"run ssh {hop.name} once, and compare the key with the one that the site publishes "
+        "before you accept it",
         is_final=True,
     )
 

@@ -19,9 +19,9 @@ from hpcrun.remote.transport import TRASH, Answers, Query, Result
 
 # Login nodes limit the processes and the memory of each user.
 _NOT_STARTED = {
-    errno.EAGAIN: "as many processes of yours run as are allowed here: end some (ulimit -u)",
-    errno.ENOMEM: "as much memory of yours is in use as is allowed here (ulimit -v)",
-    errno.EMFILE: "as many files are open as are allowed here (ulimit -n)",
+    errno.EAGAIN: "you have reached your limit of processes on this machine (ulimit -u)",
+    errno.ENOMEM: "you have reached your memory limit on this machine (ulimit -v)",
+    errno.EMFILE: "you have reached your limit of open files on this machine (ulimit -n)",
 }
 
 
@@ -63,7 +63,7 @@ class LocalTransport:
             timeout = min(timeout, self.deadline - time.monotonic())
             if timeout <= 0:
                 # Treated as a command that ran: no other command would be answered either.
-                raise OutOfReach(f"{argv[0]} was not asked: the time was up", maybe_done=True)
+                raise OutOfReach(f"deadline reached before {argv[0]} ran", maybe_done=True)
         try:
             with self.waiting():
                 return _run_bounded(
@@ -78,16 +78,16 @@ class LocalTransport:
                 raise HpcrunError(f"{cwd}: no such folder") from error
             raise OutOfReach(
                 f"{argv[0]}: command not found",
-                fix="is this a machine of the cluster? To try hpcrun without one: "
+                fix="run hpcrun on a login node of the cluster; to try it without a cluster: "
                 "hpcrun sandbox up, or hpcrun run",
             ) from error
         except subprocess.TimeoutExpired as error:
             raise OutOfReach(
-                f"{argv[0]} gave no answer in {timeout:.3g} s", maybe_done=True
+                f"{argv[0]} did not respond within {timeout:.3g} s", maybe_done=True
             ) from error
         except OSError as error:
             raise OutOfReach(
-                f"{argv[0]} cannot be started here: {error.strerror}",
+                f"{argv[0]} cannot be started: {error.strerror}",
                 fix=_NOT_STARTED.get(error.errno or 0, ""),
             ) from error
 
@@ -127,7 +127,7 @@ class LocalTransport:
         with contextlib.suppress(OSError):  # a missing file is reported by Slurm's commands
             if why := describe_insecure_path(Path(conf)):
                 raise OutOfReach(
-                    f"{conf} is not used: {why}", fix=f"if you trust it: export SLURM_CONF={conf}"
+                    f"{conf} is ignored: {why}", fix=f"if you trust it: export SLURM_CONF={conf}"
                 )
 
     def fetch_changes(

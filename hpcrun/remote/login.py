@@ -94,10 +94,11 @@ class Login:
             if more is None:
                 break
             allowed = more
-        did = "; ".join(dict.fromkeys(self.tried)) or "there was nothing to try"
+        did = "; ".join(dict.fromkeys(self.tried)) or "no login method is available"
         raise OutOfReach(
-            f"{hop.name}: {hop.who} was not let in: {did} (the server takes {', '.join(allowed)})",
-            fix=f"try ssh {hop.name}; nothing is tried again by itself",
+            f"{hop.name}: authentication failed for {hop.who}: {did} (the server accepts "
+            f"{', '.join(allowed)})",
+            fix=f"try ssh {hop.name}; hpcrun does not retry a failed login",
             is_final=True,
         )
 
@@ -153,7 +154,7 @@ class Login:
             questions.put((title, text, prompts))
             given = answers.get()
             if given is None:
-                raise paramiko.SSHException("the questions were not answered")
+                raise paramiko.SSHException("the prompts were not answered")
             return given
 
         def authenticate() -> None:
@@ -179,11 +180,11 @@ class Login:
     def _broken(self, error: BaseException) -> OutOfReach:
         did = "; ".join(dict.fromkeys(self.tried))
         return OutOfReach(
-            f"{self.hop.name}: the server ended the login of {self.hop.who}: {error}"
-            + (f" ({did})" if did else ""),
-            fix="too many keys of an agent? IdentityFile and IdentitiesOnly yes name the right one"
+            f"{self.hop.name}: the server closed the connection during the login of "
+            f"{self.hop.who}: {error}" + (f" ({did})" if did else ""),
+            fix="if the agent holds many keys, select one with IdentityFile and IdentitiesOnly yes"
             if len(self.offered) > 2
-            else f"try ssh {self.hop.name}; nothing is tried again by itself",
+            else f"try ssh {self.hop.name}; hpcrun does not retry a failed login",
             is_final=True,
         )
 
@@ -236,10 +237,10 @@ class Login:
                 fault = getattr(key, "fault", "")
                 was_sent = isinstance(error, paramiko.AuthenticationException) and not fault
                 why = fault or error
-                self.tried.append(f"{label} was refused" if was_sent else f"{label}: {why}")
+                self.tried.append(f"{label} was rejected" if was_sent else f"{label}: {why}")
                 self.tell(f"{self.hop.name}: {label}: {why}")
                 continue
-            self.tell(f"{self.hop.name}: {label} was taken")
+            self.tell(f"{self.hop.name}: accepted {label}")
             return more
         return None
 
@@ -327,7 +328,7 @@ class Login:
                 break
             with contextlib.suppress(ValueError, TypeError, paramiko.SSHException):
                 return paramiko.PKey.from_path(path, answer.encode())
-        self.tried.append(f"{path} is encrypted, and its passphrase was not given")
+        self.tried.append(f"{path} is encrypted, and no passphrase was given")
         return None
 
     def _by_password(self) -> tuple[bool, list[str] | None]:
@@ -335,7 +336,7 @@ class Login:
         try:
             return True, self._offer_password(answer)
         except paramiko.AuthenticationException:
-            self.tried.append("the password was refused")
+            self.tried.append("the password was rejected")
             return True, None
 
     def _by_answers(self) -> tuple[bool, list[str] | None]:
@@ -356,7 +357,9 @@ class Login:
         try:
             return True, self._offer_answers(answer)
         except paramiko.AuthenticationException:
-            self.tried.append("the answer was refused" if was_asked else "no question came")
+            self.tried.append(
+                "the answer was rejected" if was_asked else "the server sent no prompt"
+            )
             return was_asked, None
 
 

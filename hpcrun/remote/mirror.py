@@ -191,7 +191,7 @@ class Mirror:
             self.keep_index(run, index)
         elif inner not in index or os.fstat(handle).st_size < start:
             os.close(handle)
-            raise Damaged(f"{path} has changed here")
+            raise Damaged(f"{path} was changed on this machine")
         os.lseek(handle, start, os.SEEK_SET)
         return handle
 
@@ -199,9 +199,9 @@ class Mirror:
         """Return the error for received data that cannot be written to disk."""
         where = error.filename or self.folder
         return HpcrunError(
-            f"{where}: {error.strerror or error}: what the cluster's runs write is kept there",
-            fix=f"make room, or remove {self.folder}, which is fetched again; XDG_STATE_HOME names "
-            "another place",
+            f"{where}: {error.strerror or error}: the copies of the cluster's runs are kept there",
+            fix=f"free some space, or remove {self.folder}, which hpcrun fetches again; "
+            "XDG_STATE_HOME selects another folder",
         )
 
     def keep_index(self, run: str, logs: Mapping[str, tuple[int, int]]) -> None:
@@ -332,7 +332,7 @@ class Receiver:
                     is_over = self._feed(plain) and self._inflate.eof
                     data = self._inflate.unused_data + data
                     if self._inflate.eof and (not is_over or self._held):
-                        raise self._bad("more or less than was announced")
+                        raise self._bad("not of the announced length")
                 else:
                     is_over = self._feed(piece)
                     if is_over:
@@ -352,7 +352,7 @@ class Receiver:
                 end = self._held.find(b"\n")
                 if end < 0:
                     if len(self._held) > 4096:
-                        raise self._bad("a line without end")
+                        raise self._bad("an unterminated line")
                     return False
                 piece = bytes(self._held[:end])
                 del self._held[: end + 1]
@@ -375,7 +375,7 @@ class Receiver:
             self.mirror.keep_names(self.listed)
 
     def _bad(self, what: str) -> OutOfReach:
-        return OutOfReach(f"{self.host}: an answer that makes no sense: {ascii(what)[:80]}")
+        return OutOfReach(f"{self.host}: malformed response: {ascii(what)[:80]}")
 
     def _parse(self) -> Generator[int, bytes, None]:
         """Parse an answer.
@@ -455,7 +455,7 @@ class Receiver:
                 piece = yield min(left, 1 << 16)
                 if piece[: len(known)] != known[: len(piece)]:
                     del index[inner]
-                    raise Damaged(f"{name} resumes from other bytes than those here")
+                    raise Damaged(f"{name} does not continue the bytes on this machine")
                 os.write(handle, piece)
                 known = known[len(piece) :]
                 left -= len(piece)
@@ -507,7 +507,7 @@ def check_size(code: Path, files: Iterable[str]) -> None:
         raise InputError(
             f"the project's code is {total / 1e6:.0f} MB, more than {MOST_CODE // 10**6} MB; "
             f"the largest files: {listed}",
-            fix="put data into .gitignore, and bring it to the cluster by other means",
+            fix="add data files to .gitignore, and copy them to the cluster separately",
         )
 
 

@@ -232,7 +232,7 @@ class RunCommand(Query[Result], frozen=True):
     def parse(self, result: Result) -> Result:
         reason = result.stderr
         if result.exit_code == 124:
-            reason = f"no answer within {self.timeout:g} s"
+            reason = f"no response within {self.timeout:g} s"
         elif result.exit_code == 127 and not result.stdout:
             reason = "No such file or directory"
         return structs.replace(result, argv=list(self.argv), stderr=reason)
@@ -246,7 +246,7 @@ class RunCommand(Query[Result], frozen=True):
         except OutOfReach as error:
             code, reason, cause = 127, error.message, error.__cause__
             if error.maybe_done:
-                code, reason = 124, f"no answer within {self.timeout:g} s"
+                code, reason = 124, f"no response within {self.timeout:g} s"
             elif isinstance(cause, OSError):
                 reason = cause.strerror or reason
             return Result(list(self.argv), code, "", reason)
@@ -358,7 +358,7 @@ def parse_answers(queries: Sequence[Query[Any]], mark: str, text: str) -> Answer
     each = re.compile(rf"(.*?)\n{mark} ([0-9]{{1,3}})\n(.*?)\n{mark}\n", re.DOTALL)
     found = [Result([], int(match[2]), match[1], match[3]) for match in each.finditer(text)]
     if len(found) < len(queries):
-        raise OutOfReach("the answer ended too early")
+        raise OutOfReach("truncated response")
     pairs = zip(queries, found, strict=False)
     return Answers({query: query.parse(result) for query, result in pairs})
 

@@ -142,8 +142,8 @@ class SshTransport:
         if code == 127 and not stdout:
             raise OutOfReach(
                 f"{argv[0]}: command not found on {self.connection.host}",
-                fix="is that a login node of the cluster? slurm_path: in the profile names the "
-                "folder of Slurm's commands, login_shell: true reads the login's own profile",
+                fix="check that this is a login node; slurm_path: in the profile names the "
+                "folder of Slurm's commands, and login_shell: true loads the login profile",
             )
         return Result(
             list(argv),
@@ -165,7 +165,7 @@ class SshTransport:
         if self.deadline is not None:
             timeout = min(timeout, self.deadline - time.monotonic())
             if timeout <= 0:
-                raise OutOfReach(f"{what} was not asked: the time was up", maybe_done=True)
+                raise OutOfReach(f"deadline reached before {what} ran", maybe_done=True)
         begun = time.monotonic()
         with self.waiting():
             try:
@@ -250,7 +250,7 @@ class SshTransport:
         try:
             self._run_in_time("refresh", script, timeout=60, on_output=receiver.take)
             if not receiver.rounds:
-                raise OutOfReach(f"{self.connection.host}: the answer ended too early")
+                raise OutOfReach(f"{self.connection.host}: truncated response")
         finally:
             receiver.close()
         self.mirror.remove_gone(receiver.gone)
@@ -269,7 +269,7 @@ class SshTransport:
             try:
                 reply = self._run_in_time("copy", script, timeout=60, on_output=receiver.take)
                 if not receiver.rounds:
-                    raise OutOfReach(f"{self.connection.host}: the answer ended too early")
+                    raise OutOfReach(f"{self.connection.host}: truncated response")
                 return places, outputs.remove_unreadable(paths, reply.stderr)
             except Damaged:
                 if is_last:
@@ -303,9 +303,9 @@ class SshTransport:
             answer = self._submit(run_dirs, argv, env, timeout, tree=tree, files=files, base="")
         if answer is None and self.transfers is not self.connection:
             raise InputError(
-                f"{self.transfers.host} and {self.connection.host} have no {self.runs_dir} in "
-                "common: what was sent to the one is not seen on the other",
-                fix="name a host with the same file systems in transfer_host:, or leave it out",
+                f"{self.transfers.host} and {self.connection.host} do not share {self.runs_dir}: "
+                "files sent to the first are not visible on the second",
+                fix="set transfer_host: to a host with the same file systems, or remove it",
             )
         if answer is None:
             raise OutOfReach(f"{self.connection.host}: the code could not be unpacked")
@@ -350,7 +350,8 @@ class SshTransport:
                 return self._result(argv, int(head[2:]), out, reply.stderr)
         if head == b"unknown":
             raise OutOfReach(
-                f"{self.connection.host}: the run is there, and not what {argv[0]} answered",
+                f"{self.connection.host}: the run exists there, but the response of {argv[0]} is "
+                "missing",
                 maybe_done=True,
             )
         raise self._write_error(reply, run_dirs[0].name)
@@ -443,8 +444,8 @@ class SshTransport:
         is_short = re.search("unexpected end of file|Unexpected EOF", reply.stderr)
         if reply.exit_code == far.CUT_SHORT or is_short:
             return OutOfReach(
-                f"{where}: {name} did not arrive whole",
-                fix="does that host forbid transfers? transfer_host: names one that does not",
+                f"{where}: {name} arrived incomplete",
+                fix="if that host forbids transfers, set transfer_host: to one that allows them",
             )
         why = re.search(r"No space left on device|Disk quota exceeded", reply.stderr)
         # Otherwise the first line: tar's last line only reports a failure.
@@ -453,8 +454,8 @@ class SshTransport:
         )
         return HpcrunError(
             f"{where}: {name} cannot be written: {said or 'no message'}",
-            fix="make room there, or set runs_dir in the profile to a folder that you can write "
-            "and the nodes can see",
+            fix="free some space there, or set runs_dir in the profile to a folder that you can "
+            "write to and that all nodes can see",
         )
 
 
@@ -492,7 +493,7 @@ class _NoPrompts:
     """Fails on every prompt: there is no terminal."""
 
     def secret(self, question: str, *, echo: bool = False) -> str:
-        raise OutOfReach(f"{question} nobody is here to answer")
+        raise OutOfReach(f"{question} cannot prompt: no terminal")
 
     def tell(self, text: str) -> None:
         pass

@@ -88,7 +88,7 @@ def _resolve(host: str, jumps: str | None, hops: list[Hop], depth: int) -> None:
     """Append a host after its jump hosts; ``jumps`` replaces its own ProxyJump."""
     if depth >= MOST_HOPS:
         raise OutOfReach(
-            f"{host}: more than {MOST_HOPS} jump hosts, or they lead in a circle",
+            f"{host}: more than {MOST_HOPS} jump hosts, or a loop of jump hosts",
             fix="see ProxyJump in ~/.ssh/config",
         )
     options = ask_ssh(host) if find_ssh() else _read_files(host)
@@ -126,15 +126,16 @@ def ask_ssh(host: str) -> dict[str, list[str]]:
         )
     except subprocess.TimeoutExpired as error:
         raise OutOfReach(
-            f"{host}: `ssh -G {host}` does not end", fix="see Match exec in ~/.ssh/config"
+            f"{host}: `ssh -G {host}` did not finish within 30 s",
+            fix="see Match exec in ~/.ssh/config",
         ) from error
     except OSError as error:
         raise OutOfReach(f"ssh cannot be started: {error.strerror}") from error
     if done.returncode:
         said = " ".join(done.stderr.split())
         raise OutOfReach(
-            f"the ssh configuration cannot be used: {said}",
-            fix=f"mend it until ssh -G {host} works",
+            f"the ssh configuration is invalid: {said}",
+            fix=f"fix it; ssh -G {host} must succeed",
         )
     options: dict[str, list[str]] = {}
     for line in done.stdout.splitlines():
@@ -155,12 +156,14 @@ def _read_files(host: str) -> dict[str, list[str]]:
     lines = [*_lines(own, 0), "Host *", *_lines(Path("/etc/ssh/ssh_config"), 0)]
     for line in lines:
         if re.match(r"\s*match\b.*\bexec\b", line, re.IGNORECASE):
-            raise OutOfReach(f"{own}: Match exec needs an ssh client", fix="install OpenSSH's")
+            raise OutOfReach(
+                f"{own}: Match exec needs an ssh client", fix="install the OpenSSH client"
+            )
     try:
         config.parse(iter(lines))
         found: Mapping[str, Any] = config.lookup(name)
     except Exception as error:
-        raise OutOfReach(f"{own}: {error}", fix="mend the ssh configuration") from error
+        raise OutOfReach(f"{own}: {error}", fix="fix the ssh configuration") from error
     options = {
         key: [str(each) for each in value] if isinstance(value, list) else [str(value)]
         for key, value in found.items()
@@ -193,7 +196,8 @@ def _lines(path: Path, depth: int) -> Iterator[str]:
             continue
         if depth > 8 or block.lower() not in ("", "host *", "match all"):
             raise OutOfReach(
-                f"{path}: Include below {block!r} needs an ssh client", fix="install OpenSSH's"
+                f"{path}: Include below {block!r} needs an ssh client",
+                fix="install the OpenSSH client",
             )
         for word in rest.split():
             name = os.path.expanduser(word.strip('"'))  # noqa: PTH111 - a pattern, no path

@@ -199,7 +199,8 @@ def create_run_folder(path: Path, *, is_array: bool = False) -> RunFolder:
         what = "cannot make the sweep's folder" if is_array else "cannot make the run folder"
         raise InputError(
             f"{error.filename or path}: {what}: {error.strerror}",
-            fix="set runs_dir in hpcrun.yaml to a folder that you can write and the nodes can see",
+            fix="set runs_dir in hpcrun.yaml to a folder that you can write to and that all "
+            "nodes can see",
         ) from error
     finally:
         os.umask(umask)

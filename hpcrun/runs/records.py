@@ -414,13 +414,15 @@ def read_record(path: Path, type_: type[T]) -> T | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except files.UnsafeFile as error:
-        files.add_notice(f"{path}: {error.strerror}: it is passed over")
+        files.add_notice(f"{path}: {error.strerror}: ignored")
         return None
     except OSError as error:
         raise HpcrunError(f"{path}: {error.strerror}") from error
     record = decode_record(data, type_, hook)
     if record is None and data.strip(b"\0 \n"):
-        files.add_notice(f"{path}: damaged, or of another version of hpcrun: it is passed over")
+        files.add_notice(
+            f"{path}: ignored: corrupt, or written by an incompatible version of hpcrun"
+        )
     return record
 
 
@@ -602,7 +604,7 @@ def _is_trusted_folder(path: Path) -> bool:
         info = os.lstat(path)
         if stat.S_ISLNK(info.st_mode):
             if who := other_owner(info):
-                files.add_notice(f"{path}: a link that belongs to {who}: it is passed over")
+                files.add_notice(f"{path}: a link that belongs to {who}: ignored")
                 return False
             info = os.stat(path)  # noqa: PTH116 - of thousands of runs
     except OSError:
@@ -676,7 +678,7 @@ def read_sweep(folder: SweepFolder) -> Sweep:
     """
     found = read_record(folder.record, Sweep)
     if found is None:
-        raise InputError(f"{folder.record}: no record of a sweep")
+        raise InputError(f"{folder.record}: not a record of a sweep")
     return found
 
 

@@ -388,7 +388,7 @@ class JobStatus(Struct, frozen=True, kw_only=True):
         if failure is None:
             return ""
         if failure.why is not None:
-            return f"{failure.host} is not fit for it: {failure.why}"
+            return f"{failure.host} failed the node check: {failure.why}"
         how = f"signal {failure.signal}" if failure.signal else f"exit code {failure.exit_code}"
         return f"{self.culprit} failed first: {how}"
 

@@ -96,7 +96,7 @@ def decide_state(evidence: JobEvidence) -> Verdict:
             return _decide_by_slurm(evidence.history, "sacct", account.state)
         if evidence.in_reach:
             if end is not None:
-                return _decide_by_record(evidence, "sacct has not seen the end yet")
+                return _decide_by_record(evidence, "sacct does not show its end yet")
             if evidence.now - evidence.history.last_sign < RUNAWAY_AFTER_S:
                 reason = f"sacct calls it {account.state}, squeue does not show it"
                 return Verdict(state=UNKNOWN, source="sacct", reason=reason)
@@ -142,7 +142,7 @@ def _decide_copy(evidence: JobEvidence) -> Verdict:
 
 
 def _decide_by_record(evidence: JobEvidence, note: str = "") -> Verdict:
-    """Determine the state from the run's own records, because Slurm has forgotten the job."""
+    """Determine the state from the run's own records, because Slurm no longer knows the job."""
     history, last, end = evidence.history, evidence.history.last, evidence.history.end
     notes = [note] if note else []
     if end is not None and end.next is not None and history.copy_of is None:
@@ -164,24 +164,24 @@ def _decide_by_record(evidence: JobEvidence, note: str = "") -> Verdict:
         return Verdict(state=state, final=True, exit_code=end.exit_code, notes=notes)
     quiet = evidence.now - evidence.history.last_sign
     if last is not None and quiet < HEARTBEAT_TIMEOUT_S:
-        reason = f"Slurm does not show the job, which gave a sign of life {quiet:.0f} s ago"
+        reason = f"Slurm does not show the job, whose last heartbeat was {quiet:.0f} s ago"
         return Verdict(state=UNKNOWN, reason=reason)
     if history.cancelled is not None:
         return Verdict(state="CANCELLED", final=True, notes=notes)
     if history.submitted is None and last is None:
         if quiet < LOST_REPLY_WINDOW_S:
-            reason = "sbatch gave no answer; Slurm may still take the job"
+            reason = "sbatch did not respond; Slurm may still accept the job"
             return Verdict(state=UNKNOWN, reason=reason)
-        reason = "no Slurm job has this folder: sbatch never took it"
+        reason = "no Slurm job has this folder: sbatch never accepted it"
         return Verdict(state=NOT_SUBMITTED, final=True, reason=reason)
     if last is None and quiet < SUBMISSION_GRACE_S:
         return Verdict(state=UNKNOWN, reason="submitted a moment ago")
     if last is None:
-        reason = "Slurm has forgotten the job, and it never began"
+        reason = "Slurm no longer knows the job, and it never started"
     elif last.begin is None:
-        reason = "Slurm has forgotten the job, and it left no record"
+        reason = "Slurm no longer knows the job, and it left no record"
     else:
-        reason = f"Slurm has forgotten the job, and it died on {last.begin.host} without a record"
+        reason = f"Slurm no longer knows the job, and it died on {last.begin.host} without a record"
     return Verdict(state=LOST, final=True, reason=reason, notes=notes)
 
 
@@ -192,7 +192,7 @@ def _decide_local(evidence: JobEvidence, submitted: Submitted) -> Verdict:
         return _decide_by_record(evidence)
     quiet = evidence.now - max(submitted.submitted_at, last.beat or 0.0 if last else 0.0)
     if quiet > HEARTBEAT_TIMEOUT_S:
-        reason = f"no sign of life for {quiet:.0f} s and no end record"
+        reason = f"no heartbeat for {quiet:.0f} s and no end record"
         return Verdict(state=LOST, final=True, reason=reason)
     return Verdict(state="RUNNING")
 

@@ -46,7 +46,7 @@ def check_answered(result: Result, *, changes: bool = False) -> None:
     if result.exit_code != 0 and matches_answer(result.stderr, "silence"):
         raise OutOfReach(
             f"{result.argv[0]}: Slurm does not answer: {_last_line(result.stderr)}",
-            fix="nothing is known until it does; running jobs go on without it: try again later",
+            fix="running jobs continue; try again later",
             maybe_done=changes and not matches_answer(result.stderr, "never sent"),
         )
 

@@ -88,7 +88,7 @@ def test_interpreter_resolved_on_the_node_is_not_queried(
         ('[[ $2 == *"import importlib"* ]] && { echo 0.1; exit; }; echo nonsense',
          "it ended with code 0 while it loaded DeepSpeed 0.1"),
         ('[[ $2 == *"import importlib"* ]] && { echo 0.1; exit; }; sleep 60',
-         "no answer within 0.5 s"),
+         "no response within 0.5 s"),
     ],
 )  # fmt: skip
 def test_failing_interpreter_yields_a_note(

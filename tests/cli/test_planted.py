@@ -158,8 +158,8 @@ def test_special_files_as_logs_and_jobs_are_reported_and_ignored(hpcrun: Caller)
     (hpcrun.project / "jobs").mkdir()
     os.mkfifo(hpcrun.project / "jobs" / "bad.yaml")
     logs, jobs = hpcrun.process("logs", MINE), hpcrun.process("jobs")
-    assert "loss=2.25" in logs.out and f"{run.logs}/0/rank-1.log: not a plain file" in logs.err
-    assert jobs.code == 0 and jobs.err.count("bad.yaml: not a plain file") == 1
+    assert "loss=2.25" in logs.out and f"{run.logs}/0/rank-1.log: not a regular file" in logs.err
+    assert jobs.code == 0 and jobs.err.count("bad.yaml: not a regular file") == 1
 
 
 @pytest.mark.slow

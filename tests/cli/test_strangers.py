@@ -132,7 +132,7 @@ def test_slurm_conf_of_another_user_is_not_used(hpcrun: Caller, tmp_path: Path) 
         for verb in (("status",), ("wait", "15", "--timeout", "1"), ("clean",)):
             assert not ask(*verb)[1], verb
         said, _ = ask("status", "15")
-        assert f"{gone}/slurm.conf is not used: {gone} belongs to 12345" in said
+        assert f"{gone}/slurm.conf is ignored: {gone} belongs to 12345" in said
 
 
 @pytest.mark.parametrize("name", ["jobs/zero2-4gpu.yaml", "templates/job.sbatch.j2"])

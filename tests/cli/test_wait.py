@@ -145,7 +145,7 @@ def test_missing_response_of_sacct_does_not_mean_unknown_job(
     replay(tools, "squeue", (0, "", ""))
     hang(tools, "sacct", "scontrol")
     done = hpcrun("status", "9")
-    assert done.code == 4 and "sacct gave no answer" in done.err, done
+    assert done.code == 4 and "sacct did not respond" in done.err, done
 
 
 BANNERS = {

@@ -81,7 +81,7 @@ def test_full_disk_ends_the_attempt_and_names_the_node(prepared: Site) -> None:
     }
     failure = run.record("end.json")["first_failure"]
     assert (failure["rank"], failure["host"], failure["why"]) == (None, bad, why)
-    failed = f"{bad} is not fit for it: {why}"
+    failed = f"{bad} failed the node check: {why}"
     assert failed in site.hpcrun("status", run.run_id).stdout
     assert failed in site.follow(run).stderr
     folder = run.folder / "attempts/0/bad"

@@ -97,7 +97,7 @@ def test_transfer_host_is_used_for_code_and_outputs(laptop: Laptop) -> None:
     laptop.write("weights.bin", "").write_bytes(os.urandom(300_000))
     laptop.write("job.yaml", SLEEPER.replace("say.sh", "write.sh"))
     refused = laptop.hpcrun("submit", "job.yaml")
-    assert refused.returncode == 4 and "did not arrive whole" in refused.stderr, refused
+    assert refused.returncode == 4 and "arrived incomplete" in refused.stderr, refused
     assert laptop.jobs() == [] and not [*laptop.far_runs.glob("2*")]
     with (laptop.project / "hpcrun.yaml").open("a") as profile:
         profile.write("transfer_host: dtn\n")

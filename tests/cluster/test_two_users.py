@@ -203,7 +203,7 @@ def test_slurm_conf_of_another_user_loads_no_code(users: tuple[User, User]) -> N
             assert not marker.exists(), verb
         said = news.hpcrun("status", job_id)
     assert not marker.exists()
-    why = f"{gone}/slurm.conf is not used: {gone} belongs to games"
+    why = f"{gone}/slurm.conf is ignored: {gone} belongs to games"
     assert why in said.stdout + said.stderr, said
 
 
@@ -245,7 +245,7 @@ def test_run_of_another_user_with_the_same_job_id_is_ignored(users: tuple[User, 
     games.does('rm "$1" && mkfifo "$1" "$2/plan.json" && mkdir -p "$2/attempts/0"', log, planted)
     games.does('mkfifo "$1/attempts/0/end.json" "$1/attempts/0/begin.json"', planted)
     for word in ("status", "logs", "parse"):
-        assert "not a plain file" in news.hpcrun(word, planted).stderr, word
+        assert "not a regular file" in news.hpcrun(word, planted).stderr, word
     done = news.hpcrun("cancel", job_id)
     assert done.returncode == 0 and (run / "cancelled.json").exists(), done
     assert not (planted / "cancelled.json").exists()

@@ -76,7 +76,7 @@ class World:
         self.asked.append((self.now, []))
         self.with_ended.append(ended)
         if self.is_silent(context):
-            raise OutOfReach("squeue gave no answer", maybe_done=True)
+            raise OutOfReach("squeue did not respond", maybe_done=True)
         if isinstance(self.others, OutOfReach):
             raise self.others
         return {

@@ -181,7 +181,7 @@ def test_scripts_run_in_turn_on_a_server_with_one_session(
             assert slow.result().exit_code == 7
         assert far.is_full
         monkeypatch.setattr(connection, "_TURN", 0.2)
-        with pytest.raises(OutOfReach, match="no further session") as caught:
+        with pytest.raises(OutOfReach, match="refuses another session") as caught:
             far.run("echo; exec sleep 30", on_output=lambda _: print(far.run("true")))
         assert not caught.value.maybe_done
 
@@ -275,7 +275,7 @@ def test_profile_that_replaces_the_session_is_reported(
     (tmp_path / "profile").write_text(profile)
     command = f'ForceCommand . {tmp_path}/profile; eval "$SSH_ORIGINAL_COMMAND"'
     with at_home(tmp_path, monkeypatch, far=[command]) as laptop:
-        with pytest.raises(OutOfReach, match="ran no bash") as caught:
+        with pytest.raises(OutOfReach, match="did not start bash") as caught:
             connect(laptop).run("true")
         assert not caught.value.maybe_done and "echo echo yes | ssh far bash" in caught.value.fix
 
@@ -296,7 +296,7 @@ def test_streaming_script_ends_with_the_connection(far: Connection, tmp_path: Pa
 def test_timeout_and_excessive_output_are_reported(
     far: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(OutOfReach, match=r"no answer in 0\.3 s") as caught:
+    with pytest.raises(OutOfReach, match=r"no response within 0\.3 s") as caught:
         far.run("sleep 5", timeout=0.3)
     assert caught.value.maybe_done
     monkeypatch.setattr("hpcrun.remote.connection.MOST_OUTPUT", 1 << 20)
@@ -373,7 +373,7 @@ def test_connection_by_proxy_command_works(laptop: Laptop, tmp_path: Path) -> No
     assert far.run("cat", stdin=b"x" * 99999).stdout == b"x" * 99999
     far.close()
     laptop.configure(laptop.usual() + "Host far\n  ProxyCommand exit 1\n")
-    with pytest.raises(OutOfReach, match="does not speak ssh"):
+    with pytest.raises(OutOfReach, match="is not an SSH server"):
         connect(laptop).run("true")
 
 
@@ -395,7 +395,7 @@ def test_ssh_settings_from_include_and_match_apply(laptop: Laptop) -> None:
 
 @pytest.mark.slow
 def test_unknown_and_unreachable_hosts_are_reported(laptop: Laptop) -> None:
-    with pytest.raises(OutOfReach, match=r"no host has the name no-such-host\.invalid"):
+    with pytest.raises(OutOfReach, match=r"host name no-such-host\.invalid does not resolve"):
         connect(laptop, "no-such-host.invalid").run("true")
     laptop.configure(laptop.usual() + f"Host off\n  HostName 127.0.0.1\n  Port {free_port()}\n")
     with pytest.raises(OutOfReach, match="Connection refused"):
@@ -405,7 +405,7 @@ def test_unknown_and_unreachable_hosts_are_reported(laptop: Laptop) -> None:
         laptop.configure(
             laptop.usual() + f"Host slow\n  HostName 127.0.0.1\n  Port {port}\n  ConnectTimeout 1\n"
         )
-        with pytest.raises(OutOfReach, match="does not speak ssh"):
+        with pytest.raises(OutOfReach, match="is not an SSH server"):
             connect(laptop, "slow").run("true")
 
 
@@ -506,7 +506,7 @@ def test_host_certificate_is_left_to_ssh(tmp_path: Path, monkeypatch: pytest.Mon
         far = open_connection(SshSettings(host="far"), user)
         assert far.run("cat; exit 9", stdin=b"data") == Reply(9, b"data", "")
         far.close()
-        assert "by the system's ssh: @cert-authority" in user.told[0]
+        assert "using the system's ssh: @cert-authority" in user.told[0]
 
 
 @pytest.mark.slow
@@ -519,4 +519,4 @@ def test_hardware_key_is_left_to_ssh(laptop: Laptop) -> None:
     far = open_connection(SshSettings(host="far"), user)
     assert far.run("exit 9").exit_code == 9
     far.close()
-    assert "by the system's ssh: a hardware key" in user.told[0]
+    assert "using the system's ssh: a hardware key" in user.told[0]

@@ -74,7 +74,7 @@ def unknown_host_key(desk: Desk) -> None:
         (wrong_key_path, "not let in", "try ssh far"),
         (malformed_config, "Bad configuration option: porrt", "ssh"),
         pytest.param(
-            key_is_refused, "not let in", "nothing is tried again", marks=pytest.mark.thorough
+            key_is_refused, "authentication failed", "does not retry", marks=pytest.mark.thorough
         ),
         pytest.param(
             changed_host_key, "has changed: it is now ", "ssh-keygen -R", marks=pytest.mark.thorough

@@ -67,7 +67,7 @@ def test_process_limit_is_reported(number: int, fix: str, monkeypatch: pytest.Mo
         raise OSError(number, "not now")
 
     monkeypatch.setattr(subprocess, "Popen", refused)
-    with pytest.raises(OutOfReach, match=r"^squeue cannot be started here: not now") as caught:
+    with pytest.raises(OutOfReach, match=r"^squeue cannot be started: not now") as caught:
         LocalTransport(ENV).run(["squeue", "--me"])
     assert fix in caught.value.fix and not caught.value.maybe_done
 
@@ -78,7 +78,7 @@ def test_missing_working_folder_is_reported() -> None:
 
 
 def test_command_timeout_is_reported() -> None:
-    with pytest.raises(OutOfReach, match="sleep gave no answer") as caught:
+    with pytest.raises(OutOfReach, match="sleep did not respond") as caught:
         LocalTransport(ENV).run(["sleep", "60"], timeout=0.1)
     assert caught.value.maybe_done
 

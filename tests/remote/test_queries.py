@@ -129,7 +129,7 @@ def test_command_without_a_reply_has_a_reason(
 ) -> None:
     hangs = script(tmp_path / "hangs", "sleep 600 & sleep 600")
     result = query(RunCommand((hangs,), timeout=0.5))
-    assert explain_no_answer(result) == "no answer within 0.5 s"
+    assert explain_no_answer(result) == "no response within 0.5 s"
     result = query(RunCommand(("no-such-command",)))
     assert explain_no_answer(result) == "No such file or directory"
 

@@ -77,7 +77,7 @@ def test_code_is_uploaded_to_the_transfer_host(
             reply = trip(what, script, **options)
             if what in lost:
                 lost.remove(what)
-                raise OutOfReach("the connection broke", maybe_done=True)
+                raise OutOfReach("connection lost", maybe_done=True)
             return reply
 
         monkeypatch.setattr(ssh, "PAUSES", (0.0,))
@@ -95,5 +95,5 @@ def test_code_is_uploaded_to_the_transfer_host(
         assert log.read_text().split()[5:] == ["dtn", "dtn", "sbatch"]
         assert (far / three / "code" / "train.py").read_text() == "print(2)\n"
         assert not lost and not list(far.glob(".incoming-*"))
-        with pytest.raises(InputError, match=r"dtn and login have no \$APART/runs in common"):
+        with pytest.raises(InputError, match=r"dtn and login do not share \$APART/runs"):
             deliver("20261120-081457-job-7k3s", "$APART/runs")

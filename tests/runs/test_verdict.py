@@ -245,10 +245,10 @@ def test_reason_is_taken_from_slurm() -> None:
             SILENT,
             "Slurm does not answer; its own record shows that it ended with exit code 3",
         ),
-        ([], {}, "Slurm has forgotten the job, and it never began"),
-        ([OPENED], {}, "Slurm has forgotten the job, and it left no record"),
-        ([BEGUN], {}, "Slurm has forgotten the job, and it died on n1 without a record"),
-        ([], {**LOCAL, "ago": 999}, "no sign of life for 999 s and no end record"),
+        ([], {}, "Slurm no longer knows the job, and it never started"),
+        ([OPENED], {}, "Slurm no longer knows the job, and it left no record"),
+        ([BEGUN], {}, "Slurm no longer knows the job, and it died on n1 without a record"),
+        ([], {**LOCAL, "ago": 999}, "no heartbeat for 999 s and no end record"),
     ],
 )
 def test_reason_explains_the_end(
@@ -278,7 +278,7 @@ def test_reason_explains_the_end(
             {"queue": queue("FAILED")},
             ["the job left no record: do the compute nodes see the folder of the run?"],
         ),
-        ([DONE], {"account": account("RUNNING")}, ["sacct has not seen the end yet"]),
+        ([DONE], {"account": account("RUNNING")}, ["sacct does not show its end yet"]),
         ([STOPPED], {}, ["it was stopped by SIGTERM: cancelled, or out of time"]),
         ([STOPPED], {"cancelled": True}, []),
         ([STOPPED], {"limit": 60.0}, []),

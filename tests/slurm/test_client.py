@@ -16,7 +16,7 @@ from tests.slurm_answers import show_job, squeue_row
 
 RUN_DIR = "/scratch/runs/20261120-081455-train-7k3q"
 RUN = [Path(RUN_DIR)]
-SILENT = OutOfReach("sbatch gave no answer in 60 s", maybe_done=True)
+SILENT = OutOfReach("sbatch did not respond within 60 s", maybe_done=True)
 TIMED_OUT = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation\n"
 LOST_REPLIES = pytest.mark.parametrize("answer", [SILENT, (1, "", TIMED_OUT)], ids=["no", "late"])
 
@@ -186,7 +186,7 @@ def test_missing_accounting_returns_none(answer: Exception | tuple[int, str, str
 
 
 def test_missing_response_raises_out_of_reach_for_every_query() -> None:
-    silent = OutOfReach("no answer in 60 s", maybe_done=True)
+    silent = OutOfReach("no response within 60 s", maybe_done=True)
     transport = ScriptedTransport(dict.fromkeys(("squeue", "sacct", "scontrol"), silent))
     for question in (
         lambda: client.query_queue(transport),
