@@ -50,7 +50,7 @@ def merge_accelerate_file(
     def note_other(key: str, given: object, wanted: object, decides: str) -> None:
         if given is not None and given != wanted:
             found.notes.append(
-                f"{source}: {key}: {given} is not used: the job has {wanted}, by {decides}"
+                f"{source}: {key}: {given} is ignored: the job has {wanted}, by {decides}"
             )
 
     for key in keys:
@@ -88,7 +88,8 @@ def merge_accelerate_file(
         elif dropped := [key for key in given if key not in own]:
             names = ", ".join(dropped)
             found.notes.append(
-                f"{source}: deepspeed_config: {names}: not used: the job has a deepspeed section"
+                f"{source}: deepspeed_config: {names}: ignored, because the job has a deepspeed "
+                "section"
             )
         rest |= {"deepspeed_config": own} if own else {}
     precision = rest.get("mixed_precision")

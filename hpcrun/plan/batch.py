@@ -43,7 +43,7 @@ def decide_batch(
         if effective % known:
             below, above = effective // known * known, -(-effective // known) * known
             nearest = " or ".join(str(size) for size in (below, above) if size)
-            message = f"{effective} is no multiple of {' x '.join(factors)}; {nearest} is"
+            message = f"{effective} is not a multiple of {' x '.join(factors)}; {nearest} is"
             found.refuse(where, message)
         elif micro and steps and known != effective:
             message = (

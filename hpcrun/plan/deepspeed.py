@@ -150,7 +150,7 @@ def _build_default_config(deepspeed: DeepSpeed, training: Training) -> dict[str,
         other["zero_allow_untested_optimizer"] = True
     if training.framework in ("transformers", "accelerate"):
         other["gradient_clipping"] = "auto"
-        # Accelerate switches these lines off. Of the level info then stay 150 lines of settings at
+        # Accelerate disables these lines. Of the level info then stay 150 lines of settings at
         # the start, and in fp16 the steps that an overflow skipped (fp16/loss_scaler.py).
         del other["steps_per_print"]
         if training.precision != "fp16":

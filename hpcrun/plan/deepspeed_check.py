@@ -70,7 +70,7 @@ def refuse_dotted_keys(config: Mapping[str, Any], file_name: str | None, found: 
         for part in reversed(parts[1:]):
             nested = f"{{{part}: {nested}}}"
         where = f"{file_name}: {'.'.join(path)}" if file_name else f"deepspeed.config.{key}"
-        message = "a dot in a key does not lead into a section"
+        message = "a dot in a key does not address a section"
         found.refuse(where, f"{message}; write {parts[0]}: {nested}")
 
 
@@ -133,7 +133,7 @@ class _Check:
         own code and other frameworks can use.
         """
         read = self.answer.read if self.answer is not None else []
-        own = "; a key of your own starts with _"
+        own = "; keys of your own must start with _"
         for key, value, expected in _iterate_keys(self.config, KEYS, ""):
             above = key.rpartition(".")[0]
             # DeepSpeed reads these by name. A section with its own class checks unknown keys and
@@ -143,7 +143,9 @@ class _Check:
             wrong = []
             if key in REMOVED and self.answer is None:
                 instead = f"; {REMOVED[key]}" if REMOVED[key] else ""
-                wrong.append(f"DeepSpeed has removed this and stops at it, even at false{instead}")
+                wrong.append(
+                    f"DeepSpeed has removed this key and refuses it, even if it is false{instead}"
+                )
             elif key in DEPRECATED:
                 self.note(key, f"is deprecated; write {DEPRECATED[key]}")
             elif key not in REMOVED and expected is None and by_table and key not in read:
@@ -152,7 +154,7 @@ class _Check:
                 if meant or self.answer is not None:
                     wrong.append(f"DeepSpeed has no such key{meant or own}")
                 else:  # the DeepSpeed version is unknown, and a newer one may know the key
-                    self.note(key, f"DeepSpeed 0.19.8 has no such key, a newer one may{own}")
+                    self.note(key, f"DeepSpeed 0.19.8 has no such key, but a newer one may{own}")
             if expected is not None:
                 wrong.append(
                     _explain_type_error(value, expected, key, self.training.framework, by_table)
@@ -192,7 +194,7 @@ class _Check:
         trains, asked = precision_of(self.config), self.training.precision
         if asked not in (None, trains) and not self.is_reported("bf16", "fp16"):
             at = trains if trains != "fp32" else "bf16" if asked == "bf16" else "fp16"
-            message = f"trains in {trains}, and the job's precision is {asked}: "
+            message = f"trains in {trains}, but the job's precision is {asked}: "
             self.refuse(f"{at}.enabled", f"{message}set precision: {trains}")
         for part in ("optimizer", "param"):
             key = f"zero_optimization.offload_{part}.device"
@@ -274,7 +276,7 @@ def _explain_type_error(
     if value == "auto":
         return "" if expected.auto else explain_auto(key, framework)
     if value is None:
-        return "" if expected.null or expected.shape == "any" else "null; leave the key out"
+        return "" if expected.null or expected.shape == "any" else "null; remove the key"
     kind, name = _SHAPES[expected.shape]
     right = isinstance(value, kind)
     if expected.shape == "bool":
@@ -305,7 +307,7 @@ def _explain_range_error(value: Any, key: Key) -> str:
             near = difflib.get_close_matches(str(value), [str(c) for c in key.choices], 1)
             legal = ", ".join(str(choice) for choice in key.choices)
             hint = f"; did you mean {near[0]}?" if near else ""
-            return f"{json.dumps(value)} is none of {legal}{hint}"
+            return f"{json.dumps(value)} is not one of {legal}{hint}"
     if key.least is not None and value < key.least:
         return f"{value} is too small; {key.least:g} or more"
     if key.most is not None and value > key.most:
@@ -376,7 +378,7 @@ def explain_auto(key: str, framework: str) -> str:
         return ""
     start = f'"auto" is not filled with framework {framework}: '
     if framework == "accelerate":
-        return start + "Accelerate stops at it"
+        return start + "Accelerate refuses it"
     if "." not in key or key.startswith(("optimizer.params", "scheduler.params")):
         return start + "DeepSpeed uses it as a value and fails"
     return start + "DeepSpeed silently ignores it and uses its default"
@@ -396,10 +398,10 @@ def _find_contradictions(config: Mapping[str, Any], framework: str) -> Iterator[
     stage = zero_stage_of(config)
     # runtime/config.py: "cannot be simultaneously enabled".
     if is_on(config, "bf16.enabled") and is_on(config, "fp16.enabled"):
-        yield "fp16.enabled", "bf16 is enabled too; one of the two"
+        yield "fp16.enabled", "bf16 is enabled too; enable only one of them"
     yield from _find_zero_contradictions(config, stage)
     if str(config.get("gradient_allreduce_op")).lower() == "sum" and stage == 3:
-        yield "gradient_allreduce_op", "sum does not go with stage 3"
+        yield "gradient_allreduce_op", "sum does not work with stage 3"
     # runtime/activation_checkpointing/checkpointing.py, configure(): both are asserted.
     checkpointing = "activation_checkpointing"
     at = f"{checkpointing}.contiguous_memory_optimization"
@@ -420,7 +422,7 @@ def _find_contradictions(config: Mapping[str, Any], framework: str) -> Iterator[
     if framework == "lightning" and "gradient_accumulation_steps" in config:
         yield (
             "gradient_accumulation_steps",
-            "Lightning stops at it; the job sets it under batch, and the script gives "
+            "Lightning refuses it; the job sets it under batch, and the script gives "
             "{gradient_accumulation_steps} to Trainer(accumulate_grad_batches=...)",
         )
 
@@ -450,9 +452,9 @@ def _find_zero_contradictions(config: Mapping[str, Any], stage: int) -> Iterator
         ("stage3_gather_fp16_weights_on_model_save", "stage3_gather_16bit_weights_on_model_save"),
     ):
         if None not in (value_at(config, f"{zero}.{old}"), value_at(config, f"{zero}.{new}")):
-            yield f"{zero}.{old}", f"{new} is given too and replaces it; take this away"
+            yield f"{zero}.{old}", f"{new} is given too and takes precedence; remove this key"
     if is_on(config, f"{zero}.legacy_stage1"):
-        yield f"{zero}.legacy_stage1", "is gone since 0.5.9, and DeepSpeed stops"
+        yield f"{zero}.legacy_stage1", "was removed in 0.5.9, and DeepSpeed refuses it"
     at = f"{zero}.compute_grad_norm"
     if value_at(config, at) in (False, 0):
         if stage not in (1, 2):
@@ -470,7 +472,7 @@ def _find_optimizer_contradictions(config: Mapping[str, Any], stage: int) -> Ite
     kind = value_at(config, "optimizer.type")
     untested = isinstance(kind, str) and kind.lower() not in _KNOWN_TO_ZERO
     if untested and stage and not is_on(config, "zero_allow_untested_optimizer"):
-        message = f"ZeRO does not know {kind}; it takes it with zero_allow_untested_optimizer: true"
+        message = f"ZeRO accepts {kind} only with zero_allow_untested_optimizer: true"
         yield "optimizer.type", message
     at = "scheduler.params.warmup_num_steps"
     steps = value_at(config, at)
@@ -483,7 +485,7 @@ def _find_unused_keys(config: Mapping[str, Any], framework: str) -> Iterator[Fin
     stage, zero = zero_stage_of(config), config.get("zero_optimization")
     for key in zero if isinstance(zero, Mapping) else {}:
         if key.startswith("stage3_") and stage != 3:
-            yield f"zero_optimization.{key}", f"does nothing with stage {stage}"
+            yield f"zero_optimization.{key}", f"has no effect with stage {stage}"
     if framework in ("transformers", "accelerate"):
         if config.get("activation_checkpointing"):
             yield (
@@ -492,6 +494,6 @@ def _find_unused_keys(config: Mapping[str, Any], framework: str) -> Iterator[Fin
                 "gradient_checkpointing_enable() or --gradient_checkpointing",
             )
         if "steps_per_print" in config:
-            yield "steps_per_print", "Accelerate switches these lines off"
+            yield "steps_per_print", "Accelerate disables these lines"
     if stage == 3 and is_on(config, "zero_optimization.elastic_checkpoint"):
-        yield "zero_optimization.elastic_checkpoint", "does nothing with stage 3"
+        yield "zero_optimization.elastic_checkpoint", "has no effect with stage 3"

@@ -63,7 +63,7 @@ def _combine_gpu_types(types: Sequence[GpuType], spec: JobSpec, found: Findings)
         if any(getattr(one, key) != getattr(types[0], key) for one in types):
             found.refuse("resources.gpu_type", f"{named}: they differ in {key}; name one of them")
     if (None in features and None in places) or (None in places and len(places) > 1):
-        message = f"{named}: Slurm takes one gres type in a job; to take any of them, each needs a "
+        message = f"{named}: a job can request one gres type; to accept any of them, each needs a "
         message += "constraint in the profile (a feature of its nodes: sinfo -o '%f')"
         found.refuse("resources.gpu_type", message)
     cpus, memory = [one.cpus_per_gpu for one in types], [one.memory_per_gpu for one in types]
@@ -176,7 +176,10 @@ def _idle_notes(spec: JobSpec, facts: Partition, runs: int, *, whole: bool) -> l
     hours = idle * parse_seconds(resources.time) / 3600 if resources.time else 0
     cost = f", up to {hours:g} GPU hours" if 0 < hours < float("inf") else ""
     total = there * resources.most_nodes
-    note = f"whole nodes are given: {idle} of {total} GPUs stay idle{cost}; a sweep: for each run"
+    note = (
+        f"the partition allocates whole nodes: {idle} of {total} GPUs stay idle{cost}; a "
+        "sweep: for each run"
+    )
     fit = there // resources.gpus_per_node
     if resources.most_nodes == 1 and fit > runs:
         note += f", unless sweep_per_node: {fit} puts {fit} of them on a node"
@@ -222,13 +225,13 @@ def _cpus_per_rank(
     if whole:
         found.notes.append(
             f"the ranks share all CPUs of a node, with {DEFAULT_CPUS_PER_GPU} OpenMP threads each: "
-            "the cluster profile does not know how many CPUs there are"
+            "the cluster profile does not state the number of CPUs"
         )
         return None
     if gpus:
-        note = f"{default} per GPU by default: the cluster profile does not know its nodes"
+        note = f"{default} per GPU by default: the cluster profile does not describe its nodes"
     else:
-        note = f"{default} on each node by default: resources.cpus_per_gpu sets another number"
+        note = f"{default} on each node by default; to change it, set resources.cpus_per_gpu"
     found.notes.append(note)
     return DEFAULT_CPUS_PER_GPU
 
@@ -240,10 +243,12 @@ def _check_gpu_type(spec: JobSpec, gpu_type: GpuType, made: Topology, found: Fin
     if ranks > 1 and (by_name if gpu_type.mig is None else gpu_type.mig):
         # NCCL's user guide, Using MIG instances: they communicate over the network only.
         message = f"{ranks} ranks on slices of GPUs ({wanted}): NCCL cannot join MIG slices; "
-        found.refuse("resources.gpu_type", message + "take one slice, or whole GPUs")
+        found.refuse("resources.gpu_type", message + "request one slice, or whole GPUs")
     only_place = gpu_type.partition if not (gpu_type.gres or gpu_type.constraint) else None
     if only_place not in (None, made.partition):
-        message = f"{wanted}: it is chosen by its partition, {only_place}; leave partition out"
+        message = (
+            f"{wanted}: this type is selected by its partition, {only_place}; remove partition"
+        )
         found.refuse("resources.partition", message)
 
 
@@ -315,7 +320,7 @@ def build_directives(
     restarts = {"requeue", "no-requeue"} & given.keys()
     by_slurm = {"preempted", "node_fail"} & set(survive.when)
     if by_slurm and given.get("no-requeue"):
-        message = f"survive.when has {', '.join(survive.when)}: take one of the two out"
+        message = f"survive.when has {', '.join(survive.when)}: remove one of the two"
         job.found.refuse("slurm.no-requeue", message)
     log, is_odd = "logs/batch.log", re.search(r"[%\\]", run_dir)
     wanted: list[tuple[str, str | bool | None]] = [
@@ -373,13 +378,16 @@ def build_directives(
             # The constraint of the GPU type is combined with the profile's own.
             joined = _combine_constraints(merged[option] or "", str(value))
             if joined is None:
-                message = f"{value}: it cannot be joined with {merged[option]}, which the GPU type "
-                job.found.refuse("slurm.constraint", message + "needs; leave gpu_type out")
+                message = f"{value}: it cannot be combined with {merged[option]}, which the GPU "
+                job.found.refuse("slurm.constraint", message + "type needs; remove gpu_type")
             merged[option] = joined
         elif option == "dependency" and after:
             # A comma means "and"; it cannot be combined with "?", Slurm's "or".
             if "?" in str(value):
-                message = f"{value}: it cannot be joined with --after, since ? and , do not mix"
+                message = (
+                    f"{value}: it cannot be combined with --after, because ? and , must "
+                    "not be mixed"
+                )
                 job.found.refuse("slurm.dependency", message)
             merged[option] = f"{(merged[option] or '').partition('?')[0]},{value}"
         else:
@@ -446,13 +454,13 @@ def _total_gres(gres: str, shape: Topology) -> str:
 
 def _memory_per_cpu(memory: str, shape: Topology) -> str:
     if memory == "0":
-        raise ValueError("all of a node's memory cannot be given per CPU: set memory_per_node")
+        raise ValueError("all of a node's memory cannot be requested per CPU: set memory_per_node")
     return f"{parse_memory_mb(memory) // shape.cpus_per_node}M"
 
 
 def _memory_per_gpu(memory: str, shape: Topology) -> str:
     if memory == "0" or shape.exclusive:  # --exclusive allocates more GPUs than the job requests
-        raise ValueError("the memory of whole nodes cannot be given per GPU")
+        raise ValueError("the memory of whole nodes cannot be requested per GPU")
     if not shape.gpus_per_node:
         raise ValueError("the job has no GPUs to share its memory")
     return f"{parse_memory_mb(memory) // shape.gpus_per_node}M"
@@ -491,6 +499,6 @@ def check_slurm_values(plan: Plan) -> None:
             )
         if option == "job-name" and value is not None and len(value.encode()) > MAX_NAME:
             raise InputError(
-                f"name: {len(value.encode())} bytes long, and Slurm takes {MAX_NAME} at most",
+                f"name: {len(value.encode())} bytes long; Slurm accepts at most {MAX_NAME}",
                 fix="shorten it",
             )

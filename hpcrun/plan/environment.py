@@ -289,9 +289,9 @@ SINGLE_NODE = "single-node"
 
 # NCCL_NET: aws-ofi-nccl accepts this name in all versions, although its own differs since 1.12
 # (its src/nccl_ofi_interface_nvidia.cpp).
-_OFI = ("NCCL_NET", "AWS Libfabric", "the libfabric plugin, or an error: not TCP unasked")
+_OFI = ("NCCL_NET", "AWS Libfabric", "the libfabric plugin; fail instead of using TCP")
 _DEBUG = ("NCCL_DEBUG", "WARN", "unset, not even errors are printed")
-_IB = ("NCCL_NET", "IB", "verbs, or an error: not TCP unasked")
+_IB = ("NCCL_NET", "IB", "verbs; fail instead of using TCP")
 
 # Values that sites set for all jobs and that break training.
 _NOT_KEPT = ("MPICH_GPU_SUPPORT_ENABLED",)
@@ -300,11 +300,11 @@ _NOT_KEPT = ("MPICH_GPU_SUPPORT_ENABLED",)
 FABRICS: dict[str, Rows] = {
     "infiniband": [_IB],
     "roce": [_IB],
-    "ethernet": [("NCCL_NET", "Socket", "TCP; no half-configured RDMA card is tried")],
+    "ethernet": [("NCCL_NET", "Socket", "TCP; do not try a half-configured RDMA card")],
     # Google's plugins, by the names that they register (cluster-toolkit,
     # examples/machine-learning/a3-*/nccl-tests); their own scripts set the rest.
-    "fastrak": [("NCCL_NET", "FasTrak", "Google's plugin, or an error: not TCP unasked")],
-    "gib": [("NCCL_NET", "gIB", "Google's plugin, or an error: not plain RoCE unasked")],
+    "fastrak": [("NCCL_NET", "FasTrak", "Google's plugin; fail instead of using TCP")],
+    "gib": [("NCCL_NET", "gIB", "Google's plugin; fail instead of using plain RoCE")],
     # The plugin sets the rest itself since 1.7 (its doc/efa-env-var.md).
     "efa": [_OFI],
     # libfabric's cxi provider, fi_cxi(7); the values are those of the sites' own documentation
@@ -314,7 +314,7 @@ FABRICS: dict[str, Rows] = {
         _OFI,
         ("NCCL_CROSS_NIC", "1", "one network: rings may cross cards"),
         ("NCCL_NET_GDR_LEVEL", "PHB", "GPUs send directly by the cards of their NUMA node"),
-        ("FI_CXI_DEFAULT_TX_SIZE", "16384", "room for what many ranks send"),
+        ("FI_CXI_DEFAULT_TX_SIZE", "16384", "buffers for messages from many ranks"),
         ("FI_MR_CACHE_MONITOR", "userfaultfd", "the default one can deadlock with CUDA"),
         ("FI_CXI_DISABLE_HOST_REGISTER", "1", "it can deadlock with NCCL"),
         ("FI_CXI_DEFAULT_CQ_SIZE", "131072", "room for the completions of many ranks"),
@@ -341,7 +341,7 @@ def _nccl_sections(job: Job) -> list[Section]:
         SINGLE_NODE: "One node: NVLink, PCIe and shared memory need nothing set.",
         "auto": "In addition to the network's settings, detected on the job's first node."
         if is_seen
-        else "NCCL finds the network itself.",
+        else "NCCL detects the network itself.",
     }.get(fabric, "")
     title = "NCCL" if fabric == "auto" else f"NCCL ({fabric})"
     sections = [_build_nccl_section("nccl", title, [_DEBUG, *FABRICS.get(fabric, [])], comment)]
@@ -382,12 +382,12 @@ def _recorder_section(job: Job) -> Section | None:
     if job.cluster.accelerator != "cuda":
         return None
     rows = [
-        ("TORCH_FR_BUFFER_SIZE", "2000", "collectives that are remembered"),
-        ("TORCH_NCCL_DUMP_ON_TIMEOUT", "1", "they are written when one hangs, to"),
+        ("TORCH_FR_BUFFER_SIZE", "2000", "number of collectives recorded"),
+        ("TORCH_NCCL_DUMP_ON_TIMEOUT", "1", "dump them on timeout, to"),
         ("TORCH_FR_DUMP_TEMP_FILE", f"{job.place.run_dir}/logs/flight-", "a file for each rank"),
-        ("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", f"{LOCAL_DIR}/flight-", "and when hpcrun asks"),
+        ("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", f"{LOCAL_DIR}/flight-", "and when hpcrun requests it"),
     ]
-    return _build_nccl_section("environment", "What PyTorch remembers of its collectives", rows)
+    return _build_nccl_section("environment", "PyTorch flight recorder", rows)
 
 
 # ---- --debug -----------------------------------------------------------------------------------
@@ -417,10 +417,10 @@ def debug_section(run_dir: str, accelerator: str) -> Section:
             ("NCCL_DEBUG", "INFO", "what NCCL finds and chooses"),
             ("NCCL_DEBUG_SUBSYS", "INIT,BOOTSTRAP,ENV,NET", "its network, and what it reads"),
             ("NCCL_DEBUG_FILE", nccl_log, "one for each process"),
-            ("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000", "before torch 2.8: what it remembers"),
-            ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", f"{logs}/flight-", "and where it writes that"),
+            ("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000", "before torch 2.8: the flight recorder"),
+            ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", f"{logs}/flight-", "and its output files"),
             ("TORCH_NCCL_DESYNC_DEBUG", "1", "and which rank lags behind"),
         ]
     title = "Diagnosis, for this run alone (--debug)"
-    comment = "It costs time: not for the runs that count."
+    comment = "It slows training down: do not use it for final runs."
     return _build_nccl_section("job_environment", title, rows, comment)

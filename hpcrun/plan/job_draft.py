@@ -102,8 +102,8 @@ def draft_job(script: str, facts: ScriptFacts, others: Sequence[ScriptFacts] = (
             launcher = "deepspeed"
         elif framework in ("torch", "transformers") and facts.parser == "argparse":
             notes.append(
-                f"{script} takes {options['local_rank']}, which torchrun does not pass: "
-                "let it read the variable LOCAL_RANK instead"
+                f"{script} has the option {options['local_rank']}, which torchrun does not "
+                "pass: read the variable LOCAL_RANK instead"
             )
     if _reads_slurm_rank([facts, *others]):
         launcher = "srun"
@@ -112,12 +112,12 @@ def draft_job(script: str, facts: ScriptFacts, others: Sequence[ScriptFacts] = (
     has_size = bool(takes & {"micro_batch_per_gpu", "effective_batch"}) or "batch" in str(notes)
     if not (open_parser or has_size or carries or framework == "deepspeed"):
         notes.append(
-            f"{script} takes no batch size that can be seen: let it read "
+            f"no option for the batch size found in {script}: let it read "
             'HPCRUN_MICRO_BATCH_PER_GPU, or add its argument to args with "{micro_batch_per_gpu}"'
         )
     if framework == "deepspeed" and "deepspeed_config" not in takes:
         notes.append(
-            f"{script} takes no --deepspeed_config that can be seen: let it read the file "
+            f"no option --deepspeed_config found in {script}: let it read the file "
             'HPCRUN_DEEPSPEED_CONFIG names, or add its argument to args with "{deepspeed_config}", '
             "so that the batch and the ZeRO stage are the job's"
         )
@@ -243,8 +243,9 @@ def _find_batch_args(
             scope = batch_scope(option, scripts)
             if scope == "unclear":
                 notes.append(
-                    f"{script} takes {_preferred_spelling(option)}, which may be the batch of one "
-                    'GPU or of all: add it to args, with "{micro_batch_per_gpu}" or '
+                    f"{script} has the option {_preferred_spelling(option)}, which may be the "
+                    "batch of "
+                    'one GPU or of all: add it to args, with "{micro_batch_per_gpu}" or '
                     '"{effective_batch}"'
                 )
             else:
@@ -310,9 +311,9 @@ def _find_resume_arguments(
     call = {"transformers": "trainer.train(resume_from_checkpoint=", "lightning": "fit(ckpt_path="}
     if framework in call and not loads & RESUME_KEYWORDS:
         notes.append(
-            f"{script} begins at step 0 whenever it is started: "
-            f'{call[framework]}os.environ.get("HPCRUN_RESUME") or None) has it resume from the '
-            "newest checkpoint"
+            f"{script} always starts at step 0: "
+            f'{call[framework]}os.environ.get("HPCRUN_RESUME") or None) makes it resume from '
+            "the newest checkpoint"
         )
     return ""
 
@@ -356,7 +357,7 @@ def format_job(
             lines += [f"  - {format_flow(option)}"]
             lines += [f'  - "{{{placeholder}}}"']
     if draft.required:
-        lines.append("# Your script stops without these; add them, with their values, to args:")
+        lines.append("# Your script requires these options; add them, with their values, to args:")
         lines += [format_comment(f"  {word}") for word in draft.required]
     lines.append(f"framework: {draft.framework}")
     if draft.launcher:
@@ -371,7 +372,7 @@ def format_job(
         ]
     if draft.resume:
         lines += [
-            "# What your script gets, beside args, where there is a checkpoint to resume from.",
+            "# Additional arguments if there is a checkpoint to resume from.",
             f"checkpoint: {{resume: {format_flow(draft.resume)}}}",
         ]
     if draft.framework == "deepspeed":

@@ -95,7 +95,7 @@ def check_launcher(spec: JobSpec, found: Findings) -> None:
         message = f"launcher {launcher} does not read it; set launcher: accelerate, or leave it out"
         found.refuse("accelerate", message)
     if launcher == "none" and spec.framework == "accelerate":
-        message = "accelerate, but the command is started as it is; set launcher: accelerate too"
+        message = "accelerate, but the command is started unchanged; set launcher: accelerate too"
         found.refuse("framework", message)
 
 
@@ -106,9 +106,9 @@ def check_shared_job(spec: JobSpec, cluster: Cluster, found: Findings) -> None:
     survive = spec.survive
     reasons = {
         "the runs share one node; set resources.nodes: 1": spec.resources.most_nodes > 1,
-        "srun starts ranks of one run alone; set another launcher": spec.launcher == "srun",
-        f"srun starts {runtime}'s containers, of one run alone": runtime in ("pyxis", "ce"),
-        "runs that share a job cannot go on after its end; take survive out": bool(
+        "srun starts the ranks of a single run; set another launcher": spec.launcher == "srun",
+        f"srun starts {runtime}'s containers, for a single run": runtime in ("pyxis", "ce"),
+        "runs that share a job cannot be restarted; remove survive": bool(
             survive.when or survive.save_before_end or survive.spare_nodes
         ),
     }
@@ -220,7 +220,7 @@ def _check_bound(job: Job, step: Mapping[str, str | None]) -> None:
         job.found.refuse(f"{where}.gpus-per-task", f"{each}: a rank has one GPU")
     elif each is None and bind.removeprefix("verbose,") not in ("none", "verbose"):
         message = f"{bind}: ranks that see the same GPUs would share one; set launcher: srun and "
-        job.found.refuse(f"{where}.gpu-bind", message + "srun: {gpus-per-task: 1} too, or none")
+        job.found.refuse(f"{where}.gpu-bind", message + "srun: {gpus-per-task: 1} too, or neither")
 
 
 def _check_binding(job: Job, step: Mapping[str, str | None]) -> None:
@@ -228,13 +228,15 @@ def _check_binding(job: Job, step: Mapping[str, str | None]) -> None:
         return
     task, bind, unbound = job.launcher.task, step.get("cpu-bind") or "", ("", "none", "verbose")
     if task == "command":
-        message = "auto, but the command starts its own ranks, if any: leave it out, or name what "
+        message = "auto, but the command starts its own ranks, if any: remove it, or name what "
         job.found.refuse("binding", message + f"starts them (launcher: {DEFAULT})")
     elif sees_one_gpu(job) and not (step.get("gpu-bind") or "").endswith("closest"):
         message = "auto, but srun gives each rank its GPU (gpus-per-task): "
-        job.found.refuse("binding", message + "srun: {gpu-bind: closest} takes the one next to it")
+        job.found.refuse(
+            "binding", message + "srun: {gpu-bind: closest} selects the one next to it"
+        )
     elif task == "rank" and not sees_one_gpu(job) and bind.rpartition(",")[2] not in unbound:
-        message = f"auto, but srun binds the ranks, too (cpu-bind: {bind}): leave one of them out"
+        message = f"auto, but srun binds the ranks, too (cpu-bind: {bind}): remove one of them"
         job.found.refuse("binding", message)
 
 
@@ -277,9 +279,9 @@ def framework_section(job: Job) -> Section | None:
         return None
     title = {"accelerate": "Accelerate", "transformers": "The Trainer's Accelerate"}
     comments = {
-        "accelerate": "What Accelerator() takes where the script says nothing.",
+        "accelerate": "Defaults of Accelerator().",
         "transformers": "Precision, and DeepSpeed's configuration, for any launcher.",
-        "lightning": "Lightning then takes the ranks as they are, and not Slurm's tasks for ranks.",
+        "lightning": "Makes Lightning use the launcher's ranks instead of Slurm's tasks.",
     }
     return Section(
         block="environment",
@@ -302,8 +304,8 @@ def activation_checkpointing_notes(spec: JobSpec, extra_args: Sequence[str]) -> 
     if not spec.activation_checkpointing or any("{activation_checkpointing}" in t for t in texts):
         return []
     return [
-        "activation_checkpointing: no argument and no variable passes {activation_checkpointing} "
-        "on; your script must read HPCRUN_ACTIVATION_CHECKPOINTING itself"
+        "activation_checkpointing: neither an argument nor a variable passes "
+        "{activation_checkpointing}; your script must read HPCRUN_ACTIVATION_CHECKPOINTING itself"
     ]
 
 
@@ -470,7 +472,7 @@ def _find_forbidden_keys(
             elif key == "deepspeed_config_file":
                 yield f"{path}.{key}", "hpcrun's own: set deepspeed.config_file instead"
             elif key == "deepspeed_multinode_launcher" and value != "standard":
-                why = f"{value}: it would start a launcher in the launcher; leave it out"
+                why = f"{value}: it would start a launcher inside the launcher; remove it"
                 yield f"{path}.{key}", why
             elif key == "deepspeed_hostfile":
                 yield f"{path}.{key}", "nothing reads it: Slurm starts the nodes"

@@ -170,7 +170,7 @@ def _gpu_limits(spec: JobSpec, plan: Plan, name: str, facts: Partition) -> Itera
     if most is not None and total > most:
         there = f"you can have {most} at once in partition {name}"
         asked = f"{total} on {plan.all_nodes} nodes" if plan.all_nodes > 1 else str(wanted)
-        yield Limit(field, asked, there, "max_gpus", f"ask for {most} at most")
+        yield Limit(field, asked, there, "max_gpus", f"request at most {most}")
 
 
 def _node_limits(plan: Plan, name: str, facts: Partition) -> Iterator[Limit]:
@@ -186,7 +186,7 @@ def _node_limits(plan: Plan, name: str, facts: Partition) -> Iterator[Limit]:
         yield Limit(field, str(wanted), f"partition {name} {there}", key, fix)
     least = facts.min_nodes
     if least is not None and wanted < least:
-        there = f"partition {name} takes no job with fewer than {least}"
+        there = f"partition {name} does not accept jobs with fewer than {least}"
         yield Limit(field, str(wanted), there, "min_nodes", "name another partition")
 
 
@@ -207,7 +207,7 @@ def _cpu_limits(spec: JobSpec, plan: Plan, name: str, facts: Partition) -> Itera
         asked,
         f"partition {name} has {has} CPUs a node",
         "cpus_per_node",
-        f"{share} for each {each} at most" if share else "ask for fewer GPUs on more nodes",
+        f"{share} for each {each} at most" if share else "request fewer GPUs on more nodes",
     )
 
 

@@ -85,11 +85,11 @@ def check_on_cpus(
         found.refuse("precision", f"{message}, where the job has no GPUs")
     elif framework in ON_ACCELERATE and (precision == "fp16" or _is_on("--fp16", words)):
         what = "precision: fp16" if precision == "fp16" else "args: --fp16"
-        found.notes.append(f"{what}: without GPUs Accelerate trains in fp32, and does not say so")
+        found.notes.append(f"{what}: without GPUs Accelerate silently trains in fp32")
     if not with_deepspeed or not (spec.script or spec.module or spec.command):
         return found
     if trainer and "__use_cpu" in names:
-        message = "use_cpu: with it the Trainer leaves DeepSpeed out, and does not say so"
+        message = "use_cpu: with it the Trainer silently disables DeepSpeed"
         found.refuse("args", f"{message}; leave it out: it finds no GPU here anyway")
     if world_size == 1:
         return found
@@ -98,12 +98,12 @@ def check_on_cpus(
         if spec.deepspeed is None:
             instead = "set deepspeed.config_file instead"
         instead += " and precision: fp32" if precision not in ("", "fp32") else ""
-        message = "without GPUs the Trainer takes each rank for the only one with it"
+        message = "with it, and without GPUs, the Trainer treats each rank as the only one"
         found.refuse("args", f"{elsewhere}: {message}; {instead}, and give --ddp_backend gloo")
     elif trainer:
         if precision not in ("", "fp32") or "__ddp_backend" not in names or "__deepspeed" in names:
             found.notes.append(
-                "without GPUs the Trainer stops at DeepSpeed's batch size, unless the script "
+                "without GPUs the Trainer fails at DeepSpeed's batch size, unless the script "
                 'passes TrainingArguments(ddp_backend="gloo") without deepspeed=, which the '
                 "environment sets, and the job has precision: fp32"
             )

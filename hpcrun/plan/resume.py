@@ -104,7 +104,7 @@ def resume_notes(
         return []  # it resumes from a folder that only the script knows
     name = script.name if script is not None else "the program"
     return [
-        f"survive.when: as far as can be seen, nothing has {name} resume from its checkpoints: "
-        "each attempt would begin at step 0, and write over what the one before has saved; "
+        f"survive.when: found nothing that makes {name} resume from its checkpoints: each "
+        "attempt would start at step 0 and overwrite the checkpoints of the previous one; "
         f"{suggest_resume(spec, script)}"
     ]

@@ -75,14 +75,14 @@ def check_arguments(
             if facts.parser == "hydra" and close is None:
                 close = f"{name.lstrip('-')}=VALUE"
             hint = f"; did you mean {close}?" if close else ""
-            sure.append(f"{name}: {script} knows no such argument{hint}")
+            sure.append(f"{name}: {script} has no such argument{hint}")
     maybe = []
     if facts.parser in ("argparse", "transformers", "click") and not facts.is_complete:
         maybe = [f"{name}: did you mean {close}, of {script}?" for name, close in unknown if close]
     if facts.is_certain and not of_file and not given & set(_HELP):
         missing = [o.names[-1] for o in facts.options if o.required and not given & set(o.names)]
         if missing and not sure and not maybe:
-            sure.append(f"{script} stops without {' and '.join(missing)}")
+            sure.append(f"{script} requires {' and '.join(missing)}")
         sure += [] if unknown else list(_run_argparse(script, facts, args))
     return list(dict.fromkeys(sure)), list(dict.fromkeys(maybe))
 
@@ -141,14 +141,14 @@ def _run_argparse(script: str, facts: ScriptFacts, args: Sequence[str]) -> Itera
             hint = f"; did you mean {near[0]}?" if near else ""
             yield f"{name}: {match[2]}{hint}"
         elif needs != message:
-            yield f"{script} stops without {needs.replace(', ', ' and ').upper()}"
+            yield f"{script} requires {needs.replace(', ', ' and ').upper()}"
         return
     if facts.is_complete and rest:
-        yield f"{' '.join(rest)}: {script} takes no such words"
+        yield f"{' '.join(rest)}: {script} does not accept these arguments"
     if facts.parser == "hydra":
         for word in read.overrides:
             if "=" not in word and not word.startswith("~"):
-                yield f"{word!r}: Hydra takes KEY=VALUE, +KEY=VALUE and ~KEY"
+                yield f"{word!r}: Hydra accepts KEY=VALUE, +KEY=VALUE and ~KEY"
 
 
 def _add_option(parser: argparse.ArgumentParser, option: Option) -> None:

@@ -254,9 +254,9 @@ def deepspeed_notes(
     if framework == "lightning":
         fix = "DeepSpeedStrategy(config=os.environ['HPCRUN_DEEPSPEED_CONFIG'])"
     return [
-        f"deepspeed: no argument passes hpcrun's JSON on to {script.name}, so neither its "
-        f"settings nor the effective batch {effective} are what it trains with, as far as can be "
-        f"seen; {fix}"
+        f"deepspeed: found no argument that passes hpcrun's JSON to {script.name}: "
+        f"without it, neither its settings nor the effective batch {effective} apply to the "
+        f"training; {fix}"
     ]
 
 
@@ -272,8 +272,8 @@ def slurm_rank_notes(script: Script, launcher: str, ranks_per_node: int) -> list
         return []
     return [
         f"launcher: {launcher}, but {script.name}, or a module that it imports, reads {named[0]}, "
-        f"which is the same in all {ranks_per_node} ranks of a node: if it takes its rank from "
-        "there, the ranks would train apart; launcher: srun"
+        f"which is the same in all {ranks_per_node} ranks of a node: if it uses this as its "
+        "rank, the ranks do not train together; set launcher: srun"
     ]
 
 
@@ -333,9 +333,9 @@ def check_own_deepspeed(
         own, where = (words, "args: --deepspeed ") if words else (own, where)
     known = next(filter(None, own), "")
     if known:
-        fix = "take it out"
+        fix = "remove it"
         fix += "" if known == "{...}" else f", or set deepspeed: {{config_file: {known}}} and "
-        fix += "" if known == "{...}" else "nothing beside it, and take it out"
+        fix += "" if known == "{...}" else "no other key, and remove it"
         found.refuse(
             "deepspeed",
             f"{where}{known} replaces the job's ZeRO stage, offload, batch and precision: {fix}",
@@ -365,9 +365,9 @@ def difference_notes(
     own = {value for _, value in script.facts.precisions if value}
     if _PRECISION in chosen and len(own) == 1 and own != {spec.precision}:
         name = next(name for name, value in script.facts.precisions if value)
-        counts = "the script's counts"
+        counts = "the script's value applies"
         if _has_placeholder(spec, typed, ("precision",)) or script.reads("precision"):
-            counts = "an argument or HPCRUN_PRECISION gives it the job's, too: only one can count"
+            counts = "an argument or HPCRUN_PRECISION also passes the job's: keep only one"
         notes.append(
             f"precision: {spec.precision}, but {script.name} sets {name} for {own.pop()}: {counts}"
         )
@@ -400,7 +400,7 @@ def scope_notes(script: Script, typed: Sequence[str]) -> list[str]:
             counts = "one GPU's samples" if scope == "gpu" else "the samples of all GPUs"
             notes.append(
                 f"args: {name} counts {counts}, by its name or help, or by what {script.name} "
-                f'does with it, and gets "{value}"; args: [{name}, "{{{meant[scope]}}}"]'
+                f'does with it, but is set to "{value}"; args: [{name}, "{{{meant[scope]}}}"]'
             )
     return notes
 
@@ -439,9 +439,9 @@ def batch_notes(
         fix = f"args: [{words}]"
     what = " and ".join(f"batch.{key}" for key in lost)
     return [
-        f"{what}: no argument passes it on to {script.name}, which {others}reads no "
-        f"HPCRUN_* variable as far as can be seen: the effective batch {sizes.effective} is "
-        f"not what it trains; {fix}"
+        f"{what}: found no argument that passes it to {script.name}, which {others}"
+        "does not read a HPCRUN_* variable: it may train with another effective batch than "
+        f"{sizes.effective}; {fix}"
     ]
 
 
@@ -465,14 +465,15 @@ def uncopied_read_notes(script: Script, copied: Collection[str]) -> list[str]:
     for line, text in script.facts.uncopied_reads:
         if text.startswith("sys.path"):
             notes.append(
-                f"{script.name}:{line}: {text} imports the project's files as they are when the "
-                "job runs, not the run's copy; take it out (the copy is on the path), or start at "
+                f"{script.name}:{line}: {text} imports the project's current files when "
+                "the job runs, not the run's copy; remove it (the copy is on the path), or use "
                 "os.environ['HPCRUN_CODE_DIR']"
             )
         elif text in copied:
             notes.append(
-                f"{script.name}:{line}: {text} is read as it is when the job runs, not from the "
-                "run's copy; Path(__file__).parent or HPCRUN_CODE_DIR lead to the copy"
+                f"{script.name}:{line}: {text} is read from the project when the job "
+                "runs, not from the run's copy; for the copy use Path(__file__).parent or "
+                "HPCRUN_CODE_DIR"
             )
     return notes
 
@@ -498,8 +499,8 @@ def path_notes(
         inside = re.sub(r"^(\$PWD|\$\{PWD\}|\$\(pwd\)|\{project_dir\}|\.)(/|$)", "", entry)
         both = f"{{code_dir}}:{{code_dir}}/{inside}" if inside else "{code_dir}"
         notes.append(
-            f"{key}: {entry}: imports the project's files as they are when the job runs, not the "
-            f"run's copy; env: {{PYTHONPATH: \"{both}\"}} takes the copy's"
+            f"{key}: {entry}: imports the project's current files when the job runs, not "
+            f'the run\'s copy; env: {{PYTHONPATH: "{both}"}} selects those of the copy'
         )
     return notes
 
@@ -552,7 +553,7 @@ def shared_folder_notes(script: Script, given: Sequence[Sequence[str]]) -> list[
             continue
         of_checkpoints = _CHECKPOINT_OPTION.search(name) is not None
         own = "{checkpoint_dir}" if of_checkpoints else "{run_dir}/out"
-        harm = "resume from each other's" if of_checkpoints else "write over each other's"
+        harm = "resume from each other's" if of_checkpoints else "overwrite each other's"
         notes.append(
             f"sweep: all {len(given)} runs give {script.name} the folder {value} for {name}: they "
             f'would share it, and may {harm}; args: [{name}, "{own}"]'
@@ -586,9 +587,9 @@ def node_name_notes(texts: Mapping[str, str]) -> list[str]:
     [1, 0]
     """
     return [
-        f"{name}: nothing resolves the names of a sandbox's nodes, which scontrol show hostnames "
-        "gives; hpcrun sets MASTER_ADDR and MASTER_PORT, and MASTER_ADDR=${MASTER_ADDR:-$(scontrol "
-        "...)} works here and on a cluster"
+        f"{name}: the names of a sandbox's nodes, as printed by scontrol show hostnames, do not "
+        "resolve; hpcrun sets MASTER_ADDR and MASTER_PORT, and MASTER_ADDR=${MASTER_ADDR:-"
+        "$(scontrol ...)} works here and on a cluster"
         for name, text in texts.items()
         if _HOSTNAME_QUERY.search(text) and not re.search(r"hostname\s+(-[iI]|--(all-)?ip)", text)
     ]
@@ -598,7 +599,7 @@ def node_name_notes(texts: Mapping[str, str]) -> list[str]:
 
 # Variable assignments in a setup command.
 _ASSIGNMENT = re.compile(r"\b([A-Z][A-Z0-9_]*)=(?:\"([^\"]*)\"|'([^']*)'|(\S*))")
-_IN_FILES = "is written to the run's files as it is"
+_IN_FILES = "is written to the run's files unmasked"
 
 
 def looks_secret(name: str, value: str) -> bool:
@@ -634,12 +635,12 @@ def secret_notes(
         notes += [_format_secret_note("setup.commands", name) for name in names]
         if not names and contains_secret(line):
             notes.append(
-                f"setup.commands: one looks like it has a secret, and {_IN_FILES}: let it read a "
+                f"setup.commands: one appears to contain a secret, and {_IN_FILES}: let it read a "
                 "variable that secrets: names"
             )
     if contains_secret(" ".join(args)):
         notes.append(
-            "args: one looks like a secret; all users of the node can read it in the list of "
+            "args: one appears to be a secret; all users of the node can read it in the list of "
             "processes, and it is written to the run's files: let the script read a variable that "
             "secrets: names"
         )
@@ -648,6 +649,6 @@ def secret_notes(
 
 def _format_secret_note(where: str, name: str) -> str:
     return (
-        f"{where}: looks like a secret, and {_IN_FILES}; "
-        f"secrets: [{name}] takes it from your shell instead, unrecorded"
+        f"{where}: appears to be a secret, and {_IN_FILES}; "
+        f"secrets: [{name}] passes it from your shell without recording it"
     )

@@ -68,8 +68,10 @@ def build_setup(job: Job) -> SetupPlan:
     for index, folder in enumerate(spec.setup.module_paths):
         _check_expanded(folder, f"setup.module_paths[{index}]", job.found)
     if job.place.node_venv and not [*cluster.setup.node_commands, *spec.setup.node_commands]:
-        message = f"{job.place.node_venv}: only the nodes know where it is, and nothing makes it "
-        job.found.refuse(f"{where}venv", message + "there: set setup.node_commands")
+        message = (
+            f"{job.place.node_venv}: the path is known only on the nodes, and nothing creates "
+        )
+        job.found.refuse(f"{where}venv", message + "it there: set setup.node_commands")
     _check_expanded(cluster.local_dir, f"cluster {cluster.name}: local_dir", job.found)
     container = None
     if setup.container is not None:
@@ -117,13 +119,13 @@ def _build_stage(job: Job) -> list[tuple[str, str]]:
         _check_expanded(filled, where, job.found)
         inside = posixpath.normpath(job.fill(target, where).removeprefix(LOCAL_DIR).lstrip("/"))
         if target.startswith("/") or inside.split("/")[0] in ("..", ".", ".hpcrun"):
-            message = f"{target}: a copy goes below {{local_dir}}: give a folder or name in it"
+            message = f"{target}: must be a relative path, below {{local_dir}}"
             job.found.refuse(where, message)
         elif any(len(part.encode()) > MAX_PART for part in f"{inside}.part".split("/")):
             message = f"{inside[:40]}...: a name may have {MAX_PART} bytes, .part included"
             job.found.refuse(where, message)
         elif any(_is_within(inside, other) or _is_within(other, inside) for _, other in pairs):
-            job.found.refuse(where, f"{target}: another copy has this place")
+            job.found.refuse(where, f"{target}: another copy has the same target")
         pairs.append((_absolute(filled, job.place.project_dir), inside))
     return pairs
 
@@ -149,7 +151,9 @@ def literal(text: str) -> str:
 
 def _check_expanded(text: str, where: str, found: Findings) -> None:
     if "$" in _EXPANDED.sub("", text):
-        message = f"{text}: $NAME and ${{NAME}} are filled on the node, and $$ is a dollar"
+        message = (
+            f"{text}: $NAME and ${{NAME}} are expanded on the node; write $$ for a dollar sign"
+        )
         found.refuse(where, message)
 
 
@@ -289,7 +293,7 @@ def _build_container(container: Container, where: str, job: Job) -> ContainerPla
         bad = re.findall("[,:]" if folder in own else ",", folder)
         bad += re.findall(r"\s", folder) if runtime.joins else []
         if bad:
-            message = f"{folder}: a container cannot be given a folder with {bad[0]!r} in its name"
+            message = f"{folder}: a container cannot mount a folder with {bad[0]!r} in its name"
             found.refuse(where, message)
     gpus = runtime.rocm if job.rocm else runtime.cuda if cluster.accelerator == "cuda" else ""
     given = {option.partition("=")[0] for option in container.options}

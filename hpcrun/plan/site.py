@@ -111,7 +111,9 @@ def build_site(
     counts = any(kind.count for nodes in kinds.values() for kind in nodes)
     named_gpus = [name for name in rows if not counts and _mentions_gpus(name)]
     for name in named_gpus:
-        notes[name].append("CHECK: its name says GPUs, and Slurm counts none: set gpus_per_node")
+        notes[name].append(
+            "CHECK: its name suggests GPUs, but Slurm reports none: set gpus_per_node"
+        )
     listed = answers.associations or []
     accounts = list(dict.fromkeys(one.account for one in listed))
     charged = [one.default_account for one in listed if one.default_account in accounts]
@@ -306,7 +308,7 @@ def _partition_notes(row: PartitionRow, kinds: list[_NodeKind], answers: Answers
     notes = []
     shapes = {(tuple(sorted(kind.gpus.items())), kind.cpus, kind.memory) for kind in kinds}
     if len(shapes) > 1:
-        notes.append("its nodes differ; the numbers of a node are those of the largest")
+        notes.append("its nodes differ; the figures are those of the largest")
     if row.state not in ("", "UP"):
         notes.append(f"its state is {row.state}")
     mine = [node for node in answers.nodes if node.partition == row.name and node.nodes]

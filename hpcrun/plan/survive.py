@@ -31,7 +31,7 @@ def build_survive(job: Job) -> SurvivePlan:
     _check_dir(job)
     stalled_after = duration_seconds(asked.stalled_after) if asked.stalled_after else None
     if stalled_after == 0:
-        message = f"{asked.stalled_after}: every step takes longer: leave it out, or say how long"
+        message = f"{asked.stalled_after}: shorter than any step: remove it, or set a longer time"
         job.found.refuse("survive.stalled_after", message)
     if asked.spare_nodes:
         _check_spare(job, asked.spare_nodes, when)
@@ -57,13 +57,13 @@ def _check_time(job: Job, before: int | None) -> None:
     limit = parse_seconds(time) if time else 0.0
     left = limit - (before or 0)
     if before == 0:
-        job.found.refuse(field, f"{asked} leaves no time to save: leave it out, or say how much")
+        job.found.refuse(field, f"{asked} leaves no time to save: remove it, or set a longer time")
     elif before and before > 0xFFFF:
         job.found.refuse(
-            field, f"{asked}: Slurm warns 18h before the end at most (sbatch --signal)"
+            field, f"{asked}: Slurm can signal at most 18h before the end (sbatch --signal)"
         )
     elif before and limit and left <= 0:
-        message = f"{asked}, and the time limit is {time} (resources.time): take less of it"
+        message = f"{asked}, and the time limit is {time} (resources.time): set a shorter one"
         job.found.refuse(field, message)
     elif before and limit and left < 2 * WARNING_S:
         job.found.notes.append(
@@ -80,13 +80,13 @@ def _check_dir(job: Job) -> None:
     if folder is None or job.place.checkpoint_dir is not None:
         return  # of a run that has them there
     if folder.startswith("~") or "$" in folder:
-        message = f"{folder}: neither ~ nor variables are filled in here: write the absolute path"
+        message = f"{folder}: ~ and variables are not expanded here: write an absolute path"
         job.found.refuse("checkpoint.dir", message)
     elif posixpath.normpath(folder).split("/")[0] == "..":
-        message = f"{folder} leads out of the run's folder, to other runs: write an absolute path"
+        message = f"{folder} is outside the run's folder, among other runs: write an absolute path"
         job.found.refuse("checkpoint.dir", message)
     elif posixpath.normpath(folder) == ".":
-        message = f"{folder!r} is the run's own folder, with its logs: name one in it"
+        message = f"{folder!r} is the run's own folder, with its logs: name a subfolder"
         job.found.refuse("checkpoint.dir", message)
 
 
@@ -96,12 +96,12 @@ def _check_spare(job: Job, spare: int, when: Sequence[EndCause]) -> None:
     if "node_fail" not in when:
         job.found.refuse(field, "nothing uses them: survive.when needs node_fail")
     if job.place.node_range:
-        message = f"{job.place.node_range}: a range takes the nodes that there are, and spare ones "
-        job.found.refuse("resources.nodes", message + "(survive.spare_nodes) need one number")
+        message = f"{job.place.node_range}: spare nodes (survive.spare_nodes) require "
+        job.found.refuse("resources.nodes", message + "a fixed number of nodes")
     if job.place.hosts:
-        job.found.refuse(field, "the hosts of a hostfile are no job of Slurm's: leave it out")
+        job.found.refuse(field, "the hosts of a hostfile are not a Slurm job: remove it")
     job.found.notes.append(
-        f"{field}: Slurm gives, and bills, {nodes + spare} nodes for {nodes}: "
+        f"{field}: Slurm allocates, and charges for, {nodes + spare} nodes for {nodes}: "
         f"{100 * spare / nodes:.0f} % more GPU hours"
     )
 

@@ -172,7 +172,7 @@ def check_placeholders(spec: JobSpec, taken: Collection[str]) -> None:
     >>> check_placeholders(JobSpec(sweep={"lr": ["1"]}), {"nodes"})
     """
     problems = [
-        Problem(_path_of(spec, name), f"{{{name}}} is a placeholder of hpcrun's own")
+        Problem(_path_of(spec, name), f"{{{name}}} is one of hpcrun's own placeholders")
         for name in spec.sweep_keys
         if not _is_job_key(name) and name in taken
     ]
@@ -191,8 +191,8 @@ def build_array(plans: Sequence[Plan], spec: JobSpec, sweep_id: str) -> Plan:
             one, two = _format_directive(common, option), _format_directive(other, option)
             if one != two:
                 raise InputError(
-                    f"sweep: {first.name} asks Slurm for {one} and {plan.name} for {two}; "
-                    "the runs of a sweep are one Slurm array, which asks once for all",
+                    f"sweep: {first.name} requests {one} and {plan.name} requests {two}; the "
+                    "runs of a sweep are one Slurm array, with one request for all",
                     fix="submit one sweep for each",
                 )
     own = {"job-name": spec.name or "job", "output": _output(first, sweep_id)}
@@ -217,7 +217,7 @@ def _check_folders(plans: Sequence[Plan], spec: JobSpec) -> None:
             own = f"; or {plan.checkpoint_dir}/{names}" if names else ""
             raise InputError(
                 f"checkpoint.dir: {other} and {plan.name} would both save to "
-                f"{plan.checkpoint_dir}, and go on from each other's checkpoints",
+                f"{plan.checkpoint_dir}, and resume from each other's checkpoints",
                 fix=f"a folder below each run's own, as checkpoint.dir: checkpoints{own}",
             )
 

@@ -62,7 +62,7 @@ def suspicious_limit(text: str, nodes: int) -> str:
     if short is None:
         limit = parse_seconds(text)
         is_short = 0 < limit < 300 and nodes > 1
-        return f"{text}: {limit:g} s, in which {nodes} nodes hardly start" if is_short else ""
+        return f"{text}: {limit:g} s, hardly enough to start {nodes} nodes" if is_short else ""
     count = int(short[1])
     if not count or (short[2] is None and not (count < 5 and nodes > 1)):
         return ""

@@ -64,13 +64,13 @@ RULES = [
     Rule(
         "NCCL_(ASYNC_ERROR_HANDLING|BLOCKING_WAIT|DESYNC_DEBUG|ENABLE_TIMING"
         "|USE_TENSOR_REGISTER_ALLOCATOR_HOOK)",
-        "torch's old name for it: TORCH_NAME since torch 2.2",
+        "its old name: TORCH_NAME since torch 2.2",
     ),
     # ---- Variables that fail the job or use the resources of other jobs
     # gres.conf(5): without ConstrainDevices nothing but this variable keeps jobs apart
     Rule(
         "(CUDA|ROCR|HIP)_VISIBLE_DEVICES",
-        "Slurm gives the job its GPUs; this takes others, perhaps another job's: remove it",
+        "Slurm assigns the job's GPUs; this selects others, perhaps another job's: remove it",
         value=r"(?s).*\S.*",
         refused=True,
     ),
@@ -86,7 +86,7 @@ RULES = [
     # NCCL user guide, NCCL_SOCKET_IFNAME
     Rule(
         "(NCCL|GLOO)_SOCKET_IFNAME",
-        "the loopback interface leads to no other node; remove it: each node finds its own",
+        "the loopback interface does not reach other nodes; remove it: each node detects its own",
         value=r"=?lo",
         refused=True,
         several_nodes=True,
@@ -186,9 +186,11 @@ def inherited_notes(environ: Mapping[str, str], fabric: str) -> list[str]:
         rule = find_rule(name, value, fabric)
         if rule is not None and not name.endswith("_VISIBLE_DEVICES"):
             message = rule.message.replace("NAME", name)
-            notes.append(f"{name} of your shell reaches the job: {message}")
+            notes.append(f"{name} of your shell is passed to the job: {message}")
         elif name == "NCCL_NET":
-            notes.append(f"{name}={value} of your shell reaches the job, and wins there")
+            notes.append(
+                f"{name}={value} of your shell is passed to the job, and takes precedence there"
+            )
     return notes
 
 

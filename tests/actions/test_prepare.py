@@ -214,9 +214,17 @@ STEPS = "batch: {gradient_accumulation_steps: 2}\n"
 @pytest.mark.parametrize(
     ("text", "profile", "problem"),
     [
-        ("survive: {when: [node_fail], spare_nodes: 1}", "", "a range takes the nodes that there"),
+        (
+            "survive: {when: [node_fail], spare_nodes: 1}",
+            "",
+            "spare nodes (survive.spare_nodes) require a fixed",
+        ),
         ("sweep_per_node: 2\nsweep: {env.A: [b]}", "", "the runs share one node"),
-        ("", "rename: {gres: gpus}", "asks by --gpus for what all nodes have: name one number"),
+        (
+            "",
+            "rename: {gres: gpus}",
+            "requests the GPUs of all nodes together (--gpus): give one number of nodes",
+        ),
         (f"{STEPS}deepspeed: {{config: {{gradient_accumulation_steps: 2}}}}", "", "(on 1 node)"),
         (
             "batch: {gradient_accumulation_steps: 1}\ndeepspeed: {config: {train_batch_size: 3}}",
@@ -308,7 +316,7 @@ def test_unresolvable_sandbox_node_names_have_a_note(context: Context) -> None:
     def notes(text: str, where: Context = sandbox) -> list[str]:
         script.write_text(text)
         made = prepare_spec(where, command_spec(["bash"]), extra_args=["bash", "run.sh"])
-        return [note for note in made.plan.notes if "nothing resolves the names" in note]
+        return [note for note in made.plan.notes if "do not resolve" in note]
 
     assert len(notes(f"export MASTER_ADDR={names}\n")) == 1
     assert notes(f"export MASTER_ADDR={names}\n", context) == []

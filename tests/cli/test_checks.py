@@ -86,7 +86,7 @@ def test_checks_report_everything_at_once_with_errors_first(hpcrun: Caller) -> N
     assert message[3] == (
         "  fix: where the cluster has changed: hpcrun init; --no-check submits the job anyway"
     )
-    assert message[4].startswith("note: env.WANDB_API_KEY: looks like a secret, ")
+    assert message[4].startswith("note: env.WANDB_API_KEY: appears to be a secret, ")
 
 
 def test_no_check_turns_problems_into_notes(hpcrun: Caller) -> None:
@@ -122,7 +122,7 @@ def test_submit_json_contains_notes(hpcrun: Caller) -> None:
     shown = hpcrun("submit", "job.yaml", "--no-check", "--json").json
     check_json("submit", shown)
     [note] = shown["notes"]
-    fault = "args: --batchsize: train.py knows no such argument; did you mean --batch_size?"
+    fault = "args: --batchsize: train.py has no such argument; did you mean --batch_size?"
     assert note == f"--no-check: {fault}"
     # Notes are printed first.
     lines = hpcrun("submit", "job.yaml", "--no-check").out.splitlines()
@@ -141,7 +141,7 @@ def test_only_json_contains_notes(hpcrun: Caller) -> None:
 def test_sweep_is_checked_once_for_all_runs(hpcrun: Caller) -> None:
     sweep = GOOD + "sweep: {lr: [1, 2, 3]}\nargs: [--data=data/x.txt, --lr, '{lr}']\n"
     (hpcrun.project / "data").mkdir()
-    assert errors(hpcrun, sweep) == ["args: --lr: train.py knows no such argument"]
+    assert errors(hpcrun, sweep) == ["args: --lr: train.py has no such argument"]
     sweep = sweep.replace("--lr,", "--batch_size,")
     shown = notes(hpcrun, sweep)
     assert shown == ["args: --data data/x.txt: the project has no such file"]
@@ -243,7 +243,9 @@ def test_unreadable_files_do_not_block_the_checks(hpcrun: Caller) -> None:
 def test_variables_read_by_project_modules_are_considered(hpcrun: Caller) -> None:
     job = GOOD + "batch: {micro_batch_per_gpu: 8}"
     [note] = notes(hpcrun, job)
-    assert note.startswith("batch.micro_batch_per_gpu: no argument passes it on to train.py, ")
+    assert note.startswith(
+        "batch.micro_batch_per_gpu: found no argument that passes it to train.py, "
+    )
     assert note.endswith('args: [--batch_size, "{micro_batch_per_gpu}"]')
     hpcrun.write("train.py", "from mine import settings\n")
     hpcrun.write("mine/__init__.py", "from .deep import batch\n")
@@ -253,7 +255,7 @@ def test_variables_read_by_project_modules_are_considered(hpcrun: Caller) -> Non
 
 
 def test_arguments_that_end_the_script_are_refused(hpcrun: Caller) -> None:
-    fault = "args: --batchsize: train.py knows no such argument; did you mean --batch_size?"
+    fault = "args: --batchsize: train.py has no such argument; did you mean --batch_size?"
     assert errors(hpcrun, GOOD + "args: [--batchsize, 3]") == [fault]
     hpcrun.write("train.py", PARSER.replace("parse_args", "parse_known_args"))
     doubt = "args: --batchsize: did you mean --batch_size, of train.py?"
@@ -269,7 +271,7 @@ def test_hydra_options_precede_overrides(hpcrun: Caller) -> None:
     order = [rank.index(word) for word in ("--config-name=mine", "--multirun", "bs=4", "lr=1e-3")]
     assert order == sorted(order)
     [fault] = errors(hpcrun, GOOD + "args: [bs=4]", "--", "--lr=1")
-    assert fault.startswith("args: --lr: train.py knows no such argument; did you mean lr=VALUE?")
+    assert fault.startswith("args: --lr: train.py has no such argument; did you mean lr=VALUE?")
     # A script that only instantiates objects with Hydra parses its arguments differently.
     hpcrun.write("train.py", "import fire\nfrom hydra.utils import instantiate\nfire.Fire()\n")
     script = dry(hpcrun, GOOD + "args: [bs=4]", "--json", "--", "--lr", "1").json["node.sh"]
@@ -348,11 +350,11 @@ def test_files_used_from_the_project_are_noted(hpcrun: Caller) -> None:
     hpcrun.write("train.py", "import os, sys\nsys.path.insert(0, os.getcwd())\nopen('conf.yaml')\n")
     [path] = notes(hpcrun, GOOD)
     assert path.startswith(
-        "train.py:2: sys.path.insert(0, os.getcwd()) imports the project's files as they are "
+        "train.py:2: sys.path.insert(0, os.getcwd()) imports the project's current files "
     )
     hpcrun.write("conf.yaml", "")
     [_, file] = notes(hpcrun, GOOD)
-    assert file.startswith("train.py:3: conf.yaml is read as it is when the job runs, not from ")
+    assert file.startswith("train.py:3: conf.yaml is read from the project when the job runs, not ")
     assert notes(hpcrun, GOOD + "snapshot: false") == []
     hpcrun.write("train.py", "")
     [word] = notes(hpcrun, GOOD + "args: [--config, conf.yaml]")
@@ -368,7 +370,7 @@ def test_search_paths_into_the_project_are_noted(hpcrun: Caller) -> None:
     (packages / "flat.pth").write_text(f"{hpcrun.project}\n")
     job = f"{GOOD}setup: {{venv: {venv}}}\n"
     [note] = notes(hpcrun, job)
-    assert note.startswith("an editable install: src: imports the project's files as they are when")
+    assert note.startswith("an editable install: src: imports the project's current files when")
     assert note.endswith('env: {PYTHONPATH: "{code_dir}:{code_dir}/src"} takes the copy\'s')
     [note] = notes(hpcrun, GOOD + "env: {PYTHONPATH: .}")
     assert note.startswith("env.PYTHONPATH: .: ")
@@ -394,7 +396,7 @@ def test_module_jobs_are_checked(hpcrun: Caller) -> None:
     hpcrun.write("pkg/train.py", PARSER)
     assert notes(hpcrun, "module: pkg.train\nargs: [--batch_size, 3]") == []
     [fault] = errors(hpcrun, "module: pkg.train\nargs: [--batchsize, 3]")
-    assert fault.startswith("args: --batchsize: pkg.train knows no such argument")
+    assert fault.startswith("args: --batchsize: pkg.train has no such argument")
     [message] = errors(hpcrun, "module: pkg")
     assert message.startswith("module: pkg: a package, and it has no ")
     [message] = errors(hpcrun, "module: pkg.trian")
@@ -461,7 +463,7 @@ def test_missing_command_path_is_refused(hpcrun: Caller, words: str, message: st
 def test_script_started_by_a_command_is_checked(hpcrun: Caller) -> None:
     command = "command: [python, -u, train.py, --batchsize, 3]\nresources: {gpus_per_node: 0}"
     [fault] = errors(hpcrun, command)
-    assert fault.startswith("command: --batchsize: train.py knows no such argument")
+    assert fault.startswith("command: --batchsize: train.py has no such argument")
 
 
 @pytest.mark.parametrize(

@@ -481,7 +481,7 @@ def test_site_without_gres_is_asked_for_gpus_per_partition(bare: Caller, slurm: 
     assert "accelerator" not in made and made["partition"] == "gpu-a100"
     assert made["partitions"]["gpu-a100"]["gpus_per_node"] == 1
     assert made["slurm"] == {"gres": False, "hint": "nomultithread"}
-    assert "CHECK: its name says GPUs" in (bare.project / "hpcrun.yaml").read_text()
+    assert "CHECK: its name suggests GPUs" in (bare.project / "hpcrun.yaml").read_text()
 
 
 def test_default_gpu_type_is_a_whole_gpu_if_there_are_slices(bare: Caller, slurm: Slurm) -> None:

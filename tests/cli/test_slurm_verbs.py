@@ -86,7 +86,7 @@ def test_submit_shows_what_a_run_survives(
     assert done.code == 0, done
     out = " ".join(done.out.split())
     assert line in out
-    is_noted = "each attempt would begin at step 0" in out
+    is_noted = "each attempt would start at step 0" in out
     assert is_noted == ("survive" in changes[0])
 
 

@@ -465,9 +465,12 @@ def test_runs_that_share_a_job_have_their_own_state(hpcrun: Caller, tools: Path)
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ("launcher: srun", "sweep_per_node: srun starts ranks of one run alone"),
+        ("launcher: srun", "sweep_per_node: srun starts the ranks of a single run"),
         ("resources: {nodes: 2}", "sweep_per_node: the runs share one node"),
-        ("survive: {when: [preempted]}", "sweep_per_node: runs that share a job cannot go on"),
+        (
+            "survive: {when: [preempted]}",
+            "sweep_per_node: runs that share a job cannot be restarted",
+        ),
         ("sweep: {sweep_per_node: [1, 2]}", "sweep.sweep_per_node: a sweep cannot change itself"),
     ],
 )

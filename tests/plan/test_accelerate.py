@@ -88,7 +88,7 @@ def test_accelerate_keys_of_the_job_override_generated_keys() -> None:
         (
             "{deepspeed_config: {deepspeed_multinode_launcher: pdsh}}",
             "deepspeed: {}",
-            "pdsh: it would start a launcher in the launcher",
+            "pdsh: it would start a launcher inside the launcher",
         ),
         ("{deepspeed_config: {deepspeed_hostfile: h}}", "deepspeed: {}", "nothing reads it"),
         ("{deepspeed_config: 3}", "deepspeed: {}", "not a map"),

@@ -96,18 +96,18 @@ def test_accelerate_file_for_one_gpu_is_accepted_for_one_gpu() -> None:
         (
             {"debug": 1, "num_processes": 4},
             "",
-            "num_processes: 4 is not used: the job has 8, by resources.nodes and gpus_per_node",
+            "num_processes: 4 is ignored: the job has 8, by resources.nodes and gpus_per_node",
         ),
-        ({"num_machines": 1}, "", "num_machines: 1 is not used: the job has 2, by resources.nodes"),
+        ({"num_machines": 1}, "", "num_machines: 1 is ignored: the job has 2, by resources.nodes"),
         (
             {"mixed_precision": "fp16"},
             "precision: bf16",
-            "mixed_precision: fp16 is not used: the job has bf16, by precision",
+            "mixed_precision: fp16 is ignored: the job has bf16, by precision",
         ),
         (
             {"distributed_type": "DEEPSPEED", "deepspeed_config": {_STEPS: 2}},
             "batch: {gradient_accumulation_steps: 4}",
-            "gradient_accumulation_steps: 2 is not used: the job has 4, by batch.",
+            "gradient_accumulation_steps: 2 is ignored: the job has 4, by batch.",
         ),
         (
             {
@@ -115,7 +115,7 @@ def test_accelerate_file_for_one_gpu_is_accepted_for_one_gpu() -> None:
                 "deepspeed_config": {"zero_stage": 3, "offload_param_device": "cpu"},
             },
             "deepspeed: {zero_stage: 2}",
-            "deepspeed_config: zero_stage, offload_param_device: not used: the job has a deepspeed",
+            "deepspeed_config: zero_stage, offload_param_device: ignored, because the job has",
         ),
     ],
 )

@@ -33,11 +33,11 @@ def test_missing_batch_sizes_are_derived(
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        ("{effective: 60}", "60 is no multiple of 8 ranks; 56 or 64 is"),
-        ("{effective: 4}", "4 is no multiple of 8 ranks; 8 is"),
+        ("{effective: 60}", "60 is not a multiple of 8 ranks; 56 or 64 is"),
+        ("{effective: 4}", "4 is not a multiple of 8 ranks; 8 is"),
         (
             "{effective: 64, micro_batch_per_gpu: 3}",
-            "64 is no multiple of 8 ranks x 3 samples per GPU; 48 or 72 is",
+            "64 is not a multiple of 8 ranks x 3 samples per GPU; 48 or 72 is",
         ),
         (
             "{effective: 64, micro_batch_per_gpu: 2, gradient_accumulation_steps: 2}",

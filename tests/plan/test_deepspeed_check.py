@@ -97,18 +97,22 @@ NEEDS_INT = "is text; a whole number is needed"
         ("steps_per_print: 0", "steps_per_print: 0 is too small; 1 or more"),
         (
             "zero_optimization: {offload_optimizer: {device: CPU}}",
-            'zero_optimization.offload_optimizer.device: "CPU" is none of none, cpu, nvme',
+            'zero_optimization.offload_optimizer.device: "CPU" is not one of none, cpu, nvme',
         ),
         (
             "zero_optimization: {offload_optimizer: {cpuadam_cores_perc: 1.5}}",
             "zero_optimization.offload_optimizer.cpuadam_cores_perc: 1.5 is too big; 1 or less",
         ),
-        ("log_level: verbose", 'log_level: "verbose" is none of debug, info, warning'),
+        ("log_level: verbose", 'log_level: "verbose" is not one of debug, info, warning'),
         # Removed keys, refused even if disabled.
-        ("elasticity: {enabled: false}", "elasticity: DeepSpeed has removed this and stops at it"),
+        (
+            "elasticity: {enabled: false}",
+            "elasticity: DeepSpeed has removed this key and refuses it",
+        ),
         (
             "amp: {enabled: false}",
-            "amp: DeepSpeed has removed this and stops at it, even at false; use fp16, bf16 or "
+            "amp: DeepSpeed has removed this key and refuses it, even if it is false; use fp16, "
+            "bf16 or "
             "torch_autocast",
         ),
         (
@@ -131,12 +135,12 @@ NEEDS_INT = "is text; a whole number is needed"
             'optimizer.params.lr: "auto" is not filled',
         ),
         # Contradictions to the job file.
-        ("bf16: null", "bf16.enabled: trains in fp32, and the job's precision is bf16"),
-        ("bf16: {enabled: false}", "bf16.enabled: trains in fp32, and the job's precision is bf16"),
+        ("bf16: null", "bf16.enabled: trains in fp32, but the job's precision is bf16"),
+        ("bf16: {enabled: false}", "bf16.enabled: trains in fp32, but the job's precision is bf16"),
         # Contradictions between two keys.
         (
             "bf16: {enabled: true}, fp16: {enabled: true}",
-            "fp16.enabled: bf16 is enabled too; one of the two",
+            "fp16.enabled: bf16 is enabled too; enable only one of them",
         ),
         (
             "zero_optimization: {offload_param: {device: cpu}}",
@@ -156,7 +160,7 @@ NEEDS_INT = "is text; a whole number is needed"
         ),
         (
             "zero_optimization: {legacy_stage1: true}",
-            "zero_optimization.legacy_stage1: is gone since 0.5.9",
+            "zero_optimization.legacy_stage1: was removed in 0.5.9",
         ),
         (
             "activation_checkpointing: {contiguous_memory_optimization: true, "
@@ -180,7 +184,7 @@ NEEDS_INT = "is text; a whole number is needed"
             "optimizer: {type: Adam, params: {max_grad_norm: 1}}",
             "optimizer.params.max_grad_norm: set gradient_clipping instead",
         ),
-        ("optimizer: {type: Lamb}", "optimizer.type: ZeRO does not know Lamb"),
+        ("optimizer: {type: Lamb}", "optimizer.type: ZeRO accepts Lamb only with"),
         (
             "scheduler: {type: WarmupLR, params: {warmup_num_steps: 0}}",
             "scheduler.params.warmup_num_steps: 0 is too small",
@@ -206,7 +210,7 @@ def test_each_invalid_deepspeed_key_is_reported(config: str, expected: str) -> N
             "zero_optimization: {offload_param: {device: nvme}}",
             "zero_optimization.offload_param.device: nvme needs nvme_path beside it",
         ),
-        (3, "gradient_allreduce_op: SUM", "gradient_allreduce_op: sum does not go with stage 3"),
+        (3, "gradient_allreduce_op: SUM", "gradient_allreduce_op: sum does not work with stage 3"),
         (
             3,
             "zero_optimization: {compute_grad_norm: false}, gradient_clipping: 0",
@@ -280,7 +284,7 @@ def test_valid_deepspeed_config_has_no_problems(config: str) -> None:
         (
             "zero_optimization: {stage3_max_live_parameters: 1e9}",
             "",
-            "zero_optimization.stage3_max_live_parameters: does nothing with stage 2",
+            "zero_optimization.stage3_max_live_parameters: has no effect with stage 2",
         ),
         (
             "activation_checkpointing: {partition_activations: true}",
@@ -311,7 +315,7 @@ def test_auto_is_accepted_only_where_the_framework_fills_it() -> None:
     found = in_config(everywhere, "framework: accelerate")
     assert found == [
         'deepspeed.config.optimizer.params.betas: "auto" is not filled with framework '
-        "accelerate: Accelerate stops at it"
+        "accelerate: Accelerate refuses it"
     ]
     assert len(in_config(everywhere, "framework: lightning")) == 3
 
@@ -367,7 +371,7 @@ def test_job_without_batch_uses_batch_of_deepspeed_json(
 def test_deepspeed_batch_indivisible_by_ranks_is_refused() -> None:
     text = "script: a.py\nresources: {gpus_per_node: 4}\ndeepspeed: {config: {train_batch_size: 6}}"
     assert refused(text) == [
-        "deepspeed.config.train_batch_size: 6 is no multiple of 4 ranks; 4 or 8 is"
+        "deepspeed.config.train_batch_size: 6 is not a multiple of 4 ranks; 4 or 8 is"
     ]
 
 
@@ -391,11 +395,11 @@ def test_unknown_key_unlike_any_other_has_a_note_instead_of_an_error(key: str) -
     above, _, name = key.rpartition(".")
     config = f"{above}: {{{name}: 1}}" if above else f"{name}: 1"
     (note,) = notes(config)
-    assert note.startswith(f"deepspeed.config.{key}: DeepSpeed 0.19.8 has no such key, a newer one")
+    assert note.startswith(f"deepspeed.config.{key}: DeepSpeed 0.19.8 has no such key, but a newer")
     # If the job's DeepSpeed version is known, its own list of keys decides.
     answer = DeepSpeedProbe(version="0.19.8", read=["train_batch_size"])
     assert in_config("qwxz: 1", answer=answer) == [
-        f"deepspeed.config.qwxz: {NO_KEY}; a key of your own starts with _"
+        f"deepspeed.config.qwxz: {NO_KEY}; keys of your own must start with _"
     ]
 
 

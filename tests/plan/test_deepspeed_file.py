@@ -74,13 +74,13 @@ def test_problems_of_deepspeed_file_have_line_numbers() -> None:
             "{}",
             "",
             "precision: bf16",
-            "ds.json: bf16.enabled: trains in fp32, and the job's precision is bf16",
+            "ds.json: bf16.enabled: trains in fp32, but the job's precision is bf16",
         ),
         (
             '{"fp16": {"enabled": true}}',
             "",
             "precision: bf16",
-            "ds.json:1: fp16.enabled: trains in fp16, and the job's precision is bf16",
+            "ds.json:1: fp16.enabled: trains in fp16, but the job's precision is bf16",
         ),
         (
             '{"bf16": {"enabled": true}}',
@@ -134,7 +134,7 @@ def test_precision_in_deepspeed_config_sets_the_jobs_precision() -> None:
     assert made.deepspeed_config["fp16"] == {"enabled": True, "hysteresis": 4}
     assert "bf16" not in made.deepspeed_config
     assert in_config("fp16: {enabled: true}", "precision: bf16") == [
-        "deepspeed.config.fp16.enabled: bf16 is enabled too; one of the two"
+        "deepspeed.config.fp16.enabled: bf16 is enabled too; enable only one of them"
     ]
 
 
@@ -171,7 +171,7 @@ def test_keys_are_checked_against_the_jobs_deepspeed_version() -> None:
     assert made.deepspeed_config is not None
     # A key unknown to both DeepSpeed and the table is still a typo.
     assert in_config("brand_nwe: 1", answer=answer) == [
-        f"deepspeed.config.brand_nwe: {NO_KEY}; a key of your own starts with _"
+        f"deepspeed.config.brand_nwe: {NO_KEY}; keys of your own must start with _"
     ]
     assert len(in_config("aio: {thread_count: 1}", answer=answer)) == 1
 

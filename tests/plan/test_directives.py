@@ -81,7 +81,7 @@ def test_constraint_of_gpu_type_is_joined_with_other_constraints(
 
 def test_unjoinable_constraint_is_refused() -> None:
     typed = JOB.replace("}", ", gpu_type: h80}")
-    with pytest.raises(SpecError, match=r"slurm\.constraint: .*cannot be joined with hbm80g"):
+    with pytest.raises(SpecError, match=r"slurm\.constraint: .*cannot be combined with hbm80g"):
         directives(f"{typed}slurm: {{constraint: '[rack1|rack2]'}}", BY_FEATURE)
     renamed = f"{BY_FEATURE}slurm: {{constraint: gpu}}\nrename: {{constraint: prefer}}"
     made = directives(typed, renamed)
@@ -130,9 +130,12 @@ def test_several_gpu_types_become_one_request(
 @pytest.mark.parametrize(
     ("types", "message"),
     [
-        ("a: {gres: A}, b: {gres: B}", "Slurm takes one gres type"),
-        ("a: {constraint: x}, b: {gres: B}", "Slurm takes one gres type"),
-        ("a: {constraint: x, partition: old}, b: {constraint: y}", "Slurm takes one gres type"),
+        ("a: {gres: A}, b: {gres: B}", "a job can request one gres type"),
+        ("a: {constraint: x}, b: {gres: B}", "a job can request one gres type"),
+        (
+            "a: {constraint: x, partition: old}, b: {constraint: y}",
+            "a job can request one gres type",
+        ),
         ("a: {constraint: x, account: p@a}, b: {constraint: y}", "they differ in account"),
         ("a: {constraint: x}", "b: cluster default has a; name one of these"),
     ],
@@ -154,13 +157,13 @@ def test_rename_applies_to_untyped_gpus() -> None:
         (
             f"{JOB}slurm: {{exclusive: true}}",
             "mem: mem-per-gpu",
-            "rename.mem: the memory of whole nodes cannot be given per GPU; "
+            "rename.mem: the memory of whole nodes cannot be requested per GPU; "
             "slurm: {mem: false} leaves it out",
         ),
         (
             JOB,
             "mem: mem-per-cpu",
-            "rename.mem: all of a node's memory cannot be given per CPU: set memory_per_node",
+            "rename.mem: all of a node's memory cannot be requested per CPU: set memory_per_node",
         ),
         (
             "script: a.py\nresources: {gpus_per_node: 0, memory_per_node: 100M}",
@@ -236,7 +239,7 @@ def test_dependencies_of_after_and_slurm_options_are_joined() -> None:
     text = f"{JOB}slurm: {{dependency: 'afterany:5'}}"
     assert directives(text)["dependency"] == "afterany:5"
     assert directives(text, after="17")["dependency"] == "afterok:17,afterany:5"
-    with pytest.raises(SpecError, match=r"slurm.dependency: a:1\?b:2: it cannot be joined"):
+    with pytest.raises(SpecError, match=r"slurm.dependency: a:1\?b:2: it cannot be combined"):
         directives(f"{JOB}slurm: {{dependency: 'a:1?b:2'}}", after="17")
 
 

@@ -297,7 +297,7 @@ def test_trainer_and_lightning_without_resume_have_a_note() -> None:
     passed = "trainer.train(resume_from_checkpoint=training_args.resume_from_checkpoint)"
     assert drafted(f"{HF}{passed}").resume == "--resume_from_checkpoint {resume}"
     never = drafted(f"{HF}Trainer(m).train()")
-    assert never.resume == "" and any("begins at step 0" in note for note in never.notes)
+    assert never.resume == "" and any("always starts at step 0" in note for note in never.notes)
     lightning = "import lightning as L\nt = L.Trainer()\n"
     assert any("fit(ckpt_path=" in note for note in drafted(f"{lightning}t.fit(m)").notes)
     assert not drafted(f"{lightning}t.fit(m, ckpt_path=path)").notes[1:]

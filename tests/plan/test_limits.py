@@ -94,7 +94,8 @@ def limits(
         ),
         (
             "partition: cpu, gpus_per_node: 0, cpus_per_gpu: 1",
-            "resources.nodes: 1: partition cpu takes no job with fewer than 2 (hpcrun.yaml: "
+            "resources.nodes: 1: partition cpu does not accept jobs with fewer than 2 "
+            "(hpcrun.yaml: "
             "partitions.cpu.min_nodes, read on 2026-11-01); name partition gpu or long "
             "or open",
         ),

@@ -91,7 +91,7 @@ def test_use_cpu_with_deepspeed_is_refused() -> None:
     for text, words in (("deepspeed: {}", ["--ddp_backend", "gloo"]), ("", ["--deepspeed", "d"])):
         text = f"framework: transformers\n{text}"
         problems, _ = found(text, "", *words, "--use_cpu", world_size=1)
-        assert len(problems) == 1 and "leaves DeepSpeed out" in problems[0]
+        assert len(problems) == 1 and "silently disables DeepSpeed" in problems[0]
     assert found("framework: transformers", "", "--use_cpu") == ([], [])
 
 
@@ -130,7 +130,7 @@ def test_fp16_on_cpus_is_refused_or_noted() -> None:
 
 def test_fp16_argument_on_cpus_has_a_note() -> None:
     text = "framework: transformers"
-    note = "args: --fp16: without GPUs Accelerate trains in fp32, and does not say so"
+    note = "args: --fp16: without GPUs Accelerate silently trains in fp32"
     for words in (["--fp16"], ["--fp16", "--lr", "1"], ["--fp16=true"], ["--fp16", "True"]):
         assert found(text, "", *words) == ([], [note])
     for words in (["--fp16", "False"], ["--fp16=False"], ["--bf16"]):

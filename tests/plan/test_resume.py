@@ -82,7 +82,7 @@ def test_script_with_checkpoint_dir_resumes_only_if_it_loads(
 def test_survive_without_resume_has_a_note() -> None:
     spec = job("script: a.py\nframework: transformers\nsurvive: {when: [preempted]}")
     (note,) = resume_notes(spec, script("Trainer(m).train()"), [], spec.survive.when)
-    assert "each attempt would begin at step 0" in note and "resume_from_checkpoint=" in note
+    assert "each attempt would start at step 0" in note and "resume_from_checkpoint=" in note
     own = script("Trainer(m).train(resume_from_checkpoint=True)")
     assert resume_notes(spec, own, [], spec.survive.when) == []
 

@@ -95,9 +95,9 @@ def test_plain_parsers_are_recognized(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{}", ["a.py stops without --data"]),
-        ("def options():\n    {}\noptions()", ["a.py stops without --data"]),
-        ("if __name__ == '__main__':\n    {}", ["a.py stops without --data"]),
+        ("{}", ["a.py requires --data"]),
+        ("def options():\n    {}\noptions()", ["a.py requires --data"]),
+        ("if __name__ == '__main__':\n    {}", ["a.py requires --data"]),
         ("if os.environ.get('X'): {}", []),
         ("try:\n    import wandb\n    {}\nexcept ImportError:\n    pass", []),
     ],
@@ -235,11 +235,11 @@ def test_arguments_accepted_by_argparse_have_no_findings(words: str) -> None:
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        ("--batchsize 4", "--batchsize: a.py knows no such argument; did you mean --batch_size?"),
-        ("--batch-size=4", "--batch-size: a.py knows no such argument; did you mean --batch_size?"),
-        ("--epoch-s 4", "--epoch-s: a.py knows no such argument; did you mean --epochs?"),
-        ("--zz", "--zz: a.py knows no such argument"),
-        ("-x", "-x: a.py knows no such argument"),
+        ("--batchsize 4", "--batchsize: a.py has no such argument; did you mean --batch_size?"),
+        ("--batch-size=4", "--batch-size: a.py has no such argument; did you mean --batch_size?"),
+        ("--epoch-s 4", "--epoch-s: a.py has no such argument; did you mean --epochs?"),
+        ("--zz", "--zz: a.py has no such argument"),
+        ("-x", "-x: a.py has no such argument"),
     ],
 )
 def test_arguments_refused_by_argparse_are_reported(words: str, hint: str) -> None:
@@ -253,14 +253,18 @@ def test_arguments_refused_by_argparse_are_reported(words: str, hint: str) -> No
         ("'--n', type=int", "--n 1e3", "--n: invalid int value: '1e3'"),
         ("'--n', nargs=2", "--n 1", "--n: expected 2 arguments"),
         ("'--n'", "--n", "--n: expected one argument"),
-        ("'--fast', action='store_true'", "--fast yes", "yes: a.py takes no such words"),
+        (
+            "'--fast', action='store_true'",
+            "--fast yes",
+            "yes: a.py does not accept these arguments",
+        ),
         (
             "'--size', choices=['base', 'large']",
             "--size larg",
             "--size: invalid choice: 'larg' (choose from 'base', 'large'); did you mean large?",
         ),
-        ("'data'", "", "a.py stops without DATA"),
-        ("'--a', type=int", "more", "more: a.py takes no such words"),
+        ("'data'", "", "a.py requires DATA"),
+        ("'--a', type=int", "more", "more: a.py does not accept these arguments"),
     ],
 )
 def test_values_refused_by_argparse_are_reported(option: str, words: str, fault: str) -> None:
@@ -295,7 +299,7 @@ def test_misspelling_is_doubtful_with_parse_known_args() -> None:
     assert (read.is_certain, read.is_complete) == (True, False)
     doubt = ["--batchsize: did you mean --batch_size, of a.py?"]
     assert check_arguments("a.py", read, ["--batchsize", "4"]) == ([], doubt)
-    assert check_arguments("a.py", read, ["--other", "4"])[0] == ["a.py stops without --batch_size"]
+    assert check_arguments("a.py", read, ["--other", "4"])[0] == ["a.py requires --batch_size"]
     assert check_arguments("a.py", read, ["--batch_size", "4", "--other", "4"]) == ([], [])
 
 
@@ -362,7 +366,7 @@ def test_abbreviations_are_reported_with_allow_abbrev_false() -> None:
 
 def test_missing_required_options_are_reported() -> None:
     needs = facts(f"{HEAD}p.add_argument('--data', required=True)\n{TAIL}")
-    assert faults(Script("a.py", needs), []) == ["a.py stops without --data"]
+    assert faults(Script("a.py", needs), []) == ["a.py requires --data"]
     assert faults(Script("a.py", needs), ["--data=x"]) == []
     assert faults(Script("a.py", needs), ["--help"]) == []
 
@@ -401,9 +405,9 @@ def test_batch_that_reaches_the_script_has_no_note(text: str) -> None:
 def test_batch_that_does_not_reach_the_script_has_a_note() -> None:
     [note] = notes(BATCH + "args: [--epochs, 3]")
     assert note.startswith(
-        "batch.micro_batch_per_gpu and batch.gradient_accumulation_steps: no argument passes it on "
-        "to a.py, which reads no HPCRUN_* variable as far as can be seen: the effective batch 32 "
-        "is not what it trains; let it read HPCRUN_MICRO_BATCH_PER_GPU"
+        "batch.micro_batch_per_gpu and batch.gradient_accumulation_steps: found no argument that "
+        "passes it to a.py, which does not read a HPCRUN_* variable: it may train with another "
+        "effective batch than 32; let it read HPCRUN_MICRO_BATCH_PER_GPU"
     )
     [note] = notes(BATCH + "args: ['{micro_batch_per_gpu}']")
     assert note.startswith("batch.gradient_accumulation_steps: ")
@@ -417,13 +421,15 @@ def test_batch_hard_coded_in_the_script_is_compared_with_the_job() -> None:
     assert notes(BATCH, facts(called.format(4))) == []
     assert notes(BATCH, facts(called.format(4) + "; L(val, batch_size=64)")) == []
     [note] = notes(BATCH, facts(called.format(8)))
-    assert note.startswith("batch.micro_batch_per_gpu: no argument passes it on to a.py, which ")
-    assert "which sets per_device_train_batch_size=8, not 4, and reads no HPCRUN_* " in note
+    assert note.startswith(
+        "batch.micro_batch_per_gpu: found no argument that passes it to a.py, which "
+    )
+    assert "which sets per_device_train_batch_size=8, not 4, and does not read a HPCRUN_* " in note
 
 
 def test_deepspeed_json_that_does_not_reach_the_script_has_a_note() -> None:
     [note] = notes("framework: deepspeed\nargs: [--deepspeed_config, mine.json]")
-    assert note.startswith("deepspeed: no argument passes hpcrun's JSON on to a.py, ")
+    assert note.startswith("deepspeed: found no argument that passes hpcrun's JSON to a.py: ")
     assert notes("framework: deepspeed", reads=True) == []
     assert notes("framework: accelerate\ndeepspeed: {}") == []
 
@@ -512,12 +518,12 @@ def test_trained_values_include_those_set_by_the_script(
         (
             "framework: accelerate\nprecision: bf16",
             "Accelerator(mixed_precision='fp16')",
-            "precision: bf16, but a.py sets mixed_precision for fp16: the script's counts",
+            "precision: bf16, but a.py sets mixed_precision for fp16: the script's value applies",
         ),
         (
             "framework: transformers\nprecision: fp32",
             "TrainingArguments(bf16=True)",
-            "precision: fp32, but a.py sets bf16 for bf16: the script's counts",
+            "precision: fp32, but a.py sets bf16 for bf16: the script's value applies",
         ),
         (
             "framework: accelerate\nbatch: {gradient_accumulation_steps: 2}",

@@ -40,7 +40,7 @@ main()
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
-        ("--extra 2", "a.py stops without --model-name"),
+        ("--extra 2", "a.py requires --model-name"),
         ("--model_name x --rank two", "--rank: invalid int value: 'two'"),
         ("--model_name x --extra much", "--extra: invalid float value: 'much'"),
         ("--model_name x --kind c", "--kind: invalid choice: 'c' (choose from 'a', 'b')"),
@@ -97,9 +97,9 @@ HYDRA = "import hydra\n@hydra.main(config_name='c')\ndef main(cfg): ...\nmain()"
         ("a.b=1 +c=2 ~d -cn mine --multirun e=1,2 hydra.run.dir=/x", ""),
         ("--config-name=mine --info config a=1", ""),
         ("a=1 --config-n mine", ""),
-        ("--lr=1", "--lr: a.py knows no such argument; did you mean lr=VALUE?"),
-        ("--confg-dir=x", "--confg-dir: a.py knows no such argument; did you mean --config-dir?"),
-        ("lr 1", "'lr': Hydra takes KEY=VALUE, +KEY=VALUE and ~KEY"),
+        ("--lr=1", "--lr: a.py has no such argument; did you mean lr=VALUE?"),
+        ("--confg-dir=x", "--confg-dir: a.py has no such argument; did you mean --config-dir?"),
+        ("lr 1", "'lr': Hydra accepts KEY=VALUE, +KEY=VALUE and ~KEY"),
         ("--cfg=x", "--cfg: invalid choice: 'x' (choose from 'job', 'hydra', 'all')"),
     ],
 )  # fmt: skip

@@ -74,16 +74,16 @@ def test_stage_resolves_sources_and_targets() -> None:
 @pytest.mark.parametrize(
     ("stage", "text"),
     [
-        ("{a: /data}", "stage.a: /data: a copy goes below {local_dir}"),
-        ("{a: ../b}", "stage.a: ../b: a copy goes below {local_dir}"),
-        ("{a: b/../..}", "stage.a: b/../..: a copy goes below {local_dir}"),
-        ("{a: .}", "stage.a: .: a copy goes below {local_dir}"),
-        ("{a: '{local_dir}'}", "stage.a: {local_dir}: a copy goes below {local_dir}"),
-        ("{a: .hpcrun/x}", "stage.a: .hpcrun/x: a copy goes below {local_dir}"),
-        ("{a: x, b: x/y}", "stage.b: x/y: another copy has this place"),
+        ("{a: /data}", "stage.a: /data: must be a relative path, below {local_dir}"),
+        ("{a: ../b}", "stage.a: ../b: must be a relative path, below {local_dir}"),
+        ("{a: b/../..}", "stage.a: b/../..: must be a relative path, below {local_dir}"),
+        ("{a: .}", "stage.a: .: must be a relative path, below {local_dir}"),
+        ("{a: '{local_dir}'}", "stage.a: {local_dir}: must be a relative path, below {local_dir}"),
+        ("{a: .hpcrun/x}", "stage.a: .hpcrun/x: must be a relative path, below {local_dir}"),
+        ("{a: x, b: x/y}", "stage.b: x/y: another copy has the same target"),
         (f"{{a: x/{'y' * 251}}}", f"stage.a: x/{'y' * 38}...: a name may have 255 bytes"),
-        ("{a: x/y, b: ./x}", "stage.b: ./x: another copy has this place"),
-        ("{$(id): x}", "stage.$(id): $(id): $NAME and ${NAME} are filled on the node"),
+        ("{a: x/y, b: ./x}", "stage.b: ./x: another copy has the same target"),
+        ("{$(id): x}", "stage.$(id): $(id): $NAME and ${NAME} are expanded on the node"),
         ("{'${{A:-b}}': x}", "stage.${{A:-b}}: ${A:-b}: $NAME and"),
     ],
 )
@@ -95,8 +95,8 @@ def test_invalid_stage_entries_are_refused(stage: str, text: str) -> None:
 
 def test_commands_in_local_dir_are_refused() -> None:
     assert refused("", "local_dir: /tmp/`id`$(id)") == [
-        "cluster default: local_dir: /tmp/`id`$(id): $NAME and ${NAME} are filled on the node, "
-        "and $$ is a dollar"
+        "cluster default: local_dir: /tmp/`id`$(id): $NAME and ${NAME} are expanded on the node; "
+        "write $$ for a dollar sign"
     ]
 
 
@@ -263,7 +263,7 @@ def test_node_environment_is_activated_after_node_commands() -> None:
     files = render_files(build_plan(job(text), cluster(), place), open_templates(None))
     node = next(file.text for file in files if file.name == "node.sh")
     assert node.index("make-env") < node.index('activate_venv "${SLURM_TMPDIR:?')
-    with pytest.raises(SpecError, match="nothing makes it there"):
+    with pytest.raises(SpecError, match="nothing creates it there"):
         build_plan(job("script: a.py"), cluster(), place)
 
 

@@ -60,9 +60,9 @@ def test_save_before_end_longer_than_the_limit_is_refused() -> None:
     match = r"survive\.save_before_end: 300s, and the time limit is 5 \(resources\.time\)"
     with pytest.raises(SpecError, match=match):
         making.plan(JOB + asks % "300s")
-    with pytest.raises(SpecError, match=r"0m leaves no time to save: leave it out"):
+    with pytest.raises(SpecError, match=r"0m leaves no time to save: remove it"):
         making.plan(JOB + asks % "0m")
-    with pytest.raises(SpecError, match=r"19h: Slurm warns 18h before the end at most"):
+    with pytest.raises(SpecError, match=r"19h: Slurm can signal at most 18h before the end"):
         making.plan(JOB + asks % "19h")
 
 
@@ -78,12 +78,12 @@ def test_attempt_with_little_training_time_has_a_note(before: str, trains: str) 
 @pytest.mark.parametrize(
     ("folder", "message"),
     [
-        ("$HOME/ck", "neither ~ nor variables are filled in here"),
-        ("~/ck", "neither ~ nor variables are filled in here"),
-        (".", "the run's own folder, with its logs: name one in it"),
-        ("./", "the run's own folder, with its logs: name one in it"),
-        ("..", "leads out of the run's folder"),
-        ("a/../../b", "leads out of the run's folder"),
+        ("$HOME/ck", "~ and variables are not expanded here"),
+        ("~/ck", "~ and variables are not expanded here"),
+        (".", "the run's own folder, with its logs: name a subfolder"),
+        ("./", "the run's own folder, with its logs: name a subfolder"),
+        ("..", "is outside the run's folder"),
+        ("a/../../b", "is outside the run's folder"),
     ],
 )
 def test_ambiguous_checkpoint_dir_is_refused(folder: str, message: str) -> None:

@@ -208,7 +208,11 @@ def test_sweep_over_builtin_placeholder_is_refused() -> None:
     spec = job(
         "args: ['{nodes}', '{lr}', '{precision}']\nsweep: {nodes: [1], lr: [1], precision: [fp32]}"
     )
-    with pytest.raises(SpecError, match=r"sweep.nodes: \{nodes\} is a placeholder of hpcrun's own"):
+    with pytest.raises(
+        SpecError,
+        match=r"sweep.nodes: \{nodes\} is one of hpcrun's own "
+        r"placeholders",
+    ):
         check_placeholders(spec, {"nodes", "precision"})
 
 
@@ -265,5 +269,5 @@ def test_sweep_runs_with_different_resources_are_refused() -> None:
     with pytest.raises(InputError) as caught:
         build_array(plans(spec), spec, SWEEP_ID)
     assert caught.value.message.startswith(
-        "sweep: t.0 asks Slurm for --ntasks-per-node=1 and t.1 for --ntasks-per-node=4"
+        "sweep: t.0 requests --ntasks-per-node=1 and t.1 requests --ntasks-per-node=4"
     )

@@ -52,9 +52,9 @@ def test_every_time_of_job_and_profile_accepts_units() -> None:
     [
         ("2:00", 1, "2:00 is 2 minutes to Slurm (minutes:seconds); 2h, or 2:00:00, is 2 hours"),
         ("24:00", 1, "24:00 is 24 minutes to Slurm"),
-        ("3", 2, "3 is 3 minutes to Slurm, in which 2 nodes hardly start; 3h"),
-        ("0:02:00", 4, "0:02:00: 120 s, in which 4 nodes hardly start"),
-        ("90s", 2, "90s: 90 s, in which 2 nodes hardly start"),
+        ("3", 2, "3 is 3 minutes to Slurm, hardly enough to start 2 nodes; 3h"),
+        ("0:02:00", 4, "0:02:00: 120 s, hardly enough to start 4 nodes"),
+        ("90s", 2, "90s: 90 s, hardly enough to start 2 nodes"),
         ("3", 1, None),
         ("2h", 2, None),
         ("2:30", 1, None),

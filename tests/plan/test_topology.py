@@ -76,7 +76,7 @@ def test_unknown_nodes_use_default_cpus_with_a_note() -> None:
     made = topology("gpus_per_node: 2", "", notes=notes)
     assert made.cpus_per_rank == DEFAULT_CPUS_PER_GPU
     assert made.memory is None
-    assert len(notes) == 1 and "does not know its nodes" in notes[0]
+    assert len(notes) == 1 and "does not describe its nodes" in notes[0]
 
 
 def test_job_without_gpus_has_one_rank_per_node_and_no_gres() -> None:
@@ -197,7 +197,7 @@ def test_gpu_type_with_a_partition_selects_that_partition() -> None:
     assert topology("gpu_type: h100", profile).partition == "hopper"
     assert topology("gpu_type: h100, partition: hopper", profile).partition == "hopper"
     message = str(_refusal("gpu_type: h100, partition: main", profile))
-    assert "h100: it is chosen by its partition, hopper; leave partition out" in message
+    assert "h100: this type is selected by its partition, hopper; remove partition" in message
 
 
 def test_facts_of_other_partitions_are_ignored() -> None:

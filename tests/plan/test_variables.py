@@ -37,7 +37,7 @@ def shown(env: str, profile: str = "fabric: ethernet", text: str = TWO_NODES) ->
         ("NCCL_CHECKS_DISABLE: 1", "env.NCCL_CHECKS_DISABLE: nothing reads it any more"),
         (
             "NCCL_ASYNC_ERROR_HANDLING: 1",
-            "env.NCCL_ASYNC_ERROR_HANDLING: torch's old name for it: "
+            "env.NCCL_ASYNC_ERROR_HANDLING: its old name: "
             "TORCH_NCCL_ASYNC_ERROR_HANDLING since torch 2.2",
         ),
         ("NCCL_IB_DISABLE: 1", "env.NCCL_IB_DISABLE: not needed: NCCL_NET=Socket, which"),
@@ -111,7 +111,7 @@ def refusal(text: str, profile: str = "") -> str:
 
 @pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"])
 def test_visible_devices_in_env_are_refused(name: str) -> None:
-    message = f"env.{name}: Slurm gives the job its GPUs"
+    message = f"env.{name}: Slurm assigns the job's GPUs"
     assert message in refusal(f"script: a.py\nenv: {{{name}: '0,1'}}")
     assert f"cluster default: {message}" in refusal("script: a.py", f"env: {{{name}: 0}}")
 
@@ -146,7 +146,7 @@ def test_disabled_infiniband_contradicting_the_fabric_is_refused(
 
 def test_loopback_interface_is_refused_for_several_nodes() -> None:
     text = f"{TWO_NODES}env: {{NCCL_SOCKET_IFNAME: lo, GLOO_SOCKET_IFNAME: lo}}"
-    assert refusal(text).count("the loopback interface leads to no other node") == 2
+    assert refusal(text).count("the loopback interface does not reach other nodes") == 2
     assert plan(text.replace("nodes: 2", "nodes: 1")).nodes == 1
 
 
@@ -170,9 +170,11 @@ def test_variables_inherited_from_the_shell_have_a_note() -> None:
     message = inheriting(environ)
     assert len(message) == 2
     assert message[0].startswith(
-        "NCCL_P2P_DISABLE of your shell reaches the job: it turns off NVLink"
+        "NCCL_P2P_DISABLE of your shell is passed to the job: it turns off NVLink"
     )
-    assert message[1] == "NCCL_NET=Socket of your shell reaches the job, and wins there"
+    assert message[1] == (
+        "NCCL_NET=Socket of your shell is passed to the job, and takes precedence there"
+    )
     assert inheriting(environ, f"{TWO_NODES}environment: clean") == []
     assert inheriting(environ, profile="environment: clean") == []
     assert inheriting(environ, profile="accelerator: cpu") == []

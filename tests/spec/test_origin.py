@@ -7,7 +7,7 @@ import pytest
 from hpcrun.errors import Problem
 from hpcrun.spec.load import Origin
 
-AGREE = "trains in fp16, and the job's precision is bf16: set precision: fp16"
+AGREE = "trains in fp16, but the job's precision is bf16: set precision: fp16"
 
 
 @pytest.mark.parametrize(
