@@ -56,7 +56,7 @@ def suspicious_limit(text: str, nodes: int) -> str:
     >>> suspicious_limit("2:00", 1)
     '2:00 is 2 minutes to Slurm (minutes:seconds); 2h, or 2:00:00, is 2 hours'
     >>> suspicious_limit("3", 2), suspicious_limit("30", 2)
-    ('3 is 3 minutes to Slurm, in which 2 nodes hardly start; 3h, or 3:00:00, is 3 hours', '')
+    ('3 is 3 minutes to Slurm, hardly enough to start 2 nodes; 3h, or 3:00:00, is 3 hours', '')
     """
     short = re.fullmatch(r"([0-9]{1,3})(:00)?", text)
     if short is None:
@@ -66,7 +66,7 @@ def suspicious_limit(text: str, nodes: int) -> str:
     count = int(short[1])
     if not count or (short[2] is None and not (count < 5 and nodes > 1)):
         return ""
-    how = " (minutes:seconds)" if short[2] else f", in which {nodes} nodes hardly start"
+    how = " (minutes:seconds)" if short[2] else f", hardly enough to start {nodes} nodes"
     what = "1 minute" if count == 1 else f"{count} minutes"
     hours = "1 hour" if count == 1 else f"{count} hours"
     return f"{text} is {what} to Slurm{how}; {count}h, or {count}:00:00, is {hours}"

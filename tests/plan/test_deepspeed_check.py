@@ -291,7 +291,7 @@ def test_valid_deepspeed_config_has_no_problems(config: str) -> None:
             "framework: transformers",
             "activation_checkpointing: only deepspeed.checkpointing reads it",
         ),
-        ("steps_per_print: 5", "framework: accelerate", "steps_per_print: Accelerate switches"),
+        ("steps_per_print: 5", "framework: accelerate", "steps_per_print: Accelerate disables"),
     ],
 )
 def test_ineffective_deepspeed_keys_have_a_note(config: str, rest: str, expected: str) -> None:

@@ -118,7 +118,9 @@ def test_script_without_batch_option_has_a_note() -> None:
     (note,) = options("'--batch', default=SIZE").notes
     assert note.startswith("train.py shows no number as the default of --batch: to let the job set")
     (note,) = options("'--train_batch_size', default=8").notes
-    assert note.startswith("train.py takes --train_batch_size, which may be the batch of one GPU ")
+    assert note.startswith(
+        "train.py has the option --train_batch_size, which may be the batch of one "
+    )
 
 
 @pytest.mark.parametrize("parser", ["fire", "hydra", "absl.flags", "click", "typer", "tyro"])

@@ -61,7 +61,7 @@ def limits(
         (
             "nodes: 4, gpus_per_node: 8",
             "resources.gpus_per_node: 32 on 4 nodes: you can have 24 at once in partition gpu "
-            "(hpcrun.yaml: partitions.gpu.max_gpus, read on 2026-11-01); ask for 24 at most",
+            "(hpcrun.yaml: partitions.gpu.max_gpus, read on 2026-11-01); request at most 24",
         ),
         (
             "nodes: 5",

@@ -125,7 +125,7 @@ def test_requeue_option_restarts_after_preemption_and_node_failure() -> None:
 
 
 def test_survive_with_no_requeue_is_refused() -> None:
-    with pytest.raises(SpecError, match=r"no-requeue: survive\.when has preempted: take one"):
+    with pytest.raises(SpecError, match=r"no-requeue: survive\.when has preempted: remove one"):
         making.plan(JOB + "survive: {when: [preempted]}\nslurm: {no-requeue: true}")
 
 
@@ -184,6 +184,6 @@ def test_spare_nodes_are_requested_and_counted() -> None:
     made = making.plan(JOB + survive)
     given = dict(made.directives)
     assert (given["nodes"], given["no-kill"], made.nodes, made.world_size) == ("3", None, 2, 2)
-    assert any("bills, 3 nodes for 2: 50 % more" in note for note in made.notes)
+    assert any("charges for, 3 nodes for 2: 50 % more" in note for note in made.notes)
     with pytest.raises(SpecError, match=r"spare_nodes: nothing uses them: survive\.when needs"):
         making.plan(JOB + survive.replace("node_fail", "preempted"))

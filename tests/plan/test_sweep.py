@@ -241,7 +241,7 @@ def test_sweep_runs_with_shared_checkpoint_dir_are_refused() -> None:
         build_array(
             plans(job(text.replace("DIR", "/ckpt"))), JobSpec(sweep={"lr": ["1"]}), SWEEP_ID
         )
-    assert "would both save to /ckpt, and go on" in str(caught.value)
+    assert "would both save to /ckpt, and resume" in str(caught.value)
     assert caught.value.fix is not None and caught.value.fix.endswith("/ckpt/{lr}")
     for fixed in ("checkpoints", "'/ckpt/{lr}-{seed}'"):
         made = plans(job(text.replace("DIR", fixed)))
