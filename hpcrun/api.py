@@ -115,7 +115,7 @@ class Run:
         """
         plan = read_plan(self._folder)
         if plan is None:
-            raise HpcrunError(f"{self._folder.plan}: no record of a plan that can be read")
+            raise HpcrunError(f"{self._folder.plan}: missing or unreadable")
         return plan
 
     @cached_property
@@ -293,7 +293,7 @@ def submit(
     context = _load_context(cluster, cwd)
     made = _prepare(context, job, set, args, after, check)
     if made.is_sweep:
-        raise InputError(f"{made.plan.name}: a sweep", fix="hpcrun.submit_sweep(...)")
+        raise InputError(f"{made.plan.name} is a sweep", fix="hpcrun.submit_sweep(...)")
     submit_job(context, made)
     return Run(RunFolder(made.path), context)
 
@@ -318,7 +318,7 @@ def submit_sweep(
     context = _load_context(cluster, cwd)
     made = _prepare(context, job, set, args, after, check)
     if not made.is_sweep:
-        raise InputError(f"{made.plan.name}: no sweep", fix="hpcrun.submit(...)")
+        raise InputError(f"{made.plan.name} is not a sweep", fix="hpcrun.submit(...)")
     submit_job(context, made)
     return Sweep(SweepFolder(made.path), context)
 
@@ -363,7 +363,7 @@ def find_sweep(
     context = _load_context(cluster, cwd)
     found = _resolve(context, str(word))
     if not isinstance(found, SweepFolder):
-        raise InputError(f"{word}: a run, and no sweep", fix=f"hpcrun.find({word!r})")
+        raise InputError(f"{word} is a run, not a sweep", fix=f"hpcrun.find({word!r})")
     return Sweep(found, context)
 
 

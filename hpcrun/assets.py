@@ -84,26 +84,26 @@ def find_job(name: str, project: Path, environ: Mapping[str, str], cwd: Path | N
         InputError: There is no such job.
     """
     if not name.strip():
-        raise InputError(
-            "an empty name: no job is called so", fix="hpcrun jobs lists what there is"
-        )
+        raise InputError("empty job name", fix="hpcrun jobs lists the available jobs")
     path = Path(name) if cwd is None else cwd / name
     is_script = path.suffix in _SCRIPTS and path.is_file()
     if not is_script and (name.endswith((".yaml", ".yml")) or "/" in name):
         if not path.is_file():
-            raise InputError(f"{name}: no such job file", fix="hpcrun jobs lists what there is")
+            raise InputError(
+                f"{name}: no such job file", fix="hpcrun jobs lists the available jobs"
+            )
         return path
     jobs = list_jobs(project, environ)
     if name not in jobs:
         if is_script:
             raise InputError(
-                f"{name}: a script, and no job", fix=_suggest_script_commands(path, name)
+                f"{name} is a script, not a job", fix=_suggest_script_commands(path, name)
             )
         import difflib
 
         close = difflib.get_close_matches(name, jobs, 1)
         hint = f"did you mean {close[0]}? " if close else ""
-        raise InputError(f"{name}: no such job", fix=f"{hint}hpcrun jobs lists what there is")
+        raise InputError(f"{name}: no such job", fix=f"{hint}hpcrun jobs lists the available jobs")
     whose, path = jobs[name]
     if whose == "project":
         refuse_foreign_file(path, "a job runs commands")

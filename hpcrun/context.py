@@ -273,7 +273,7 @@ def _find_cluster(
         return _load_profile(sandbox)
     if len(known) > 1:
         raise InputError(
-            "which cluster? There are " + ", ".join(known),
+            "several clusters are configured: " + ", ".join(known),
             fix="--cluster NAME, or export HPCRUN_CLUSTER=NAME",
         )
     return (
@@ -413,7 +413,7 @@ def expand_user_path(text: str, environ: Mapping[str, str], project: Path, where
                 f"{where}: {text}: {error} is not set", fix="set it, or write the path out"
             ) from error
         except ValueError as error:
-            message = f"{where}: {text}: a $ before what is no variable's name"
+            message = f"{where}: {text}: a $ that is not followed by a variable name"
             raise InputError(message, fix="write $$ for a dollar sign") from error
     if expanded == "~" or expanded.startswith("~/"):
         expanded = home_dir(environ) + expanded[1:]
@@ -506,7 +506,8 @@ def refuse_other_clusters(profile: Cluster, environ: Mapping[str, str]) -> None:
         wanted = environ.get(name)
         if wanted and profile.slurm_conf is None and wanted != _cluster_of_conf(profile, environ):
             raise InputError(
-                f"{name} is set to {wanted}: hpcrun asks the cluster of a slurm.conf, without -M",
+                f"{name} is set to {wanted}: hpcrun uses the cluster of a slurm.conf, and does "
+                "not support -M",
                 fix=f"unset {name}; for {wanted} write a profile whose slurm_conf: names the "
                 "slurm.conf of that cluster, or one with host: its login node",
             )
@@ -544,6 +545,6 @@ def slurm_transport(context: Context, slurm_conf: str | None = None) -> Transpor
     if slurm_conf is None and conf and is_slurm_conf_missing(context, conf):
         raise InputError(
             f"{context.cluster_source}: slurm_conf: {conf}: no such file",
-            fix="name the slurm.conf of this cluster, or leave the key out to take the system's",
+            fix="name the slurm.conf of this cluster, or remove the key to use the system's",
         )
     return context.transport(slurm_conf)

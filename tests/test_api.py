@@ -202,9 +202,9 @@ def test_a_sweep_is_a_sequence_of_runs(project: Caller) -> None:
     assert hpcrun.find("7_2") == sweep[2] and list(hpcrun.find_sweep("7")) == list(sweep)
     with pytest.raises(InputError, match="a sweep of 3 runs"):
         hpcrun.find("7")
-    with pytest.raises(InputError, match="a run, and no sweep"):
+    with pytest.raises(InputError, match="is a run, not a sweep"):
         hpcrun.find_sweep("7_1")
-    with pytest.raises(InputError, match="no sweep"):
+    with pytest.raises(InputError, match="not a sweep"):
         hpcrun.submit_sweep(JOB)
 
 

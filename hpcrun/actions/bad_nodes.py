@@ -150,7 +150,8 @@ def add_exclusions(
         return plan
     if len(fit.difference(own, gone)) < plan.all_nodes:
         notes = [
-            f"{name} may be bad: {bad[name]}; it is not left out, since too few nodes would be left"
+            f"{name} may be bad: {bad[name]}; it is not excluded, because too few nodes would "
+            "remain"
             for name in gone
         ]
         return structs.replace(plan, notes=[*plan.notes, *notes])

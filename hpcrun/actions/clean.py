@@ -43,7 +43,7 @@ from hpcrun.slurm import client, is_final
 
 # The number of runs in one Slurm query.
 _AT_ONCE = 500
-_NO_RUN = "it has a run's name but none of a run's files: hpcrun did not make it"
+_NO_RUN = "it has the name of a run but no files of a run: hpcrun did not create it"
 # The remains of an interrupted clean are removed from this age on; those of a running one are
 # younger.
 _MIN_TRASH_AGE_S = 600.0
@@ -199,7 +199,7 @@ def _summarize_end(status: JobStatus) -> _PastRun:
     if not status.final:
         kept = f"it is {status.state}"
     elif begin is not None and status.end is None and is_process_alive(status.folder, begin):
-        kept = f"process {begin.pid} of it is still there"
+        kept = f"process {begin.pid} of it still exists"
     return _PastRun(status.state, ended_at, kept, bool(status.out_of_reach) and not status.final)
 
 
@@ -254,9 +254,9 @@ def remove_items(
         user = _find_user(unit, going, is_mirror=context.cluster.host is not None)
         error = None
         if reason:
-            error = HpcrunError(f"{unit.name}: it stays: {reason}")
+            error = HpcrunError(f"{unit.name} is kept: {reason}")
         elif user is not None:
-            error = HpcrunError(f"{unit.name}: {user.name} uses its checkpoints: it stays")
+            error = HpcrunError(f"{unit.name}: {user.name} uses its checkpoints: it is kept")
         else:
             try:
                 transport.remove_directories(unit.paths)
@@ -286,7 +286,7 @@ def refuse_sweep_members(named: Sequence[RunFolder]) -> None:
     for run in named:
         if (task := read_task(run)) is not None:
             raise InputError(
-                f"{run.run_id}: a run of a sweep goes with its sweep",
+                f"{run.run_id}: a run of a sweep is deleted only with its sweep",
                 fix=f"hpcrun clean {task.sweep_id}",
             )
 
@@ -316,13 +316,13 @@ class LiveJobs:
             # That Slurm no longer exists, such as a sandbox, or the run was submitted on another
             # machine.
             is_here = submitted.host == os.uname().nodename
-            away = f"{conf}, by which it was submitted, is not on this machine"
+            away = f"{conf}, with which it was submitted, is not on this machine"
             return "" if is_here else away, False
         if conf not in self._states:
             self._states[conf] = self._query_states(conf)
         known = self._states[conf]
         if isinstance(known, str):
-            return f"Slurm may run it again, and does not answer: {known}", True
+            return f"Slurm may restart it, and does not respond: {known}", True
         state = known.get(run.run_id if task is None else f"{task.sweep_id}{ARRAY}")
         return f"it is {state}" if state else "", False
 

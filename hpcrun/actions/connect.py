@@ -27,7 +27,7 @@ def connect_to(context: Context, ask: Prompts) -> tuple[bool, str]:
     if reply.exit_code:
         lines = reply.stderr.strip().splitlines() or [f"exit code {reply.exit_code}"]
         raise OutOfReach(
-            f"{settings.host} lets you in, but sbatch does not run there: {lines[-1]}",
+            f"{settings.host} accepts the login, but sbatch does not run there: {lines[-1]}",
             fix=f"in {context.cluster_source} slurm_path: names the folder that has sbatch; with "
             "login_shell: true the profile of a login shell sets PATH",
         )
@@ -44,7 +44,7 @@ def disconnect_from(context: Context) -> bool:
 def _settings(context: Context) -> SshSettings:
     if context.cluster.host is None:
         raise InputError(
-            f"{context.cluster_source}: the cluster is here: it has no host",
+            f"{context.cluster_source}: this profile has no host:; there is nothing to connect to",
             fix="hpcrun connect NAME, where the profile NAME has host:",
         )
     return read_ssh_settings(context.cluster)

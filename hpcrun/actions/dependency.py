@@ -23,7 +23,7 @@ def build_dependency(context: Context, words: Sequence[str]) -> Dependency | Non
     """
     names = [name.strip() for word in words for name in _COMMA.split(word)]
     if any(not name for name in names):
-        raise InputError("--after: no run is named", fix="name a run or a Slurm job id")
+        raise InputError("--after: expected a run or a job id", fix="give a run or a Slurm job id")
     found = {name: _dependency_on_one(context, name) for name in names}
     if len(found) <= 1:
         return next(iter(found.values()), None)
@@ -34,8 +34,8 @@ def build_dependency(context: Context, words: Sequence[str]) -> Dependency | Non
         if "?" in one.job_id:
             # Slurm does not accept a mixture of "all of" and "any of" in one dependency.
             raise InputError(
-                f"--after {name}: the run may continue as another job, and Slurm cannot wait for "
-                "one of two jobs beside others",
+                f"--after {name}: the run may continue as another job, and Slurm cannot combine "
+                "an alternative of two jobs with other dependencies",
                 fix=f"hpcrun wait {name}, then submit with the others",
             )
         job_ids += [job_id for job_id in one.job_id.split(":") if job_id not in job_ids]
@@ -62,8 +62,8 @@ def _dependency_on_one(context: Context, word: str) -> Dependency:
             raise InputError(f"--after {word}: that run{which} is {status.state}")
         if status.reason == "DependencyNeverSatisfied":
             raise InputError(
-                f"--after {word}: job {status.job_id} will itself never start, since a job "
-                "that it waits for did not succeed",
+                f"--after {word}: job {status.job_id} will never start, because a job that it "
+                "waits for did not succeed",
                 fix=f"hpcrun cancel {status.job_id}, and name a job that can start",
             )
     job_ids = [status.job_id or "" for status in waiting]

@@ -159,7 +159,8 @@ def find_outputs(context: Context, run: RunFolder, globs: Sequence[str]) -> Foun
         which = f"fits {' '.join(globs)}" if globs else f"is in {saves}, its checkpoint folder"
         raise InputError(
             f"{run.run_id}: no file {which}" + (f" ({found.fault})" if found.fault else ""),
-            fix="name what it wrote, as in 'out/*.png': a glob starts at the run's folder, at its "
+            fix="give a pattern of files that it wrote, as in 'out/*.png': a glob starts at the "
+            "run's folder, at its "
             "checkpoints, or where the job worked",
         )
     return found
@@ -188,7 +189,7 @@ def _pattern(glob: str) -> re.Pattern[str]:
     try:
         return re.compile(f"{text.removesuffix('/')}(?:/.*)?" if text else ".*", re.DOTALL)
     except re.error as error:
-        raise InputError(f"{glob}: no glob: {error.msg}", fix="as in 'out/*.png'") from error
+        raise InputError(f"{glob}: invalid glob: {error.msg}", fix="as in 'out/*.png'") from error
 
 
 def _listed(context: Context, roots: Sequence[tuple[Path, str]]) -> Found:
@@ -214,7 +215,7 @@ def _listed(context: Context, roots: Sequence[tuple[Path, str]]) -> Found:
                 break
             match = _LINE.fullmatch(line)
             if match is None or any(part in ("", ".", "..") for part in match[2].split("/")):
-                raise HpcrunError(f"{root}: a name that makes no sense: {ascii(line)[:80]}")
+                raise HpcrunError(f"{root}: malformed file name: {ascii(line)[:80]}")
             name = prefix + match[2]
             if name.startswith(_KEPT_BACK):
                 continue
@@ -224,7 +225,7 @@ def _listed(context: Context, roots: Sequence[tuple[Path, str]]) -> Found:
             else:
                 found.links.append(name)
         else:
-            raise OutOfReach(f"{root}: the list of files ended too early")
+            raise OutOfReach(f"{root}: truncated list of files")
     found.files.sort(key=lambda file: file.name)
     return found
 
@@ -258,7 +259,9 @@ def fetch_files(
         with contextlib.suppress(FileNotFoundError):
             info = place.lstat()
             if stat.S_ISDIR(info.st_mode):
-                raise InputError(f"{place}: a folder, and there it is a file", fix="--to DIR")
+                raise InputError(
+                    f"{place}: a folder here, but a file on the cluster", fix="--to DIR"
+                )
             is_plain = stat.S_ISREG(info.st_mode)
             if is_plain and (info.st_size, int(info.st_mtime)) == (file.size, file.mtime):
                 fetched.had.append(file.name)
@@ -269,8 +272,8 @@ def fetch_files(
     rest, _ = free_space(next(at for at in (target, *target.absolute().parents) if at.exists()))
     if rest is not None and total - come > rest:
         raise InputError(
-            f"{target}: {format_size(total - come)} do not fit: {format_size(rest)} are left",
-            fix="--to DIR names another folder; globs bring less",
+            f"{target}: {format_size(total - come)} do not fit: {format_size(rest)} are free",
+            fix="--to DIR selects another folder; globs select fewer files",
         )
 
     def is_more(count: int) -> None:
@@ -299,7 +302,7 @@ def fetch_files(
         except OutOfReach as lost:
             if lost.is_final or come == before:
                 raise
-            tell(f"{lost.message}; it goes on in {_PAUSE:g} s")
+            tell(f"{lost.message}; retrying in {_PAUSE:g} s")
             time.sleep(_PAUSE)
         finally:
             taker.close()
@@ -344,7 +347,7 @@ def _bring_small(
         def take(piece: bytes) -> None:
             spool.write(piece)
             if spool.tell() > most:
-                raise OutOfReach(f"{files[0].path}: the answer is too long")
+                raise OutOfReach(f"{files[0].path}: response too long")
 
         script = f"paths=({' '.join(quote(file.path) for file in files)})\n{_STREAM}"
         context.transport().run_script(script, take)
@@ -366,7 +369,7 @@ def _bring_small(
                     if data is not None and file.facts in now:
                         _write_small(target, file, data.read(), fetched, is_more)
         except (tarfile.TarError, ValueError, EOFError) as error:
-            raise OutOfReach(f"{files[0].path}: malformed answer: {error}") from error
+            raise OutOfReach(f"{files[0].path}: malformed response: {error}") from error
 
 
 def _write_small(
@@ -495,7 +498,9 @@ def _place(target: Path, name: str) -> Path:
     for part in parts[:-1]:
         path = path / part
         if path.is_symlink() or (path.exists() and not path.is_dir()):
-            raise InputError(f"{path}: no folder, but a link or a file", fix="--to DIR, a new one")
+            raise InputError(
+                f"{path}: not a folder, but a link or a file", fix="--to DIR, a new one"
+            )
     return path / name.rpartition("/")[2]
 
 
@@ -530,7 +535,7 @@ def _open_part(part: Path, start: int) -> tuple[Path, int]:
                 ) from error
             if start:
                 part.unlink()
-                raise _Changed(f"{part}: cannot be locked: it begins again") from error
+                raise _Changed(f"{part}: cannot be locked: starting over") from error
             part = part.with_name(f".{os.urandom(8).hex()}{part.name}")
             handle = os.open(part, flags | os.O_EXCL, 0o600)
         info = os.fstat(handle)
@@ -600,8 +605,8 @@ def bring_code(context: Context, folder: Path) -> None:
                 spool.write(piece)
                 if spool.tell() > _MOST:
                     raise InputError(
-                        f"{folder.name}: its code on the cluster is too large to bring here",
-                        fix="--code now takes today's code",
+                        f"{folder.name}: its code on the cluster is too large to fetch",
+                        fix="--code now uses the current code",
                     )
 
             place = f"{quote_profile_path(context.cluster.runs_dir)}/{quote(folder.name)}"
@@ -611,13 +616,13 @@ def bring_code(context: Context, folder: Path) -> None:
                 raise InputError(
                     f"{place}/code: the run's copy of the code cannot be read: "
                     f"{(answer.stderr.strip().splitlines() or ['no message'])[-1]}",
-                    fix="--code now takes today's code",
+                    fix="--code now uses the current code",
                 )
             spool.seek(0)
             try:
                 _unpack(spool, Path(aside, "code"))
             except (tarfile.TarError, ValueError, OSError) as error:
-                raise OutOfReach(f"{place}/code: malformed answer: {error}") from error
+                raise OutOfReach(f"{place}/code: malformed response: {error}") from error
         Path(aside, "code").replace(folder / "code")
 
 

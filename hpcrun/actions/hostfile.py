@@ -57,8 +57,8 @@ def find_hosts(
         word = context.environ.get("SLURM_JOB_ID")
         if word is None:
             raise InputError(
-                "which hosts? This is no Slurm job",
-                fix="name a node list, a job or a hostfile: hpcrun hostfile 'node[01-04]'",
+                "no hosts given, and this is not a Slurm job",
+                fix="give a node list, a job or a hostfile: hpcrun hostfile 'node[01-04]'",
             )
     if not word:
         raise InputError("no hosts are named", fix="name some, as in node[01-04,07]")
@@ -124,7 +124,7 @@ def _find_job_hosts(context: Context, word: str) -> FoundHosts:
             f"job {job.job_id} has had no nodes ({why})"
             if is_final(job.state)
             else f"job {job.job_id} has no nodes yet ({why})",
-            fix="" if is_final(job.state) else "ask again when it runs: hpcrun status",
+            fix="" if is_final(job.state) else "try again when it runs: hpcrun status",
         )
     slots: Sequence[int | None] = job.slots or [None] * len(job.hosts)
     hosts = [Host(name, count) for name, count in zip(job.hosts, slots, strict=True)]

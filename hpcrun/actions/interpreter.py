@@ -156,8 +156,9 @@ def find_interpreter(context: Context, spec: JobSpec, host: ClusterHost) -> Inte
             + (makes if is_here else ""),
         )
     modules = bool(spec.setup.modules or context.cluster.setup.modules)
-    note = f"modules are loaded, but hpcrun's own Python trains, {sys.executable}: " + (
-        "setup: {python: python} takes the modules'"
+    note = (
+        f"modules are loaded, but the training runs with hpcrun's own Python, {sys.executable}: "
+        + ("setup: {python: python} uses that of the modules")
     )
     return Interpreter(python=sys.executable, note=note if modules else "")
 
@@ -286,7 +287,7 @@ def find_missing_modules(check: ModuleCheck, answers: Answers) -> tuple[list[str
     if result.exit_code != 0 or dash != "-":
         reason = explain_no_answer(result) or f"it ended with code {result.exit_code}"
         names = ", ".join(check.names)
-        return [], f"{check.python} could not be asked whether it has {names}: {reason}"
+        return [], f"{check.python} could not be checked for {names}: {reason}"
     if not missing:
         with contextlib.suppress(OSError, HpcrunError):  # the cache may be read-only
             check.kept.parent.mkdir(parents=True, exist_ok=True)

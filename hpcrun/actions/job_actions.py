@@ -117,7 +117,7 @@ def _apply_to_jobs(
             raise
         rest = f" and {len(names) - 5} more" if len(names) > 5 else ""
         raise KeyboardInterrupt(
-            f"Slurm had the order already: {', '.join(names[:5])}{rest}: {done} anyway"
+            f"Slurm had already received the request: {', '.join(names[:5])}{rest}: {done} anyway"
         ) from pressed
     return jobs
 
@@ -300,8 +300,8 @@ def _explain_skip(
         return ""
     why = explain_reason(verdict.reason, known.job_id or "")
     if " held" in why.words:
-        return f"it waits already, and {why.words}: {why.fix}"
-    return "" if hold else "it waits already"
+        return f"it is already pending, and {why.words}: {why.fix}"
+    return "" if hold else "it is already pending"
 
 
 def _find_obstacle(context: Context, known: JobStatus) -> HpcrunError | None:
@@ -324,13 +324,13 @@ def _find_obstacle(context: Context, known: JobStatus) -> HpcrunError | None:
             return OutOfReach(f"{name}: {known.out_of_reach}", fix=later)
     if verdict.state in WAITING:
         return InputError(
-            f"{name} waits already: there is nothing to start again",
-            fix=f"scontrol hold {known.job_id} keeps it waiting",
+            f"{name} is already pending: there is nothing to restart",
+            fix=f"scontrol hold {known.job_id} holds it",
         )
     if verdict.state == UNKNOWN or known.job_id is None:
         return InputError(f"{name}: its state is not known: {verdict.reason or 'no Slurm job'}")
     if verdict.final and verdict.source != "squeue":
-        return InputError(f"{name}: Slurm has forgotten it", fix=again)
+        return InputError(f"{name}: Slurm no longer knows it", fix=again)
     plan = known.plan
     if plan is None or not plan.secrets:
         return None
@@ -399,7 +399,7 @@ def _requeue_batch(
                 path.unlink(missing_ok=True)
             except OSError as failure:
                 if path.exists():
-                    job.unrecorded = f"{path} stays: {failure.strerror}"
+                    job.unrecorded = f"{path} was not deleted: {failure.strerror}"
         gone += old
         # A reader that queried Slurm just before may have removed the secrets of the ended run.
         if run is not None and error is None and not run.secrets.exists():

@@ -151,7 +151,8 @@ class JobLogs:
             option = "--rank" if query.ranks else "--node"
             raise InputError(
                 f"{option}: hpcrun did not submit this job, whose ranks and nodes share one output",
-                fix="--grep picks lines, as in --grep '^3:' for what srun --label shows of rank 3",
+                fix="--grep selects lines, as in --grep '^3:' for rank 3 if srun --label "
+                "prefixes the lines",
             )
         self._ranks_per_node: dict[Path, int] = {}
         self._hostfiles: dict[Path, list[str]] = {}
@@ -421,7 +422,7 @@ class JobLogs:
 
 def _end_text(end: End | None) -> str:
     if end is None:
-        return "left no record of its end: its node died, or it was killed"
+        return "left no end record: its node died or it was killed"
     if end.why in END_NAMES:
         return f"was ended by {END_NAMES[end.why]}"
     if end.stopped_by is not None:

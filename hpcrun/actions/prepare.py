@@ -132,7 +132,9 @@ def read_spec_of_cluster(context: Context, path: Path, overrides: Sequence[str] 
     """
 
     def refuse(name: str) -> tuple[str, str]:
-        raise InputError(f"{path}: extends: {name}: a run's job extends none", fix=_NOT_FROM_HERE)
+        raise InputError(
+            f"{path}: extends: {name}: the job of a run must not extend another", fix=_NOT_FROM_HERE
+        )
 
     spec = load_job(read_text(path), source=str(path), resolve=refuse, overrides=overrides)
     named = {override.partition("=")[0] for override in overrides}
@@ -146,8 +148,8 @@ def read_spec_of_cluster(context: Context, path: Path, overrides: Sequence[str] 
     for key, value in asked.items():
         if value and key not in named:
             raise InputError(
-                f"{path}: {key}: {value}: this machine would send them, for a run that was not "
-                "submitted from here",
+                f"{path}: {key}: {value}: this machine would upload these files for a run that "
+                "was not submitted from here",
                 fix=f"{_NOT_FROM_HERE}; or --set {key}=... names what may be sent",
             )
     return spec
@@ -293,7 +295,7 @@ def prepare_spec(
         )
         _check_setup(host, plan.setup)
         if context.cluster.host is not None:
-            ignored = [] if spec.snapshot else ["snapshot: false: the code is copied all the same"]
+            ignored = [] if spec.snapshot else ["snapshot: false: the code is copied nevertheless"]
             plan = msgspec.structs.replace(
                 plan, snapshot=not plan.reference_trainer, notes=[*plan.notes, *ignored]
             )
@@ -383,9 +385,9 @@ def _for_each_count(
     if odd and is_seen:
         problem = Problem(
             "resources.nodes",
-            f"{asked}: on {' or '.join(odd)} nodes no whole number of accumulated steps makes the "
-            f"effective batch of {batch} that {most.plan.nodes} nodes have; "
-            f"batch.gradient_accumulation_steps: {spec.even_steps} goes with all of them",
+            f"{asked}: on {' or '.join(odd)} nodes no whole number of accumulated steps gives "
+            f"the effective batch of {batch} of {most.plan.nodes} nodes; "
+            f"batch.gradient_accumulation_steps: {spec.even_steps} works with all of them",
         )
         raise all_at_once([SpecError([problem])], origin)
     same = set.intersection(*({(file.name, file.text) for file in one.files} for one in made))
@@ -408,8 +410,8 @@ def _for_each_count(
         note += f"; the effective batch stays {batch}, by accumulated steps ({shown} nodes)"
     else:
         note += (
-            "; as far as can be seen the program does not get the job's batch on all of them: "
-            "unless it accumulates {gradient_accumulation_steps}, its effective batch grows with "
+            "; found nothing that passes the job's batch to the program on all of them: unless "
+            "it accumulates {gradient_accumulation_steps}, its effective batch grows with "
             "the nodes"
         )
     notes = [note, *most.plan.notes]

@@ -159,7 +159,9 @@ def read_program(context: Context, spec: JobSpec, found: Interpreter, program: P
     version = _python_version(found.python)
     shell = _shebang(data)
     if shell and key == "script":
-        program.refuse(key, f"{path}: a script for {shell}; write command: [{shell}, {path.name}]")
+        program.refuse(
+            key, f"{path}: this is a script for {shell}; write command: [{shell}, {path.name}]"
+        )
         return
     reading = parse_script(data, version if _UNKNOWN_VERSION < version < ours else ours)
     if not reading.fault:
@@ -172,7 +174,8 @@ def read_program(context: Context, spec: JobSpec, found: Interpreter, program: P
         program.refuse(key, f"{where}: {reading.fault}{which}")
     elif not found.inside:
         program.notes.append(
-            f"{where}: {reading.fault}, says Python {ours[0]}.{ours[1]}; another one trains"
+            f"{where}: {reading.fault}, according to Python {ours[0]}.{ours[1]}; the training uses "
+            "another Python"
         )
 
 

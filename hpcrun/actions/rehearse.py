@@ -324,18 +324,14 @@ class _Rehearsal:
                 trial.ok = False
                 if status.ok:  # the run may have had nothing left to do
                     trial.tried = False
-                    trial.why = "it was over before the fault came"
-                    trial.fix = (
-                        "give it more steps, and let it save sooner: arguments after -- go to it"
-                    )
+                    trial.why = "it ended before the interruption"
+                    trial.fix = "give it more steps, and save sooner: arguments after -- go to it"
                 else:
                     trial.why = self._last_words(run, status)
                 return
             if time.monotonic() - hit > _RESTART_TIMEOUT_S:
                 trial.ok = False
-                trial.why = (
-                    f"it did not come back within {_RESTART_TIMEOUT_S:.0f} s ({status.state})"
-                )
+                trial.why = f"it did not restart within {_RESTART_TIMEOUT_S:.0f} s ({status.state})"
                 return
 
     # ---- causes of a failed restart ------------------------------------------------------------
@@ -345,7 +341,7 @@ class _Rehearsal:
             trial.why = self._last_words(RunFolder(Path(trial.run_dir)), status)
             return
         when = "before it was over" if status.final else f"within {self._asked.within:.0f} s"
-        trial.why = f"it saved no whole checkpoint {when}: there is nothing to come back to"
+        trial.why = f"it saved no complete checkpoint {when}: there is nothing to resume from"
         trial.fix = (
             "save into $HPCRUN_CHECKPOINT_DIR (or name your script's folder: checkpoint.dir), and "
             "here often enough: arguments after -- go to the script, --within waits longer"
@@ -355,15 +351,15 @@ class _Rehearsal:
         trial.ok = False
         resume = self._spec.checkpoint.resume
         if trial.checkpoint is None:
-            trial.why = "no whole checkpoint was there any more, so it began at its first step"
-            trial.fix = "keep the last checkpoint until the next one is whole"
+            trial.why = "no complete checkpoint existed any more, so it started at its first step"
+            trial.fix = "keep the last checkpoint until the next one is complete"
             return
-        trial.why = f"it began at its first step again, though {trial.checkpoint} was there"
+        trial.why = f"it started at its first step again, although {trial.checkpoint} exists"
         trial.fix = (
             f"your script was called with {resume.replace('{resume}', trial.checkpoint)}: "
             "let it load model, optimizer, schedule and step from there"
             if resume
-            else "tell it where to go on from, as by checkpoint: "
+            else "pass it the checkpoint to resume from, as by checkpoint: "
             '{resume: "--resume {resume}"}, or let it read HPCRUN_RESUME'
         )
 
@@ -496,8 +492,8 @@ def compare_curves(trial: Trial, curve: Curve, undisturbed: Curve) -> None:
     if first.step < (trial.resumed_at or 0):
         trial.same = None
         trial.why = "the curves differ before the fault already: the script is not the same twice"
-        trial.fix = "set its seeds, to see whether it comes back with the same curve"
+        trial.fix = "set its seeds, to see whether it resumes with the same curve"
     else:
         trial.ok = False
-        trial.why = "it came back with another curve"
+        trial.why = "it resumed with a different curve"
         trial.fix = "save and load what is missing: optimizer, schedule, random states, data order"

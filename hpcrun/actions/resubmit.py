@@ -123,11 +123,11 @@ def prepare_again(
         if changed:
             notes.append(
                 f"{_listed(changed)} changed since: the run takes the original code; --code now "
-                "takes today's"
+                "uses the current one"
             )
         where = structs.replace(where, code=copy)
     elif code == "then":
-        notes.append("the code is today's: the earlier run ran it in place")
+        notes.append("using the current code: the earlier run used it in place")
     spec = _spec_of(where, found, overrides)
     probes = [PathProbe(str(Path(_plan_of(status).checkpoint_dir))) for status in statuses]
     host = query_host(where, spec, extra_args, also=probes)
@@ -193,7 +193,7 @@ def _no_resume(made: Prepared, folders: Sequence[str | None], earlier: Sequence[
     kept = next(folder for folder in folders if folder is not None)
     more = f" and {len(earlier) - 1} more" if len(earlier) > 1 else ""
     return (
-        "it begins at step 0: as far as can be seen, nothing has the program resume; the "
+        "it starts at step 0: found nothing that makes the program resume; the "
         f"checkpoints in {kept}{more} are kept. To resume: {suggest_resume(made.spec, None)}"
     )
 
@@ -210,7 +210,7 @@ def _check_own_folder(
         before, now = _plan_of(status).checkpoint_dir, run.plan.checkpoint_dir
         if folder is None and before == now and _checkpoints(context, host, status) is not None:
             raise InputError(
-                f"{now}: the run would write over the checkpoints of {status.run_id}, and not "
+                f"{now}: the run would overwrite the checkpoints of {status.run_id}, and not "
                 "resume from them: checkpoint.dir is the same absolute path",
                 fix=f"--set checkpoint.dir={now}-2, or {suggest_resume(run.spec, None)}",
             )
@@ -278,7 +278,7 @@ def _check_over(status: JobStatus, *, fresh: bool) -> None:
     if not (verdict.final or fresh):
         if status.out_of_reach:
             raise OutOfReach(
-                f"{name}: it is unknown whether it is over: {status.out_of_reach}",
+                f"{name}: it is unknown whether it has ended: {status.out_of_reach}",
                 fix="try again later, or --fresh to start without checkpoints",
             )
         first = "wait" if verdict.state == "COMPLETING" else "cancel"
@@ -299,7 +299,8 @@ def _check_over(status: JobStatus, *, fresh: bool) -> None:
 def _plan_of(status: JobStatus) -> Plan:
     if status.plan is None:
         raise InputError(
-            f"{status.folder.path}/plan.json: missing, or written by another version of hpcrun",
+            f"{status.folder.path}/plan.json: missing, or written by an incompatible version of "
+            "hpcrun",
             fix=f"hpcrun submit {status.folder.path}/spec.yaml",
         )
     return status.plan
@@ -347,7 +348,7 @@ def _cluster_of(context: Context, project: Path, name: str, status: JobStatus) -
         fault = f"the profile of {project} is now that of {found.cluster.name}"
     raise InputError(
         f"{status.run_id} ran on {name}: {fault}",
-        fix="--cluster NAME takes it to another cluster",
+        fix="--cluster NAME submits it to another cluster",
     )
 
 
@@ -366,7 +367,7 @@ def _checkpoints(context: Context, host: ClusterHost, status: JobStatus) -> str 
         return None
     if not (state.is_writable and state.is_executable):
         raise InputError(
-            f"{folder}: you may not write there, and the new run would",
+            f"{folder}: you cannot write there, but the new run must",
             fix="--fresh to start without checkpoints",
         )
     owner = find_owner_run(find_local_path(context, folder))

@@ -142,8 +142,8 @@ def fit_to_pool(pool: HostPool, spec: JobSpec) -> JobSpec:
                 f"resources.nodes: {resources.nodes}: on the {nodes} of {pool.source} no whole "
                 "number of accumulated steps makes the effective batch of "
                 f"{resources.most_nodes} nodes",
-                fix=f"--set batch.gradient_accumulation_steps={spec.even_steps}, which goes with "
-                f"all of them; or --nodes {nodes}, which has its own batch",
+                fix=f"--set batch.gradient_accumulation_steps={spec.even_steps}, which works "
+                f"with all of them; or --nodes {nodes}, which has its own batch",
             )
         return spec.with_nodes(nodes)
     if resources.nodes == default.nodes and resources.gpus_per_node in (default.gpus_per_node, 0):

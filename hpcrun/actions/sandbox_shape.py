@@ -47,7 +47,7 @@ def build_cluster_shape(cluster: Cluster, source: str, nodes: int | None = None)
     """
     if not cluster.partitions:
         raise InputError(
-            f"{source}: it names no partitions, so the sandbox has no shape to copy",
+            f"{source}: it lists no partitions, so the sandbox has nothing to copy",
             fix="hpcrun init, on the cluster, writes them",
         )
     kinds = [

@@ -68,7 +68,7 @@ def find_node(
     if len(runs) + len(targets.jobs) > 1:
         first = runs[0].run_id if runs else targets.jobs[0]
         count = len(runs) + len(targets.jobs)
-        raise InputError(f"{count} jobs; one is needed", fix=f"name one of them, as {first}")
+        raise InputError(f"{count} jobs; expected one", fix=f"name one of them, as {first}")
     statuses = status_of(context, runs) if runs else status_of_job(context, targets.jobs[0])
     if len(statuses) > 1:
         raise InputError(
@@ -82,7 +82,9 @@ def find_node(
 def _require_running(status: JobStatus) -> SlurmJob:
     submitted, name = status.history.submitted, status.label
     if submitted is not None and status.is_local and not status.final:
-        raise InputError(f"{name} is no Slurm job", fix=f"it runs on {submitted.host}: go there")
+        raise InputError(
+            f"{name} is not a Slurm job", fix=f"it runs on {submitted.host}: log in there"
+        )
     if status.out_of_reach:
         raise OutOfReach(f"{name}: {status.out_of_reach}")
     job = status.job

@@ -112,7 +112,8 @@ def verify_submitted_records(context: Context, path: Path) -> bool:
     now = _digest_records(run)
     if changed := [name for name in {**known, **now} if known.get(name) != now.get(name)]:
         raise InputError(
-            f"{path.name}: {', '.join(changed)} on the cluster is not as it was submitted here",
+            f"{path.name}: {', '.join(changed)} on the cluster differs from what was "
+            "submitted here",
             fix="hpcrun submit JOB submits your own job file again",
         )
     return True
@@ -132,7 +133,9 @@ def write_code(context: Context, plan: Plan, code: Path) -> None:
     """Copy the code that the plan runs to ``code``, unless it runs in place. Raises InputError."""
     if context.code is not None and (plan.reference_trainer or plan.snapshot):
         if not context.code.is_dir():
-            raise InputError(f"{context.code}: no such folder", fix="--code now takes today's code")
+            raise InputError(
+                f"{context.code}: no such folder", fix="--code now uses the current code"
+            )
         total = sum(len(names) for _, _, names in os.walk(context.code))
         done = count(1)
         with context.bar("copying", "files") as show:
@@ -153,9 +156,11 @@ def write_code(context: Context, plan: Plan, code: Path) -> None:
                 context.project, code, leave_out=context.runs_dir, show=show, is_sent=is_far
             )
         if is_far and out:
-            which = f"{out[0]} leads" if len(out) == 1 else f"{out[0]} and {len(out) - 1} more lead"
+            which = (
+                f"{out[0]} points" if len(out) == 1 else (f"{out[0]} and {len(out) - 1} more point")
+            )
             add_notice(
-                f"{which} out of the project: the cluster gets the link, not the content; "
+                f"{which} outside the project: the cluster gets the link, not its content; "
                 "copy the files into the project if the job needs them"
             )
 
@@ -187,13 +192,15 @@ def _check_copied(context: Context, prepared: Prepared, code: Path, copy: str) -
         return
     if is_far and not Path(os.path.realpath(own)).is_relative_to(os.path.realpath(code)):
         raise InputError(
-            f"script: {script}: a link that leads out of the project: its content is not sent",
+            f"script: {script}: a symbolic link to a file outside the project, whose content is "
+            "not uploaded",
             fix="copy the file into the project",
         )
     if not own.exists():
         raise InputError(
-            f"script: {script}: it is not in the run's copy of the code, which is what git knows",
-            fix="take it out of .gitignore"
+            f"script: {script}: it is not in the run's copy of the code, which has only files "
+            "that git does not ignore",
+            fix="remove it from .gitignore"
             + ("" if is_far else ", or set snapshot: false to run the code in place"),
         )
 
@@ -355,7 +362,7 @@ def run_sbatch(context: Context, made: Prepared, written: list[Path]) -> Submiss
         if not job_id:
             raise
         raise KeyboardInterrupt(
-            f"Slurm had taken the job already: {job_id}; hpcrun cancel {job_id} ends it"
+            f"Slurm had already accepted the job: {job_id}; hpcrun cancel {job_id} cancels it"
         ) from pressed
     return Submission(job_id, notes)
 

@@ -249,9 +249,11 @@ class Top(WatchedJobs):
         if shown.step is not None:
             return
         if order > MAX_USAGE_STEPS:
-            shown.why_no_use = f"use is shown of {MAX_USAGE_STEPS} jobs at once: name the job"
+            shown.why_no_use = (
+                f"utilization is shown for at most {MAX_USAGE_STEPS} jobs; name the job"
+            )
         elif job.user not in self._me:
-            shown.why_no_use = f"the job is {job.user}'s"
+            shown.why_no_use = f"the job belongs to {job.user}"
         elif job.nodes.isdigit():
             shown.why_no_use = ""
             wrap = partial(slurm_transport(self._context).wrap_command, env=self._env)
@@ -425,7 +427,7 @@ def _find_job_ids(context: Context, words: Sequence[str]) -> tuple[list[str], Co
             raise error
         if history.job_id is None:
             raise InputError(
-                f"{word}: not a job of Slurm's: it runs on this machine",
+                f"{word}: not a Slurm job: it runs on this machine",
                 fix=f"hpcrun logs -f {word}",
             )
         is_sweep = isinstance(found, SweepFolder)
@@ -433,14 +435,14 @@ def _find_job_ids(context: Context, words: Sequence[str]) -> tuple[list[str], Co
         confs[job_id] = find_slurm_conf(context, history) or default
     if len(set(confs.values())) > 1:
         raise InputError(
-            f"{', '.join(words)}: jobs of several Slurms: "
+            f"{', '.join(words)}: jobs of several clusters: "
             f"{', '.join(sorted(set(map(str, confs.values()))))}",
-            fix="call hpcrun top for each",
+            fix="run hpcrun top for each",
         )
     conf = next(iter(confs.values()), None)
     if conf and conf != default:
         if is_slurm_conf_missing(context, conf):
-            raise OutOfReach(f"{conf}, by which the job was submitted, is not on this machine")
+            raise OutOfReach(f"{conf}, with which the job was submitted, is not on this machine")
         cluster = structs.replace(context.cluster, slurm_conf=conf)
         context = structs.replace(context, cluster=cluster)
     return list(confs), context

@@ -115,7 +115,9 @@ class _Dialog:
         found = self.found
         if found.old is None:
             lacks = (
-                "the profile of a sandbox that is not here" if found.text else "no profile to check"
+                "the profile of a sandbox that does not exist here"
+                if found.text
+                else "no profile to check"
             )
             raise InputError(f"{found.profile}: {lacks}", fix="hpcrun init writes a new one")
         if found.site is None:
@@ -168,10 +170,10 @@ class _Dialog:
             if found.old is not None or not self.confirm("profile", text, default=False):
                 return None
         if found.old is None:
-            carried = f"{_relative_name(found.profile)} is of a sandbox that is not here"
+            carried = f"{_relative_name(found.profile)} is for a sandbox that does not exist here"
             question = f"{carried}. Write a new one for {found.name}?"
             if found.text and not self.confirm("replace", question, default=False):
-                raise InputError(carried, fix="move it away, and call hpcrun init again")
+                raise InputError(carried, fix="move it away, and run hpcrun init again")
             self.answer["action"] = "created"
             questions = find_questions(found) if found.site else ()
             self.given = {one.key: self.choose(one) for one in questions}
@@ -208,13 +210,13 @@ class _Dialog:
         self.notes += job.draft.notes
         if job.draft.required:
             required = ", ".join(job.draft.required)
-            self.notes.append(f"{job.draft.script} stops without {required}: add them to args")
+            self.notes.append(f"{job.draft.script} requires {required}: add them to args")
         written = True
         if job.path.exists():
             question = f"{_relative_name(job.path)} exists already. Overwrite it?"
             written = self.confirm("overwrite", question, default=False)
             if not written:
-                self.notes.append(f"{_relative_name(job.path)} exists already, and stays as it is")
+                self.notes.append(f"{_relative_name(job.path)} exists already, and is unchanged")
         self.answer["job"] = {
             "name": job.path.stem,
             "file": str(job.path),
@@ -248,7 +250,7 @@ class _Dialog:
                 return typed
             if one.details and typed.isdecimal() and 1 <= int(typed) <= len(one.answers):
                 return one.answers[int(typed) - 1]
-            print_note(f"  {typed}: none of these")
+            print_note(f"  {typed}: not one of these")
 
     def _ask_for_path(self, one: Question) -> str:
         while not self.is_quiet:
@@ -351,7 +353,7 @@ def _relative_name(path: Path) -> str:
 def _show_result(answer: dict[str, Any], found: InitState) -> None:
     if answer["defaults"]:
         defaults = ", ".join(f"{key}: {value}" for key, value in answer["defaults"].items())
-        print_note(f"taken without asking: {defaults}")
+        print_note(f"used without asking: {defaults}")
     for text in answer["notes"]:
         print_note(f"note: {text}")
     ours = (".schema.json", ".gitignore")  # files for editors and git

@@ -271,9 +271,9 @@ def parse_duration(text: str) -> float:
     """
     parts = re.findall(r"([0-9]+(?:\.[0-9]+)?)([smhdw]?)", text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise InputError(f"{text}: no time", fix="seconds, or as in 15m, 2h, 1h30m, 1d")
+        raise InputError(f"{text}: not a time", fix="seconds, or as in 15m, 2h, 1h30m, 1d")
     if len(parts) > 1 and any(not unit for _, unit in parts):
-        raise InputError(f"{text}: which unit?", fix="as in 15m, 2h, 1h30m, 1d")
+        raise InputError(f"{text}: missing unit", fix="as in 15m, 2h, 1h30m, 1d")
     return sum(float(number) * _UNITS[unit] for number, unit in parts)
 
 
@@ -297,6 +297,6 @@ def parse_when(text: str, now: float) -> float:
         return datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", word)).timestamp()
     except (ValueError, OverflowError, OSError) as error:
         raise InputError(
-            f"--since {text}: no time",
+            f"--since {text}: not a time",
             fix="as in 10m, 2h, 1d, 08:00, 2026-11-20 or 2026-11-20T08:00",
         ) from error

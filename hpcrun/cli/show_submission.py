@@ -329,8 +329,8 @@ def show_origin(again: Again) -> None:
     checkpoints = f"{len(kept)} resume from their checkpoints"
     if len(kept) < 2:
         checkpoints = f"resumes from {kept[0]}" if kept else "starts from scratch"
-    code = "the original code" if again.context.code is not None else "today's code"
-    print_note(click.style(f"again: {name}, {code}; {checkpoints}", dim=True))
+    code = "the original code" if again.context.code is not None else "the current code"
+    print_note(click.style(f"resubmitting {name} with {code}; {checkpoints}", dim=True))
     for text in again.notes:
         print_note(click.style(f"note: {text}", dim=True))
 
@@ -375,7 +375,7 @@ def show_estimate(plan: Plan, estimate: Estimate, *, as_json: bool) -> None:
         emit_json(estimate_json(plan, estimate))
         return
     print_line(
-        f"{click.style(plan.name, bold=True)} is not submitted; {plan.cluster} would take it"
+        f"{click.style(plan.name, bold=True)} was not submitted; {plan.cluster} would accept it"
     )
     nodes = f"{estimate.nodes or '?'}, {format_count(estimate.processors, 'processor')}"
     rows = [("start", _format_start(estimate)), ("nodes", nodes), ("partition", estimate.partition)]

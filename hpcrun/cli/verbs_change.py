@@ -75,7 +75,7 @@ def requeue(
         if one.done and hold:
             print_line(f"{name} was {state} and is held: scontrol release {one.status.job_id}")
         elif one.done:
-            print_line(f"{name} was {state} and starts again")
+            print_line(f"{name} was {state} and is being restarted")
         elif one.left:
             print_line(f"{name} is unchanged: {one.left}")
     if any(one.done for one in outcomes) and not (hold or as_json):
@@ -336,7 +336,7 @@ def _print_items(
         print_line("nothing to remove")
     kept = [unit for unit in units if unit.kept]
     for unit in kept[:3]:
-        print_note(click.style(f"stays: {unit.name}: {unit.kept}", dim=True))
+        print_note(click.style(f"kept: {unit.name}: {unit.kept}", dim=True))
     if len(kept) > 3:
         why = Counter("a later run needs it" if "uses" in u.kept else u.kept for u in kept[3:])
         reasons = ", ".join(f"{number} ({reason})" for reason, number in why.most_common(3))

@@ -69,7 +69,7 @@ def connect(cluster: str | None, closes: bool, verbose: bool) -> None:
     kept, version = connect_to(where, TerminalPrompts(is_verbose=verbose))
     print_line(f"connected to {where.cluster.host}: {version}")
     if not kept:
-        print_note(f"it is not kept; `ssh: openssh` keeps it, in {where.cluster_source}")
+        print_note(f"it is not kept open; to keep it, set `ssh: openssh` in {where.cluster_source}")
 
 
 @click.group("sandbox")
@@ -141,7 +141,7 @@ def down(yes: bool) -> int:
                 f"the sandbox has jobs, which would end: {listed}",
                 fix="hpcrun sandbox down -y ends them too",
             )
-        if not confirm(f"This ends its jobs: {listed}. Go on?"):
+        if not confirm(f"This ends its jobs: {listed}. Continue?"):
             print_line("sandbox: unchanged")
             return 0
     found = lifecycle.down(directory)
@@ -271,6 +271,6 @@ def completion(shell: str, install: bool, name: str) -> int:
         print_line(script.rstrip("\n"))
         return 0
     for path, is_changed in install_script(shell, name, script):
-        print_note(f"{'wrote' if is_changed else 'as it was'}: {path}")
-    print_note(f"it works in each {shell} that starts from now on")
+        print_note(f"{'wrote' if is_changed else 'unchanged'}: {path}")
+    print_note(f"it works in every new {shell}")
     return 0

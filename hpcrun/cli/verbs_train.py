@@ -290,9 +290,9 @@ def describe_trial(trial: Trial) -> str:
 
     >>> from hpcrun.actions.rehearse import Trial
     >>> describe_trial(Trial(fault="node", run_dir="", ok=True, resumed_at=9, replayed=2))
-    'a dead node: came back from its start, at step 9, 2 steps done again'
+    'a dead node: recovered from its start, at step 9, 2 steps repeated'
     >>> [describe_trial(Trial(fault="limit", run_dir="", tried=each)) for each in (False, True)]
-    ['time limit: was not tried', 'time limit: did not come back']
+    ['time limit: was not tried', 'time limit: did not recover']
     """
     from hpcrun.text import format_count
 
@@ -306,17 +306,17 @@ def describe_trial(trial: Trial) -> str:
         steps = f"{trial.steps} steps" if trial.steps is not None else "no steps in its log"
         return f"{name}: {steps}, {trial.seconds:.0f} s" if trial.ok else f"{name}: failed"
     if not trial.ok and trial.difference is None:
-        return f"{name}: {'did not come back' if trial.tried else 'was not tried'}"
-    text = f"{name}: came back from {trial.checkpoint or 'its start'}"
+        return f"{name}: {'did not recover' if trial.tried else 'was not tried'}"
+    text = f"{name}: recovered from {trial.checkpoint or 'its start'}"
     if trial.resumed_at is not None:
         text += f", at step {trial.resumed_at}"
-        text += f", {format_count(trial.replayed or 0, 'step')} done again"
+        text += f", {format_count(trial.replayed or 0, 'step')} repeated"
     if trial.difference is not None:
         gap = trial.difference
         was, is_now = (
             "no number" if each is None else f"{each:.10g}" for each in (gap.expected, gap.value)
         )
-        text += f"; the first other value: {gap.metric} {is_now} at step {gap.step}"
+        text += f"; the first difference: {gap.metric} {is_now} at step {gap.step}"
         text += f", undisturbed {was}"
     elif trial.same:
         how = "to the last digit" if not trial.spread else f"within {trial.spread:.0e}"
@@ -393,7 +393,7 @@ def rehearse(
                 print_line(f"  fix: {trial.fix}")
         if missing := [trial.cause for trial in trials if trial.cause and not trial.asked_for]:
             when = ", ".join([*spec.survive.when, *missing])
-            print_note(f"the job itself does not ask for all of it: survive: {{when: [{when}]}}")
+            print_note(f"the job itself does not set all of these: survive: {{when: [{when}]}}")
         if keep:
             print_line(f"the runs: {Path(trials[0].run_dir).parent}")
     return 0 if all(trial.ok for trial in trials) else 1

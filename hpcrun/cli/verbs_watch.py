@@ -184,7 +184,7 @@ def logs(
         ranks=_parse_ranks(ranks),
         nodes=tuple(word for each in nodes for word in each.split(",") if word),
         attempt=_parse_number(
-            attempt, "last", -1, "--attempt {}: no attempt", "--attempt 0, or --attempt last"
+            attempt, "last", -1, "--attempt {}: not an attempt", "--attempt 0, or --attempt last"
         ),
         err=err,
         lines=_parse_number(
@@ -218,7 +218,7 @@ def _parse_ranks(words: Sequence[str]) -> frozenset[int]:
         match = re.fullmatch(r"\s*([0-9]{1,7})(?:-([0-9]{1,7}))?\s*", word)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if first > last:
-            raise InputError(f"--rank {word}: no rank", fix="as in --rank 0 or --rank 0,3-5")
+            raise InputError(f"--rank {word}: not a rank", fix="as in --rank 0 or --rank 0,3-5")
         found.update(range(first, last + 1))
     return frozenset(found)
 
@@ -419,15 +419,15 @@ def open(job: str, port: int, node: str | None, cluster: str | None) -> int:
     opened = open_port(where, shown, host, port)
     at, number = opened.here
     if not opened.is_answered:
-        must = "must do so on all addresses: tensorboard --bind_all, jupyter lab --ip 0.0.0.0"
+        must = "must listen on all addresses: tensorboard --bind_all, jupyter lab --ip 0.0.0.0"
         if where.cluster.host is not None:
             must = "on 127.0.0.1 alone must be there before hpcrun open is"
-        print_note(f"note: nothing answers on port {port} of {host} yet; what listens there {must}")
+        print_note(f"note: nothing responds on port {port} of {host} yet; the program {must}")
     if opened.is_relayed and where.cluster.host is None:
         raise InputError(
-            f"port {port} of {host} answers on that node alone",
-            fix="start what listens there for all addresses (tensorboard --bind_all, jupyter lab "
-            "--ip 0.0.0.0), or call hpcrun open on your laptop, with host: in the profile",
+            f"port {port} of {host} responds only on that node",
+            fix="make the program listen on all addresses (tensorboard --bind_all, jupyter lab "
+            "--ip 0.0.0.0), or run hpcrun open on your laptop, with host: in the profile",
         )
     print_line(f"http://{at}:{number}/")
     if where.cluster.host is None:
@@ -490,9 +490,11 @@ def fetch(
     target = where.cwd / (to or run.run_id)
     size = sum(file.size for file in found.files)
     if found.fault:
-        print_note(f"note: not all could be seen: {found.fault}")
+        print_note(f"note: some files could not be listed: {found.fault}")
     if found.links:
-        print_note(f"note: {format_count(len(found.links), 'link')} left out, as {found.links[0]}")
+        print_note(
+            f"note: {format_count(len(found.links), 'link')} skipped, such as {found.links[0]}"
+        )
     if not as_json:
         if dry_run:
             print_table(
@@ -519,12 +521,12 @@ def fetch(
         ]
         emit_json({"run_id": run.run_id, "to": str(target), "dry_run": dry_run, "files": rows})
     elif not dry_run:
-        had = f", {len(fetched.had)} were here already" if fetched.had else ""
+        had = f", {len(fetched.had)} already existed here" if fetched.had else ""
         print_line(f"{len(fetched.done)} brought{had}")
     for name, why in fetched.failed.items():
         print_note(f"not copied: {name}: {why}")
     for name in refused:
-        print_note(f"wandb did not take {name}")
+        print_note(f"wandb did not accept {name}")
     return 1 if fetched.failed or refused else 0
 
 
@@ -571,5 +573,5 @@ def nodes(nodes: tuple[str, ...], clear: bool, cluster: str | None, as_json: boo
             )
             for one in found
         ]
-        print_table(["NODE", "FOUND", "STAYS OUT FOR", "BY RUN", "WHY"], lines)
+        print_table(["NODE", "FOUND", "EXCLUDED FOR", "BY RUN", "WHY"], lines)
     return 0

@@ -271,7 +271,7 @@ def determine_status(answers: SlurmAnswers, run: RunFolder, history: History) ->
     # A run submitted here may belong to a removed sandbox. os.uname() avoids importing socket.
     is_ours = history.submitted is not None and history.submitted.host == os.uname().nodename
     if answers.gone and not history.is_local and not is_ours:
-        silence = f"{answers.gone}, by which the job was submitted, is not on this machine"
+        silence = f"{answers.gone}, with which the job was submitted, is not on this machine"
     missing_from_array = (
         history.task is not None
         and account is None

@@ -126,7 +126,7 @@ def find_targets(context: Context, words: Sequence[str]) -> Targets:
             array = match[1] or match[3]
             tasks = parse_task_numbers(match[2] or match[4], _MAX_TASKS + 1)
             if tasks is None:
-                raise InputError(f"{word}: no list of tasks", fix="write it as 7_[3-5,9]")
+                raise InputError(f"{word}: not a list of tasks", fix="write it as 7_[3-5,9]")
             if len(tasks) > _MAX_TASKS:
                 raise InputError(f"{word}: more than {_MAX_TASKS} tasks")
             sweep = find_run_or_sweep(context.runs_dir, array, lookup)
@@ -333,8 +333,8 @@ def find_run_or_sweep(
         return sweep_folder(runs_dir, task.sweep_id) if task is not None else newest
     if not word.strip():
         raise InputError(
-            "an empty name: no run has it",
-            fix="is a variable in the command not set? hpcrun status lists the runs",
+            "empty run name",
+            fix="a variable in the command may be unset; hpcrun status lists the runs",
         )
     if "/" in word:
         return _find_folder(Path(os.path.abspath(word)))  # noqa: PTH100
@@ -494,7 +494,7 @@ def _find_by_part(lookup: RunIndex, word: str) -> RunFolder | SweepFolder | None
     found = sorted([*sweeps, *(run.run_id for run in runs)], key=_sort_key, reverse=True)
     if len(found) > 1:
         raise InputError(
-            f"{word}: fits {len(found)} runs, from {found[-1]} to {found[0]}",
+            f"{word} matches {len(found)} runs, from {found[-1]} to {found[0]}",
             fix="give more of the id",
         )
     if sweeps:
@@ -678,6 +678,6 @@ def copied_run_error(history: History, verb: str) -> InputError | None:
     if history.copy_of is None:
         return None
     return InputError(
-        f"{history.run_id}: a copy of {history.copy_of}, and no job is its own",
+        f"{history.run_id}: a copy of {history.copy_of}, without a job of its own",
         fix=f"hpcrun {verb} {history.copy_of}",
     )

@@ -27,7 +27,7 @@ from hpcrun.slurm import (
 
 # Limits that one listing queries; further jobs are explained without numbers.
 _MAX_LIMIT_QUERIES = 3
-NOT_EXPECTED = "no start is foreseen"
+NOT_EXPECTED = "no start is estimated"
 
 
 def add_wait_reasons(
@@ -66,10 +66,10 @@ def describe_stage(status: JobStatus, run: RunFolder) -> str:
         return f"its turn in the queue{why}"
     newest = max(attempt_indices(run), default=None)
     if newest is None:
-        return "its node to begin"
+        return "its node to start"
     if not (run.attempts / str(newest) / "launched").exists():
         return "its setup: modules, environment, files"
-    return "the program's first line: it imports, compiles or reads its data"
+    return "the program's first output (imports, compilation, data loading)"
 
 
 def _is_pending(status: JobStatus) -> bool:
@@ -102,10 +102,10 @@ def _explain_wait(
     start, now = parse_time(job.start), datetime.now()
     expected = format_start(start, now) if start and start > now else ""
     if job.reason == "BeginTime" and start and expected:
-        text, expected = f"is not to start before {format_time(start, now)}", ""
+        text, expected = f"starts no earlier than {format_time(start, now)}", ""
     if ahead and job.reason == "Priority":
-        text = f"{ahead} jobs of its partition go first"
-        text = text if ahead > 1 else "1 job of its partition goes first"
+        text = f"{ahead} jobs are ahead of it in its partition"
+        text = text if ahead > 1 else "1 job is ahead of it in its partition"
     return WhyWaiting(
         text=text, fix=why.fix, start=job.start if start else None, ahead=ahead, expected=expected
     )
@@ -188,7 +188,7 @@ def format_start(start: datetime, now: datetime) -> str:
 
     >>> now = datetime(2026, 11, 20, 13, 0)
     >>> format_start(datetime(2026, 11, 20, 18, 5), now), format_start(datetime(2282, 1, 31), now)
-    ('expected to start 18:05', 'no start is foreseen')
+    ('expected to start 18:05', 'no start is estimated')
     """
     if not is_expected(start, now):
         return NOT_EXPECTED

@@ -231,7 +231,7 @@ def _cpus_per_rank(
     if gpus:
         note = f"{default} per GPU by default: the cluster profile does not describe its nodes"
     else:
-        note = f"{default} on each node by default; to change it, set resources.cpus_per_gpu"
+        note = f"{default} on each node by default: set resources.cpus_per_gpu to change it"
     found.notes.append(note)
     return DEFAULT_CPUS_PER_GPU
 
@@ -363,10 +363,10 @@ def build_directives(
         kept.pop("ntasks-per-node", None)
     merged = _rename_option(kept, cluster, topology, job.found)
     if job.place.node_range and "gpus" in merged:
-        message = (
-            f"{job.place.node_range}: cluster {cluster.name} asks by --gpus for what all nodes "
+        message = f"{job.place.node_range}: cluster {cluster.name} requests the GPUs of "
+        job.found.refuse(
+            "resources.nodes", message + "all nodes together (--gpus): give one number of nodes"
         )
-        job.found.refuse("resources.nodes", message + "have: name one number")
     others = [f"{name}:{count}" for name, count in spec.resources.gres.items()]
     if others:
         merged["gres"] = ",".join([*filter(None, [merged.get("gres")]), *others])

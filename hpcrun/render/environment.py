@@ -47,8 +47,8 @@ def open_templates(
             top = os.path.realpath(project or "")
             if is_sent and not Path(os.path.realpath(filename)).is_relative_to(top):
                 raise InputError(
-                    f"{filename}: a link that leads out of the project, and the cluster would get "
-                    "its content",
+                    f"{filename}: a symbolic link to a file outside the project, whose content "
+                    "would be sent to the cluster",
                     fix="copy the template into the project",
                 )
             whole = re.sub(r"([^\n])(\{%-?\s*endblock)", r'\1{{ "\\n" }}\2', source)

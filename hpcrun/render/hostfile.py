@@ -105,7 +105,7 @@ def _parse_line(line: str, number: int) -> list[_Line]:
         elif (match := _MAX_SLOTS.fullmatch(word)) and most is None and not colon:
             form, most = "openmpi", _parse_count(match[1], word)
         else:
-            raise InputError(f"{name}: {word!r} is not known here; a line is `{name} slots=4`")
+            raise InputError(f"{name}: unexpected word {word!r}; a line is `{name} slots=4`")
     if most is not None and most < (slots or 1):
         raise InputError(f"{name}: max_slots={most} is less than slots={slots or 1}")
     return [_Line(number, Host(name, slots, most), form)]
@@ -134,7 +134,7 @@ def _find_misfits(lines: Sequence[_Line], form: Form, source: str) -> list[Probl
     for line in lines:
         name = line.host.name
         if line.form not in _ALLOWED_LINES[form]:
-            why = f"a line of {line.form}'s form among those of {form}'s"
+            why = f"a line in {line.form} format among lines in {form} format"
             why = "no slots, where other lines have them" if line.form == "plain" else why
             problems.append(Problem("", f"{name}: {why}", source, line.number))
         if name in seen and form in ("deepspeed", "slurm"):

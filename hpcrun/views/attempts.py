@@ -102,7 +102,7 @@ def describe_common_facts(attempts: Sequence[Attempt]) -> str:
             f"on {attempt.begin.nodes}" if attempt.begin is not None else "",
             _describe_first_failure(attempt.end.first_failure) if attempt.end is not None else "",
             _last_step_text(attempt),
-            "" if attempt.resumed is None else f"begun from {_checkpoint_name(attempt.resumed)}",
+            "" if attempt.resumed is None else f"started from {_checkpoint_name(attempt.resumed)}",
         )
         for attempt in attempts
     ]
@@ -137,13 +137,13 @@ def format_cost(cost: Cost | None, *, has_gpus: bool) -> str:
         return ""
     parts = [f"{cost.hours:.2f} {'GPU' if has_gpus else 'node'} hours"]
     if cost.replayed is None or cost.replayed_steps is None:
-        parts.append("unknown for steps done again")
+        parts.append("unknown for repeated steps")
     else:
         done = format_count(cost.replayed_steps, "step")
-        parts.append(f"{cost.replayed:.2f} for {done} done again")
+        parts.append(f"{cost.replayed:.2f} for {done} repeated")
     if cost.stalled:
-        parts.append(f"{cost.stalled:.2f} standing still")
-    parts.append(f"{cost.restarting:.2f} to start again")
+        parts.append(f"{cost.stalled:.2f} stalled")
+    parts.append(f"{cost.restarting:.2f} restart overhead")
     if cost.goodput is not None:
         parts.append(f"goodput {100 * cost.goodput:.0f}%")
     return f"{', '.join(parts)}; {format_clock(cost.waited)} between attempts"

@@ -98,7 +98,7 @@ def test_failing_interpreter_yields_a_note(
     python = interpreter(tmp_path, text)
     answer, note = query_deepspeed(HERE, python, {}, tmp_path / "cache")
     assert answer is None
-    assert note == f"{python} could not be asked about the DeepSpeed JSON: {expected}"
+    assert note == f"could not check the DeepSpeed JSON with {python}: {expected}"
     assert not (tmp_path / "cache").exists()
 
 

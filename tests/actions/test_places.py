@@ -176,7 +176,7 @@ def test_unwritable_folder_is_reported(context: Context) -> None:
     # Not even root can create files in /proc.
     [problem] = look(structs.replace(context, runs_dir=Path("/proc/runs")))[0]
     assert problem.startswith(f"{context.cluster_source}: runs_dir: /proc: cannot be written to: ")
-    assert problem.endswith(" (for /proc/runs); name a folder that you can write to")
+    assert problem.endswith(" (for /proc/runs); choose a folder that you can write to")
 
 
 class Room:
@@ -195,7 +195,7 @@ class Room:
         (Room(500_000, 10**5), "", "500 MB are left"),
         (Room(10**7, 12), "", "12 files are left"),
         (Room(0, 10**5), "no space is left", ""),
-        (Room(10**7, 0), "no more files fit", ""),
+        (Room(10**7, 0), "no inodes are left", ""),
     ],
 )
 def test_little_space_has_a_note_and_no_space_is_a_problem(
@@ -223,7 +223,7 @@ def test_file_system_without_size_data_is_not_full(
         (Room(1000, 1), ""),
         (Room(0, 1), "no space is left"),
         (Room(64, 1), "64 KB are left"),
-        (Room(1000, 0), "no more files fit"),
+        (Room(1000, 0), "no inodes are left"),
     ],
 )
 def test_full_disk_is_reported(monkeypatch: pytest.MonkeyPatch, room: Room, message: str) -> None:
@@ -237,7 +237,7 @@ def test_full_disk_is_reported(monkeypatch: pytest.MonkeyPatch, room: Room, mess
     [
         ("echo nas:/x 999000 0 1000000 0 5 0 0 0", "", "1 MB are left of your quota"),
         ("echo nas:/x 9 0 9 0 5 0 0 0", "no space is left of your quota", ""),
-        ("echo nas:/x 9 0 0 0 5 5 5 0", "no more files fit of your quota", ""),
+        ("echo nas:/x 9 0 0 0 5 5 5 0", "no inodes are left of your quota", ""),
         ("echo nonsense; exit 1", "", ""),
     ],
 )

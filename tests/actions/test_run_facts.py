@@ -189,7 +189,7 @@ def test_attempts_match_those_of_status(context: Context) -> None:
         ("1", "n1", "1:00:00", "6 to 20", "exit code 0", ""),
     ]
     assert found.cost == (
-        "8.00 GPU hours, 1.33 for 5 steps done again, 0.00 to start again, goodput 83%; "
+        "8.00 GPU hours, 1.33 for 5 steps repeated, 0.00 restart overhead, goodput 83%; "
         "30:00 between attempts"
     )
     assert found.curve.restarts[0].cause == "preemption"

@@ -84,7 +84,7 @@ def test_checks_report_everything_at_once_with_errors_first(hpcrun: Caller) -> N
     assert "hpcrun.yaml: partitions.gpu.gpus_per_node, read on 2026-11-01); " in message[1]
     assert ": resources.time: 2-00: partition gpu gives a job 1-00 at most (" in message[2]
     assert message[3] == (
-        "  fix: where the cluster has changed: hpcrun init; --no-check submits the job anyway"
+        "  fix: if the cluster has changed, run hpcrun init; --no-check submits the job anyway"
     )
     assert message[4].startswith("note: env.WANDB_API_KEY: appears to be a secret, ")
 
@@ -164,7 +164,7 @@ def test_script_with_a_syntax_error_is_refused(hpcrun: Caller) -> None:
     # Another Python may support newer syntax, or the training Python is unknown.
     set_profile(hpcrun, "python3")
     [note] = notes(hpcrun, GOOD)
-    assert "train.py:2: expected ':', says Python 3." in note
+    assert "train.py:2: expected ':', according to Python 3." in note
 
 
 def interpreter(folder: Path, version: str) -> str:
@@ -180,7 +180,7 @@ def test_script_is_parsed_for_the_version_of_the_training_python(hpcrun: Caller)
     set_profile(hpcrun, interpreter(hpcrun.project.parent / "newer", newer))
     hpcrun.write("train.py", "lazy import what we do not know\n")
     [syntax, architecture] = notes(hpcrun, GOOD)
-    assert ": invalid syntax, says Python 3." in syntax
+    assert ": invalid syntax, according to Python 3." in syntax
     assert architecture.endswith("could not be asked whether it has torch: Exec format error")
     set_profile(hpcrun, interpreter(hpcrun.project.parent / "older", "3.9.1"))
     hpcrun.write("train.py", "match 1:\n    case 1: pass\n")
@@ -192,8 +192,11 @@ def test_script_is_parsed_for_the_version_of_the_training_python(hpcrun: Caller)
     ("data", "message"),
     [
         (b"\x7fELF\0\0\0", "not Python: it has a NUL byte"),
-        (b"#!/bin/bash\necho hi\n", "a script for bash; write command: [bash, train.py]"),
-        (b"#!/usr/bin/env -S bash -e\n", "a script for bash; write command: [bash, train.py]"),
+        (b"#!/bin/bash\necho hi\n", "this is a script for bash; write command: [bash, train.py]"),
+        (
+            b"#!/usr/bin/env -S bash -e\n",
+            "this is a script for bash; write command: [bash, train.py]",
+        ),
         (b"# coding: nonsense\n", "unknown encoding"),
         (b"x = '\xff'\n", "'utf-8' codec can't decode byte 0xff"),
     ],
@@ -300,7 +303,7 @@ def test_python_without_required_packages_is_refused(hpcrun: Caller) -> None:
     # The Python is not queried if nothing is needed, or if earlier setup may change it.
     assert notes(hpcrun, job + "launcher: srun\nresources: {gpus_per_node: 1}") == []
     [note] = notes(hpcrun, job.replace("}", ", modules: [torch]}"))
-    assert note.endswith("has no torch here: the job's setup must bring it")
+    assert note.endswith("has no torch here: the job's setup must provide it")
     # The project's own module counts, and so does one that is installed in the meantime.
     hpcrun.write("torch.py", "raise ImportError('never imported')")
     assert notes(hpcrun, job) == []
@@ -358,7 +361,9 @@ def test_files_used_from_the_project_are_noted(hpcrun: Caller) -> None:
     assert notes(hpcrun, GOOD + "snapshot: false") == []
     hpcrun.write("train.py", "")
     [word] = notes(hpcrun, GOOD + "args: [--config, conf.yaml]")
-    assert word.startswith("args: --config conf.yaml: read as it is when the job runs, not from ")
+    assert word.startswith(
+        "args: --config conf.yaml: read from the project when the job runs, not "
+    )
     assert notes(hpcrun, GOOD + "args: ['--config={code_dir}/conf.yaml', --data, conf.yaml]") == []
 
 
@@ -371,7 +376,7 @@ def test_search_paths_into_the_project_are_noted(hpcrun: Caller) -> None:
     job = f"{GOOD}setup: {{venv: {venv}}}\n"
     [note] = notes(hpcrun, job)
     assert note.startswith("an editable install: src: imports the project's current files when")
-    assert note.endswith('env: {PYTHONPATH: "{code_dir}:{code_dir}/src"} takes the copy\'s')
+    assert note.endswith('env: {PYTHONPATH: "{code_dir}:{code_dir}/src"} selects those of the copy')
     [note] = notes(hpcrun, GOOD + "env: {PYTHONPATH: .}")
     assert note.startswith("env.PYTHONPATH: .: ")
     [note] = notes(hpcrun, GOOD + "setup: {commands: ['export PYTHONPATH=$PWD/lib']}")
@@ -533,22 +538,42 @@ COPY = "not from the run's copy"
 @pytest.mark.parametrize(
     ("script", "text", "place"),
     [
-        ("", "args: [configs/a.yaml]", "args: configs/a.yaml: read as it is"),
-        ("", "args: [train, ./configs/a.yaml, --lr, 1]", "args: ./configs/a.yaml: read as it is"),
-        ("", "args: [--config, configs/a.yaml]", "args: --config configs/a.yaml: read as it is"),
-        ("", "args: [--config=configs/a.yaml]", "args: --config configs/a.yaml: read as it is"),
+        ("", "args: [configs/a.yaml]", "args: configs/a.yaml: read from the project"),
+        (
+            "",
+            "args: [train, ./configs/a.yaml, --lr, 1]",
+            "args: ./configs/a.yaml: read from the project",
+        ),
+        (
+            "",
+            "args: [--config, configs/a.yaml]",
+            "args: --config configs/a.yaml: read from the project",
+        ),
+        (
+            "",
+            "args: [--config=configs/a.yaml]",
+            "args: --config configs/a.yaml: read from the project",
+        ),
         (
             "p.add_argument('--config', default='configs/a.yaml')\n",
             "args: []",
-            "the default of --config: configs/a.yaml: read as it is",
+            "the default of --config: configs/a.yaml: read from the project",
         ),
         (
             "p.add_argument('config', nargs='?', default='configs/a.yaml')\n",
             "args: []",
-            "the default of config: configs/a.yaml: read as it is",
+            "the default of config: configs/a.yaml: read from the project",
         ),
-        ("get_config('./configs/a.yaml')\n", "", "train.py:3: ./configs/a.yaml is read as it is"),
-        ("OmegaConf.load('configs/a.yaml')\n", "", "train.py:3: configs/a.yaml is read as it is"),
+        (
+            "get_config('./configs/a.yaml')\n",
+            "",
+            "train.py:3: ./configs/a.yaml is read from the project",
+        ),
+        (
+            "OmegaConf.load('configs/a.yaml')\n",
+            "",
+            "train.py:3: configs/a.yaml is read from the project",
+        ),
         ("", "args: ['{code_dir}/configs/a.yaml']", ""),
         ("", "args: [configs/none.toml]", ""),
         (

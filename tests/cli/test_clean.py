@@ -52,7 +52,7 @@ def test_clean_removes_only_runs_that_have_certainly_ended(hpcrun: Caller, tools
     locked.chmod(0o500)
 
     assert "there is no terminal" in hpcrun("clean").err
-    assert "x: no time" in hpcrun("clean", "--older-than", "x").err
+    assert "x: not a time" in hpcrun("clean", "--older-than", "x").err
     done = hpcrun("clean", "--older-than", "0s", "--dry-run", "--json")
     check_json("clean", done.json)
     reasons = {run["id"]: run["reason"] for run in done.json["runs"]}
@@ -94,8 +94,8 @@ def test_clean_keeps_folders_that_are_not_runs(hpcrun: Caller, tools: Path) -> N
         done = hpcrun("clean", "-y", *argv)
         assert done.code == (0 if len(argv) > 1 else 1)
         name = argv[0] if len(argv) == 1 else data.name
-        why = "it has a run's name but none of a run's files: hpcrun did not make it"
-        assert f"stays: {name}: {why}" in done.err, done
+        why = "it has the name of a run but no files of a run: hpcrun did not create it"
+        assert f"kept: {name}: {why}" in done.err, done
     left = sorted(path.name for path in hpcrun.runs.iterdir() if not path.name.startswith("."))
     # --keep counts only runs.
     assert left == sorted([kept.name, data.name, later.name])
@@ -114,7 +114,7 @@ def test_clean_keeps_runs_if_slurm_does_not_respond(hpcrun: Caller, tools: Path)
     assert shown.pop(unseen.name) == (False, "it is UNKNOWN")
     # An ended job may have been requeued meanwhile with scontrol.
     ((removed, reason),) = shown.values()
-    assert not removed and reason.startswith("Slurm may run it again, and does not answer: squeue")
+    assert not removed and reason.startswith("Slurm may restart it, and does not respond: squeue")
     replay(tools, "squeue", (0, rows, ""))
     done = hpcrun("clean", "--older-than", "0s", "-y", "--json")
     shown = {run["id"]: (run["removed"], run["reason"]) for run in done.json["runs"]}
@@ -127,7 +127,7 @@ def test_clean_keeps_requeued_runs(hpcrun: Caller, tools: Path) -> None:
     assert hpcrun("status", "1").code == 0
     replay(tools, "squeue", (0, row(run, "1", "PENDING", "BeginTime"), ""))
     done = hpcrun("clean", "1", "-y")
-    assert done.code == 1 and f"stays: {run.name}: it is PENDING" in done.err and run.exists()
+    assert done.code == 1 and f"kept: {run.name}: it is PENDING" in done.err and run.exists()
 
 
 def test_clean_keeps_runs_of_other_users(

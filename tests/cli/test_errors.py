@@ -71,8 +71,8 @@ def test_call_without_a_command_shows_the_help(hpcrun: Caller, argv: list[str]) 
             ["--cluster ./hpcrun.yaml: a name, not a path", "clusters/NAME.yaml"],
         ),
         (["submit", "good.yaml", "--cluster", "sandbox"], ["the sandbox is not running"]),
-        (["submit", ""], ["an empty name: no job is called so"]),
-        (["submit", "good.yaml", "--after", ""], ["--after: no run is named"]),
+        (["submit", ""], ["empty job name"]),
+        (["submit", "good.yaml", "--after", ""], ["--after: expected a run or a job id"]),
         (["submit", "good.yaml", "--after", "nothing"], ["nothing: no such run"]),
         (["run", "zero2-8gpu-2node"], ["this is one machine"]),
         (["status", "nothing"], ["nothing: no such run in "]),
@@ -110,7 +110,7 @@ def test_empty_name_matches_no_run(hpcrun: Caller, verb: str, name: str) -> None
     """An empty name, as from an unset variable, is a prefix of every run id."""
     run = hpcrun.runs / "20261120-081455-train-7k3q"
     (run / "attempts").mkdir(parents=True)
-    is_clear(hpcrun(*verb.split(), name), "an empty name: no run has it", "fix: ")
+    is_clear(hpcrun(*verb.split(), name), "empty run name", "fix: ")
     assert run.exists()
 
 
@@ -144,7 +144,7 @@ def test_deleted_current_folder_is_reported(hpcrun: Caller) -> None:
 )
 def test_script_given_as_a_job_is_refused(hpcrun: Caller, name: str, fix: str) -> None:
     hpcrun.write(name, "echo hi\n")
-    is_clear(hpcrun("submit", name), f"{name}: a script, and no job", fix)
+    is_clear(hpcrun("submit", name), f"{name} is a script, not a job", fix)
     hpcrun.write(f"jobs/{name}.yaml", "script: train.py\n")
     assert "/" in name or hpcrun("submit", name, "--dry-run").code == 0
 
@@ -194,7 +194,7 @@ def test_job_file_mistakes_are_reported(hpcrun: Caller, text: str, message: list
     [
         ("partitons: {}", ["hpcrun.yaml:1: partitons: unknown key; did you mean partitions?"]),
         ("runs_dir: $NOWHERE/runs", ["runs_dir: $NOWHERE/runs: 'NOWHERE' is not set"]),
-        ("runs_dir: a$", ["runs_dir: a$: a $ before what is no variable's name"]),
+        ("runs_dir: a$", ["runs_dir: a$: a $ that is not followed by a variable name"]),
         ("python: /no/such/python", ["hpcrun.yaml: python: /no/such/python: no such interpreter"]),
         ("gpu_types: {a100: {gres: a}}", ["resources.gpu_type: h100: cluster default has a100"]),
         (
@@ -264,7 +264,7 @@ def test_ambiguous_cluster_is_refused(hpcrun: Caller) -> None:
     clusters.mkdir(parents=True)
     for name in ("one", "two"):
         (clusters / f"{name}.yaml").write_text(f"name: {name}\nruns_dir: /nonexistent\n")
-    is_clear(hpcrun("status"), "which cluster? There are one, two", "HPCRUN_CLUSTER")
+    is_clear(hpcrun("status"), "several clusters are configured: one, two", "HPCRUN_CLUSTER")
     is_clear(hpcrun("status", "--cluster", "three"), "there are one, two")
     assert hpcrun("status", "--cluster", "two").code == 0
 

@@ -63,7 +63,7 @@ def test_fetch_copies_checkpoints_once(hpcrun: Caller, run: Path) -> None:
     done = hpcrun("fetch")
     target = hpcrun.project / run.name
     assert done.code == 0 and f"3 files, 293 KiB, to {target}" in done.out, done
-    assert "1 link left out, as checkpoints/link" in done.err
+    assert "1 link skipped, such as checkpoints/link" in done.err
     assert files_of(target / "checkpoints") == {k: v for k, v in saved.items() if k != "link"}
     assert not (target / "checkpoints" / "link").exists()
     again = hpcrun("fetch", "--json").json
@@ -179,7 +179,7 @@ def test_fetch_follows_no_links(hpcrun: Caller, run: Path) -> None:
     (hpcrun.project / "here").mkdir()
     (hpcrun.project / "here" / "checkpoints").symlink_to(other)
     done = hpcrun("fetch", "--to", "here")
-    assert done.code == 2 and "here/checkpoints: no folder, but a link" in done.err
+    assert done.code == 2 and "here/checkpoints: not a folder, but a link" in done.err
     (hpcrun.project / "here" / "checkpoints").unlink()
     (hpcrun.project / "here" / "checkpoints").mkdir()
     (other / "latest").write_text("mine")

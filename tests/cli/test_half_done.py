@@ -193,7 +193,7 @@ def test_pending_job_is_not_reported_as_held(hpcrun: Caller, tools: Path) -> Non
     replay(tools, "squeue", (0, row(run, "7", "PENDING"), ""))
     asked = script(tools, "scontrol", "")
     done = hpcrun("requeue", "--hold", "7")
-    assert done.code == 2 and "scontrol hold 7 keeps it waiting" in done.err
+    assert done.code == 2 and "scontrol hold 7 holds it" in done.err
     assert calls(asked) == []
 
 
@@ -218,5 +218,5 @@ def test_ctrl_c_reports_what_was_done(hpcrun: Caller, tools: Path, verb: str) ->
     script(tools, "scancel" if verb == "cancel" else "scontrol", "kill -INT $PPID; sleep 0.2")
     done = hpcrun.process(verb, "7")
     assert done.code == 130, done
-    assert "Slurm had the order already: job 7" in done.err
+    assert "Slurm had already received the request: job 7" in done.err
     assert (run / "cancelled.json").exists() == (verb == "cancel")

@@ -155,7 +155,7 @@ def test_hostfile_needs_a_response_of_slurm(hpcrun: Caller) -> None:
         (["n1,n1", "--slots", "2"], "n1: the host is named twice"),
         ([""], "no hosts are named"),
         ([","], "no hosts are named"),
-        ([], "which hosts? This is no Slurm job"),
+        ([], "no hosts given, and this is not a Slurm job"),
         (["hostfile"], "hostfile: no such file"),
         (["pool.txt", "--slots", "1"], "pool.txt: no such file"),
         (["no/such/pool"], "no/such/pool: no such file"),

@@ -139,7 +139,7 @@ def error_of(done: Done) -> Any:
         (["parse", "no.log"], "no.log: no such file", "hpcrun status lists the runs"),
         (["show", "nothing"], "nothing: no such run", "hpcrun status lists the runs"),
         (["submit"], "name a job", "hpcrun submit --help"),
-        (["submit", "nothing"], "nothing: no such job", "hpcrun jobs lists what there is"),
+        (["submit", "nothing"], "nothing: no such job", "hpcrun jobs lists the available jobs"),
         (["jobs", "--nope"], "No such option", "hpcrun jobs --help"),
         (["hostfile", "a[1-"], "a[1-", None),
     ],

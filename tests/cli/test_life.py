@@ -86,8 +86,8 @@ def test_failed_cancellation_does_not_prevent_others(hpcrun: Caller, tools: Path
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("7_[3-1]", "no list of tasks"),
-        ("7_[0-99999999]", "no list of tasks"),
+        ("7_[3-1]", "not a list of tasks"),
+        ("7_[0-99999999]", "not a list of tasks"),
         ("7_[0-9999999]", "more than 100000 tasks"),
         ("nowhere", "no such run"),
         ("", "an empty name"),
@@ -130,7 +130,7 @@ def test_requeue_of_an_ended_run_while_slurm_is_silent(hpcrun: Caller, tools: Pa
     assert done.code == 4 and "Slurm does not answer" in done.err and "forgotten" not in done.err
     replay(tools, "squeue", (0, "", ""))
     done = hpcrun("requeue", "7")
-    assert done.code == 2 and "Slurm has forgotten it" in done.err
+    assert done.code == 2 and "Slurm no longer knows it" in done.err
 
 
 @pytest.mark.slow
@@ -192,7 +192,7 @@ def test_requeue_allows_requeueing_temporarily(hpcrun: Caller, tools: Path) -> N
 @pytest.mark.parametrize(
     ("state", "answer", "code", "message"),
     [
-        ("PENDING", (0, "", ""), 0, "is unchanged: it waits already"),
+        ("PENDING", (0, "", ""), 0, "is unchanged: it is already pending"),
         ("FAILED", (1, "", "Job has already finished for job 7\n"), 3, "hpcrun resubmit 7"),
         ("RUNNING", (1, "", "Access/permission denied for job 7\n"), 3, "permission denied"),
         ("RUNNING", captured("scancel", "no-controller"), 4, "Slurm does not answer"),
@@ -307,7 +307,7 @@ def test_resubmit_resumes_where_something_has_the_program_resume(
     (run / "checkpoints" / "step1").touch()
     done = hpcrun("resubmit", "7", "--dry-run", "--no-check")
     assert ("resumes from" in done.err) == resumes, done
-    assert ("it begins at step 0" in done.err) != resumes
+    assert ("it starts at step 0" in done.err) != resumes
     replay(tools, "sbatch", (0, "8\n", ""))
     (again,) = hpcrun("resubmit", "7", "--json", "--no-check").json["runs"]
     own = str(Path(again["run_dir"]) / "checkpoints")
@@ -329,7 +329,7 @@ def test_resubmit_does_not_overwrite_checkpoints_in_an_absolute_folder(
     (run,) = submitted(hpcrun, tools, "7")
     replay(tools, "squeue", (0, row(run, "7", "FAILED"), ""))
     done = hpcrun("resubmit", "7", *options)
-    assert done.code == 2 and "would write over the checkpoints of" in done.err
+    assert done.code == 2 and "would overwrite the checkpoints of" in done.err
     replay(tools, "sbatch", (0, "8\n", ""))
     assert hpcrun("resubmit", "7", "--set", f"checkpoint.dir={folder}-2", *options).code == 0
 

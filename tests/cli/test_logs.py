@@ -298,13 +298,13 @@ def test_secrets_are_masked_except_with_raw(run: Run) -> None:
         (("--rank", "9"), "--rank 9: no log of it; there are logs of ranks 0-3"),
         (("--rank", "0", "--node", "n2"), "--rank 0: not on n2, which has ranks 2-3"),
         (("--rank", "0", "--node", "7"), "--node 7: no log of it; there are logs of nodes 0-1"),
-        (("--rank", "3-1"), "--rank 3-1: no rank"),
-        (("--rank", "x"), "--rank x: no rank"),
+        (("--rank", "3-1"), "--rank 3-1: not a rank"),
+        (("--rank", "x"), "--rank x: not a rank"),
         (("--node", "n9"), "--node n9: no such node of the run; there are n1, n2"),
         (("--attempt", "4"), "--attempt 4: no log of it; there are logs of attempt 0 alone"),
-        (("--attempt", "x"), "--attempt x: no attempt"),
+        (("--attempt", "x"), "--attempt x: not an attempt"),
         (("-n", "many"), "--lines many: not a number of lines"),
-        (("--since", "noon"), "--since noon: no time"),
+        (("--since", "noon"), "--since noon: not a time"),
     ],
 )
 def test_invalid_options_are_refused(run: Run, options: tuple[str, ...], words: str) -> None:

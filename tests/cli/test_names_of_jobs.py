@@ -67,7 +67,7 @@ def test_task_number_finds_its_run(sweep: Caller) -> None:
 def test_task_number_finds_its_run_in_every_command(sweep: Caller, tools: Path) -> None:
     ended = answers(tools, "scancel")
     (reported,) = sweep("requeue", "41", "--json").json["runs"]
-    assert (reported["run_id"], reported["reason"]) == (f"{RUN}.0-7k3q", "it waits already")
+    assert (reported["run_id"], reported["reason"]) == (f"{RUN}.0-7k3q", "it is already pending")
     (reported,) = sweep("wait", "41", "--timeout", "0", "--json").json["runs"]
     assert reported["run_id"] == f"{RUN}.0-7k3q"
     assert "40_0 is PENDING" in sweep("resubmit", "41").err

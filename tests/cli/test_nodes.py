@@ -40,7 +40,7 @@ def test_bad_nodes_are_listed_for_a_day_and_can_be_cleared(hpcrun: Caller, folde
     record(folder, "n3", age=86401)
     record(folder, "n4", cluster="another")
     rows = [line.split() for line in hpcrun("nodes").out.splitlines()]
-    assert rows[0] == ["NODE", "FOUND", "STAYS", "OUT", "FOR", "BY", "RUN", "WHY"]
+    assert rows[0] == ["NODE", "FOUND", "EXCLUDED", "FOR", "BY", "RUN", "WHY"]
     assert rows[1][0] == "n2" and rows[2][:5] == ["n1", "2", "h", "1", "min"]
     assert "\\x1b[2J" in hpcrun("nodes").out
     answer = hpcrun("nodes", "--json").json

@@ -84,7 +84,7 @@ def test_record_with_commands_or_huge_numbers_is_ignored(
     run = make_run(hpcrun, MINE, "15", log=LOG)
     run.submitted.write_text(json.dumps(json.loads(run.submitted.read_text()) | {name: value}))
     done = hpcrun.process("status", MINE)
-    assert f"{run.submitted}: damaged" in done.err and "Traceback" not in done.err
+    assert f"{run.submitted}: ignored: corrupt" in done.err and "Traceback" not in done.err
     assert str(value) not in done.out
 
 

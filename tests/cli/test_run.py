@@ -110,7 +110,7 @@ def test_follower_shows_what_a_silent_run_waits_for(hpcrun: Caller) -> None:
     assert done.code == 0 and done.out.count("at last") == 1, done
     told = [line for line in done.err.splitlines() if line.startswith("waiting for ")]
     setup = "waiting for its setup: modules, environment, files"
-    program = "waiting for the program's first line: it imports, compiles or reads its data"
+    program = "waiting for the program's first output (imports, compilation, data loading)"
     # Each is shown once; on a busy machine one phase may be over before the second check.
     assert told in ([setup, program], [setup], [program]), done
 

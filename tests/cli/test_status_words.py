@@ -70,7 +70,7 @@ def test_start_time_in_another_century_is_ignored(hpcrun: Caller, tools: Path) -
     for words in (("status", "15"), ("status",)):
         shown = hpcrun(*words).out
         assert (
-            "waits for nodes to become free; no start is foreseen" in shown and "2282" not in shown
+            "waits for nodes to become free; no start is estimated" in shown and "2282" not in shown
         )
 
 
@@ -78,7 +78,7 @@ def test_estimate_in_another_century_is_ignored(hpcrun: Caller, tools: Path) -> 
     text = "sbatch: Job 7 to start at 2282-01-31T00:00:00 using 4 processors on nodes n1\n"
     replay(tools, "sbatch", (0, "", text))
     shown = hpcrun("submit", "--test-only", "--", "true").out
-    assert "start     no start is foreseen" in shown and "2282" not in shown
+    assert "start     no start is estimated" in shown and "2282" not in shown
 
 
 @pytest.mark.slow

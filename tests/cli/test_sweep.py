@@ -167,7 +167,7 @@ def test_ctrl_c_after_the_submission_names_the_job(
     monkeypatch.setattr(client, "submit_script", pressed)
     done = hpcrun("submit", job)
     assert done.code == 130 and done.out == "", done
-    assert "Slurm had taken the job already: 17; hpcrun cancel 17 ends it" in done.err
+    assert "Slurm had already accepted the job: 17; hpcrun cancel 17 cancels it" in done.err
     assert list(hpcrun.runs.glob("*/submitted.json"))
 
 

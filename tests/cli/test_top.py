@@ -187,10 +187,10 @@ def test_top_queries_the_slurm_of_the_run(hpcrun: Caller, tools: Path) -> None:
     asked = {name: (tools / f"{name}.conf").read_text().split() for name in ("squeue", "srun")}
     assert all(set(confs) == {str(own)} for confs in asked.values()), asked
     done = hpcrun("top", "7", "8")
-    assert done.code == 2 and "jobs of several Slurms" in done.err, done
+    assert done.code == 2 and "jobs of several clusters" in done.err, done
     own.unlink()
     done = hpcrun("top", "7")
-    assert done.code == 4 and f"{own}, by which the job was submitted, is not" in done.err, done
+    assert done.code == 4 and f"{own}, with which the job was submitted, is not" in done.err, done
 
 
 def job(*, nodes: int = 1, state: str = "RUNNING", name: str = "zero2") -> JobStatus:

@@ -59,7 +59,7 @@ def test_job_of_an_interrupted_submission_is_recorded_later(
     finally:
         site.rig.run("scancel", job_id)
     again = site.hpcrun("resubmit", "--dry-run", job_id)
-    assert again.returncode == 0 and f"again: job {job_id}" in again.stderr, again
+    assert again.returncode == 0 and f"resubmitting job {job_id}" in again.stderr, again
 
 
 def test_cancellation_is_reported_although_the_folder_is_read_only(site: Site) -> None:

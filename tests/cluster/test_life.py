@@ -85,7 +85,7 @@ def test_requeue_is_not_an_end_and_shell_has_the_job_environment(site: Site) -> 
         # Unrequested restarts remain forbidden.
         assert " Requeue=0 Restarts=1 " in shown(site, run.job_id)
         (reported,) = answer(site, "requeue", run.job_id)["runs"]
-        assert not reported["requeued"] and reported["reason"] == "it waits already"
+        assert not reported["requeued"] and reported["reason"] == "it is already pending"
         assert waiting.poll() is None
         site.start_again(run.job_id)
         out, err = waiting.communicate()

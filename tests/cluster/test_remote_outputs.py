@@ -178,7 +178,7 @@ def test_open_on_the_login_node_explains_the_forwarding(site: Site) -> None:
     address = site.rig.addresses["node1"]
     assert f"from your laptop: ssh -N -L 7435:{address}:7435 " in told
     alone = site.hpcrun("open", run.job_id, "7434")
-    assert alone.returncode == 2 and "port 7434 of node1 answers on that node alone" in alone.stderr
+    assert alone.returncode == 2 and "port 7434 of node1 responds only on that node" in alone.stderr
     assert "--bind_all" in alone.stderr
     site.hpcrun("cancel", run.job_id)
 
@@ -298,8 +298,8 @@ def test_remote_data_and_deepspeed_json_are_checked(laptop: Laptop) -> None:
         notes = laptop.json("submit", "job.yaml", "--dry-run")["notes"]
     about = [note for note in notes if note.startswith("args: --data-")]
     assert about == [
-        "args: --data-d val.bin: git ignores it, so it does not go along with the code; bring it "
-        "to the cluster, and name its path there",
+        "args: --data-d val.bin: git ignores it, so it is not uploaded with the code; copy it to "
+        "the cluster, and give its path there",
         f"args: --data-b {data}/test.bin: mycluster has no such file or folder",
         f"args: --data-c {here}: a path of this machine; mycluster has no such one",
     ], notes

@@ -68,7 +68,7 @@ def test_only_shows_the_expected_start(site: Site) -> None:
     """Nothing is left behind, and a refusal has exit code 3."""
     done = site.hpcrun("submit", "zero2-8gpu-2node", "--test-only")
     assert done.returncode == 0, done.stderr
-    assert "zero2-8gpu-2node is not submitted; rig would take it" in done.stdout
+    assert "zero2-8gpu-2node was not submitted; rig would accept it" in done.stdout
     assert "16 processors" in done.stdout and "debug" in done.stdout
     done = site.hpcrun("submit", "zero2-4gpu", "--test-only", "--json")
     answer = json.loads(done.stdout)

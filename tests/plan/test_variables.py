@@ -124,7 +124,7 @@ def test_visible_devices_of_a_whole_node_are_accepted() -> None:
     assert plan(text.replace("4}", "4, exclusive: true}")).nodes == 1
     assert "env.CUDA_VISIBLE_DEVICES: Slurm assigns" in refusal(text, node.replace("4", "8"))
     assert "env.CUDA_VISIBLE_DEVICES: Slurm assigns" in refusal(text)
-    assert "Slurm gives" in refusal(text.replace("0,1,2,3", "3,2,1,0"), node)
+    assert "Slurm assigns" in refusal(text.replace("0,1,2,3", "3,2,1,0"), node)
 
 
 @pytest.mark.parametrize(

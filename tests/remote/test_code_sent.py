@@ -47,7 +47,7 @@ def test_files_linked_outside_the_project_are_not_sent(desk: Desk, checkout: boo
     assert (code / "folder").is_symlink() and (code / "relative.json").is_symlink()
     assert (code / "inside").readlink() == Path("say.sh")
     assert (code / "absolute inside").read_text() == "true\n"
-    assert "4 more lead out of the project: the cluster gets the link" in done.err, done
+    assert "4 more point outside the project: the cluster gets the link" in done.err, done
 
 
 @pytest.mark.slow
@@ -56,7 +56,7 @@ def test_script_linked_outside_the_project_is_refused(desk: Desk) -> None:
     (desk.hpcrun.project / "train.py").symlink_to(desk.laptop.home / "train.py")
     desk.hpcrun.write("job.yaml", "script: train.py\nsetup: {python: /usr/bin/python3}\n")
     done = desk.hpcrun("submit", "job.yaml", "--no-check")
-    assert done.code == 2 and "a link that leads out of the project" in done.err, done
+    assert done.code == 2 and "a symbolic link to a file outside the project" in done.err, done
     assert desk.is_untouched()
 
 

@@ -71,7 +71,7 @@ def unknown_host_key(desk: Desk) -> None:
         pytest.param(
             wrong_port, "Connection refused", "does ssh far work", marks=pytest.mark.thorough
         ),
-        (wrong_key_path, "not let in", "try ssh far"),
+        (wrong_key_path, "authentication failed", "try ssh far"),
         (malformed_config, "Bad configuration option: porrt", "ssh"),
         pytest.param(
             key_is_refused, "authentication failed", "does not retry", marks=pytest.mark.thorough

@@ -142,7 +142,7 @@ def test_user_certificate_is_accepted(laptop: Laptop) -> None:
     server.start()
     certificate = key.with_name("mine-cert.pub").rename(laptop.ssh / "elsewhere.pub")
     only(laptop, f"  IdentityFile {key}\n")
-    with pytest.raises(OutOfReach, match="was refused"):
+    with pytest.raises(OutOfReach, match="was rejected"):
         connect(laptop).run("true")
     only(laptop, f"  IdentityFile {key}\n  CertificateFile {certificate}\n")
     assert connect(laptop).run("exit 8").exit_code == 8
@@ -153,7 +153,7 @@ def test_refused_key_is_not_tried_again(laptop: Laptop) -> None:
     only(laptop, f"  IdentityFile {key}\n")
     far = connect(laptop)
     for _ in range(2):
-        with pytest.raises(OutOfReach, match=f"{key} was refused") as caught:
+        with pytest.raises(OutOfReach, match=f"{key} was rejected") as caught:
             far.run("true")
         assert caught.value.is_final
         assert not caught.value.maybe_done
@@ -240,7 +240,7 @@ def test_wrong_password_ends_the_login(asking: Any, method: str) -> None:
     server, user = asking(method), Answers("guess", "000000", "again", "again")
     far = open_connection(SshSettings(host="asks"), user)
     for _ in range(2):
-        with pytest.raises(OutOfReach, match="refused") as caught:
+        with pytest.raises(OutOfReach, match="rejected") as caught:
             far.run("true")
         assert caught.value.is_final
         assert "guess" not in str(caught.value)
@@ -470,7 +470,7 @@ def test_refusals_of_the_system_ssh_are_reported(laptop: Laptop) -> None:
         assert shown in caught.value.message
     laptop.trust(*laptop.servers)
     only(laptop, f"  IdentityFile {laptop.make_key('other')}\n  BatchMode yes\n")
-    with pytest.raises(OutOfReach, match="not let in") as caught:
+    with pytest.raises(OutOfReach, match="authentication failed") as caught:
         open_connection(SshSettings(host="far", ssh="openssh"), Nobody()).run("true")
     assert caught.value.is_final
     laptop.configure(laptop.usual() + f"Host off\n  HostName 127.0.0.1\n  Port {free_port()}\n")
@@ -511,7 +511,7 @@ def test_connect_reports_the_cluster(laptop: Laptop) -> None:
     profile = f"host: far\nslurm_path: {tools}\n"
     code, out, err = call(laptop, profile, "connect", "--verbose")
     assert (code, out) == (0, "connected to far: slurm 24.11.5\n")
-    assert f"{laptop.ssh}/id was taken" in err and "it is not kept" in err
+    assert f"accepted {laptop.ssh}/id" in err and "it is not kept open" in err
     kept = f"{profile}ssh: openssh\n"
     for _ in range(2):
         assert call(laptop, kept, "connect") == (0, "connected to far: slurm 24.11.5\n", "")
@@ -525,7 +525,7 @@ def test_connect_reports_the_cluster(laptop: Laptop) -> None:
     code, _, err = call(laptop, f"{profile}slurm_conf: /etc/far.conf\n", "connect")
     assert code == 4 and "sbatch does not run there: /etc/far.conf" in err
     code, _, err = call(laptop, "name: here\n", "connect")
-    assert code == 2 and "it has no host" in err
+    assert code == 2 and "this profile has no host:" in err
 
 
 @pytest.mark.parametrize("words", ["status 4242", "connect"])

@@ -58,7 +58,9 @@ def test_records_modified_on_the_cluster_are_refused(desk: Desk, what: str) -> N
     (desk.laptop.home / "cred.json").write_text('{"train_batch_size": 41777}')
     CHANGES[what](run)
     done = desk.hpcrun("resubmit", "1", "--fresh", "--no-check")
-    assert done.code == 2 and "on the cluster is not as it was submitted here" in done.err, done
+    assert done.code == 2 and "on the cluster differs from what was submitted here" in done.err, (
+        done
+    )
     assert len(desk.queue()) == 1
     # Nor by the path of the local copy.
     kept = next(desk.state.glob(f"*/runs/{run.name}/spec.yaml"))
@@ -79,7 +81,7 @@ def test_run_submitted_elsewhere_receives_no_local_files(desk: Desk) -> None:
     shutil.rmtree(desk.state)
     desk.hpcrun.write("pkg/a.py", "changed since\n")
     done = desk.hpcrun("resubmit", "1", "--fresh", "--no-check")
-    assert done.code == 2 and "secrets: T: this machine would send them" in done.err, done
+    assert done.code == 2 and "secrets: T: this machine would upload these files" in done.err, done
     assert len(desk.queue()) == 1
     again = desk.hpcrun("resubmit", "1", "--fresh", "--no-check", "--set", "secrets=[T]", "--json")
     assert again.code == 0, again
@@ -134,5 +136,5 @@ def test_links_out_of_the_project_are_not_read_into_the_upload(desk: Desk, how: 
         link.symlink_to(os.path.relpath(desk.laptop.home / "cred.json", link.parent))
     desk.hpcrun.write("job.yaml", job)
     done = desk.hpcrun("submit", "job.yaml", "--no-check")
-    assert done.code == 2 and "a link that leads out of the project" in done.err, done
+    assert done.code == 2 and "a symbolic link to a file outside the project" in done.err, done
     assert desk.is_untouched()

@@ -297,7 +297,7 @@ def test_ambiguous_run_name_is_refused(runs_dir: Path) -> None:
     with pytest.raises(InputError) as caught:
         find_run(runs_dir, "20261120")
     assert caught.value.message == (
-        "20261120: fits 2 runs, from 20261120-081455-train-7k3q to 20261120-081455-train-7k3r"
+        "20261120 matches 2 runs, from 20261120-081455-train-7k3q to 20261120-081455-train-7k3r"
     )
     assert caught.value.fix == "give more of the id"
 
@@ -305,7 +305,7 @@ def test_ambiguous_run_name_is_refused(runs_dir: Path) -> None:
 @pytest.mark.parametrize("word", ["", "  ", "\t"])
 def test_empty_run_name_is_refused(tmp_path: Path, word: str) -> None:
     create_run_folder(tmp_path / "20261120-081455-train-7k3q")
-    with pytest.raises(InputError, match="an empty name: no run has it"):
+    with pytest.raises(InputError, match="empty run name"):
         find_run_or_sweep(tmp_path, word)
 
 
@@ -388,5 +388,5 @@ def test_run_named_like_a_task_is_a_separate_run(runs_dir: Path) -> None:
 
 def test_sweep_without_its_record_is_reported(swept: Path) -> None:
     sweep_folder(swept, SWEEP_ID).record.unlink()
-    with pytest.raises(InputError, match="no record of a sweep"):
+    with pytest.raises(InputError, match="not a record of a sweep"):
         runs_of(sweep_folder(swept, SWEEP_ID))

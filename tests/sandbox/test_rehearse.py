@@ -66,13 +66,13 @@ def test_correct_script_passes_all_faults(tmp_path: Path, clean_environ: dict[st
 # fmt: off
 MISTAKES = [
         ('"--resume" in sys.argv', "False", ["--fault", "preempt"], "at its first step again"),
-        ("(asked or step % 4 == 0)", "False", ["--within", "4"], "no whole checkpoint within 4 s"),
+        ("(asked or step % 4 == 0)", "False", ["--within", "4"], "no complete checkpoint within 4"),
         ("import json", "raise SystemExit(7)\nimport json", [], "exit code 7"),
         ("zipfile.ZipFile(sys.argv[", "zipfile.Zip(sys.argv[",
          ["--fault", "preempt"], "has no attribute 'Zip'"),
         ('"loss": 1 / step', '"loss": len(sys.argv) / step', ["--fault", "preempt"],
-         "with another curve"),
-        ("", "", ["--fault", "limit", "--set", "env.TOTAL=20"], "it was over before the fault"),
+         "with a different curve"),
+        ("", "", ["--fault", "limit", "--set", "env.TOTAL=20"], "it ended before the interruption"),
     ]
 # fmt: on
 

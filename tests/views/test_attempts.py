@@ -88,7 +88,7 @@ def test_cost_includes_stalled_time() -> None:
     cost = compute_cost([FIRST, hung], 1, None)
     assert (cost.stalled, cost.replayed) == (1.5, 0.5 * 20 / 100)
     assert cost.goodput == pytest.approx(1 - (1.5 + 0.1 + 0.25) / 4.25)
-    assert "0.10 for 20 steps done again, 1.50 standing still, " in format_cost(cost, has_gpus=True)
+    assert "0.10 for 20 steps repeated, 1.50 stalled, " in format_cost(cost, has_gpus=True)
     status = structs.replace(
         between(), cost=cost, history=History(run_id=RUN.run_id, attempts=[FIRST, hung])
     )
@@ -146,7 +146,7 @@ def test_cost_of_pending_runs_and_of_attempts_without_steps() -> None:
     unnumbered = [structs.replace(each, first_step=None, moved=None) for each in (FIRST, SECOND)]
     cost = compute_cost(unnumbered, 1, None)
     assert cost is not None and cost.replayed_steps is None
-    assert "unknown for steps done again" in format_cost(cost, has_gpus=True)
+    assert "unknown for repeated steps" in format_cost(cost, has_gpus=True)
 
 
 def between(state: str = "PENDING") -> JobStatus:
@@ -167,7 +167,7 @@ def test_run_between_attempts_shows_when_it_restarts() -> None:
     lines = format_run(between(), PLAIN, local_time=str, has_checkpoints=False)
     text = " ".join(" ".join(lines).split())
     assert "restarts after preemption, from step-80.pt" in text
-    cost = "34.00 GPU hours, 3.20 for 20 steps done again, 2.00 to start again, goodput 85%"
+    cost = "34.00 GPU hours, 3.20 for 20 steps repeated, 2.00 restart overhead, goodput 85%"
     assert f"{cost}; 45:00 between attempts" in text
     assert "steps 81 to 180" in text
     assert "restarts after preemption, from step-80.pt" in "\n".join(
@@ -235,7 +235,7 @@ def test_common_text_names_what_failed_attempts_share() -> None:
     never = structs.replace(one, end=end, first_step=None, last_step=None, resumed="")
     elsewhere = structs.replace(never, begin=structs.replace(one.begin, nodes="n2"))
     assert describe_common_facts([never, elsewhere]) == (
-        "exit code 1, rank 3 on n1 failed first, before the first step, begun from the beginning"
+        "exit code 1, rank 3 on n1 failed first, before the first step, started from the beginning"
     )
     assert describe_common_facts([one, never]) == "on n1"
     # It has moved on, and no line of its log has a step.

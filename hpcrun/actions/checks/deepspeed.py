@@ -161,8 +161,8 @@ def _own_file(context: Context, where: str, name: str, kind: str) -> str:
     leads_out = is_in_project and not path.resolve().is_relative_to(top)
     if leads_out and context.cluster.host is not None:
         raise InputError(
-            f"{where}: {path}: a link that leads out of the project, and the cluster would get its "
-            "content",
+            f"{where}: {path}: a symbolic link to a file outside the project, whose content "
+            "would be sent to the cluster",
             fix=f"name the file itself: {path.resolve()}",
         )
     return read_text(path)
@@ -184,7 +184,7 @@ def query_deepspeed(
     Returns:
         The answer, None if the interpreter has no DeepSpeed; and a note if the query failed.
     """
-    cannot = f"{python} could not be asked about the DeepSpeed JSON: "
+    cannot = f"could not check the DeepSpeed JSON with {python}: "
     probe, text = _probe(), json.dumps(config, sort_keys=True)
     env = (("LC_ALL", "C"),)
     about_version = RunCommand((python, "-c", _VERSION), timeout=VERSION_PATIENCE, env=env)

@@ -212,7 +212,7 @@ def check_places(context: Context, host: ClusterHost, nodes: int) -> Findings:
     refused = [place for place in places if place.state.refusal]
     for place in refused:
         reason = f"cannot be written to: {place.state.refusal}"
-        _refuse(found, place, reason, "name a folder that you can write to")
+        _refuse(found, place, reason, "choose a folder that you can write to")
     for place in places:
         first = next(each for each in places if each.state.device == place.state.device)
         if place is not first or place in refused:
@@ -270,7 +270,7 @@ def _measure(found: Findings, place: Place, left: Left, whose: str) -> None:
     space = "" if left.bytes is None else _size(left.bytes)
     for rest, few, nothing, some in (
         (left.bytes, LITTLE_SPACE, "no space is left", space),
-        (left.files, FEW_FILES, "no more files fit", f"{left.files} files"),
+        (left.files, FEW_FILES, "no inodes are left", f"{left.files} files"),
     ):
         if rest == 0:
             _refuse(found, place, f"{nothing}{whose}", "free some space, or choose another folder")
@@ -295,8 +295,8 @@ def _unshared(
         if not shared and (own or kind in MEMORY_TYPES or not _exports_disks(answers)):
             where = context.cluster.host or "this machine"
             yield (
-                f"{place.key} {place.path}: on {where}'s own disk ({kind or 'local'}), as it "
-                f"seems; the {nodes} nodes must all see it at this path"
+                f"{place.key} {place.path}: on {where}'s own disk ({kind or 'local'}), "
+                f"apparently; all {nodes} nodes must see it at this path"
             )
 
 

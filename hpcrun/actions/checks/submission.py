@@ -72,7 +72,7 @@ from hpcrun.spec import JobSpec, set_variables
 # The fix for problems that the user may overrule.
 OVERRIDE = "--no-check submits the job anyway"
 _GIT_TIMEOUT_S = 2.0
-_OUTDATED = "where the cluster has changed: hpcrun init"
+_OUTDATED = "if the cluster has changed, run hpcrun init"
 # Parts of the names of options whose value is read, and of those whose value is written. A "file"
 # or "path" alone may be either.
 _READ = re.compile(
@@ -83,7 +83,7 @@ _WRITTEN = re.compile(
     r"|pred|metric|report|summary|stat|trace|profil|history|plot|figure|submission",
     re.I,
 )
-_BRING = "bring it to the cluster, and name its path there"
+_BRING = "copy it to the cluster, and give its path there"
 _SHOW_PARTITIONS = RunCommand(tuple(SINFO), timeout=10.0)
 # Characters that do not occur in the names of files to check.
 _ODD = re.compile(r"[\s{}$*?:,\[\]<>|]")
@@ -265,7 +265,7 @@ class Checks:
             program.refuse(
                 "script" if spec.script else "module",
                 f"{program.name}: git ignores it, so it is not in the run's copy of the code; "
-                f"take it out of .gitignore{fix}",
+                f"remove it from .gitignore{fix}",
             )
         return program, given
 
@@ -303,7 +303,7 @@ def _check_python(
     what = f"{check.python} has no {' and no '.join(missing)}"
     setup, path = plan.setup, check.path
     if setup.modules or setup.uv or _makes_files(plan) or "$" in path:
-        findings.notes.append(f"{what} here: the job's setup must bring it")
+        findings.notes.append(f"{what} here: the job's setup must provide it")
         return
     which = f"framework {spec.framework}" if spec.framework else f"launcher {plan.launcher}"
     fix = f"{check.python} -m pip install {' '.join(missing)}"
@@ -476,8 +476,8 @@ def _live_notes(
         there = [name for name in dict.fromkeys(named) if (project / name).is_file()]
         notes += uncopied_read_notes(script, there)
         notes += [
-            f"{where}{value}: read as it is when the job runs, not from the run's copy of the "
-            f"code; {{code_dir}}/{os.path.normpath(value)} is in the copy"
+            f"{where}{value}: read from the project when the job runs, not from the run's copy "
+            f"of the code; {{code_dir}}/{os.path.normpath(value)} is in the copy"
             for where, value in files
             if value in there
         ]
@@ -490,7 +490,7 @@ def _live_notes(
         if any(other.startswith(f"{place}/") for other in beside):
             continue
         if inside and path.exists() and _is_ignored(project, path, context.environ):
-            fix = "let it start at HPCRUN_PROJECT_DIR, or set snapshot: false"
+            fix = "begin the path with HPCRUN_PROJECT_DIR, or set snapshot: false"
             notes.append(
                 f"{script.name} finds {path.relative_to(project)} by __file__, and git ignores it: "
                 f"it is not in the run's copy of the code; {_BRING if is_far else fix}"
@@ -570,7 +570,9 @@ def _missing_paths(context: Context, answers: Answers, args: Sequence[str]) -> l
         if state.exists or (above.exists and not _ENDS.search(value)):
             continue
         if host is not None and _exists_here(Path(value)):
-            notes.append(f"args: {option} {value}: a path of this machine; {host} has no such one")
+            notes.append(
+                f"args: {option} {value}: a path of this machine, which does not exist on {host}"
+            )
         elif state.is_known:
             who = f"{host} has no" if host is not None else "no"
             notes.append(f"args: {option} {value}: {who} such file or folder")
@@ -587,7 +589,7 @@ def _exists_here(path: Path) -> bool:
 def _left_here(context: Context, args: Sequence[str]) -> list[str]:
     """Return notes on arguments that name files of the project that are not sent to the cluster."""
     return [
-        f"{_where(option)}{value}: git ignores it, so it does not go along with the code; {_BRING}"
+        f"{_where(option)}{value}: git ignores it, so it is not uploaded with the code; {_BRING}"
         for option, value in _values(args)
         if ("/" in value or "." in value or (value and _READ.search(option)))
         and not value.startswith(("/", "~", "-"))

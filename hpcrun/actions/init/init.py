@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 SCHEMAS = ".hpcrun"
 SANDBOX = "sandbox"  # the name of the sandbox's profile and of its cluster in Slurm
 NO_PYTHON = "CHECK: no Python with torch was found; setup: {venv: FOLDER} or {conda: NAME}"
-_HUBS = "CHECK: false where compute nodes reach no hub; it sets the hubs' offline switches"
+_HUBS = "CHECK: set to false if nodes cannot reach Hugging Face; enables offline mode"
 
 
 class InitState(Struct, frozen=True, kw_only=True):
@@ -198,8 +198,8 @@ def _check_own_cluster(name: str, own: str, host: ClusterHost) -> None:
         return
     if name in survey.list_clusters(host):
         raise InputError(
-            f"--cluster {name}: Slurm's commands here ask {own}, which is another cluster",
-            fix=f"call it on a login node of {name}, or with SLURM_CONF set to its slurm.conf",
+            f"--cluster {name}: Slurm's commands here belong to {own}, another cluster",
+            fix=f"run it on a login node of {name}, or with SLURM_CONF set to its slurm.conf",
         )
 
 
@@ -215,8 +215,8 @@ def _check_same_host(cluster: Cluster, source: str, host: str | None) -> None:
     own = cluster.host
     if host is not None and own != host:
         raise InputError(
-            f"{source}: the profile is of {f'the host {own}' if own else 'here'}, "
-            f"and not of {host}",
+            f"{source}: the profile is for {f'the host {own}' if own else 'this machine'}, not "
+            f"for {host}",
             fix=f"hpcrun init --host {host} --user --cluster NAME writes another one",
         )
 
@@ -248,9 +248,9 @@ def _read_site_profile(like: str, target: Path) -> str:
         listed_sites = ", ".join(sorted(known))
         close = difflib.get_close_matches(like, known, 1)
         hint = f"did you mean {close[0]}?" if close else f"there are {listed_sites}"
-        raise InputError(f"--like {like}: no profile that ships has this name", fix=hint)
+        raise InputError(f"--like {like}: no built-in profile has this name", fix=hint)
     if target.exists():
-        raise InputError(f"{target}: there is a profile already", fix="move it away, or edit it")
+        raise InputError(f"{target}: a profile already exists", fix="move it away, or edit it")
     return known[like].read_text()
 
 
@@ -287,7 +287,7 @@ def check_unchanged(found: InitState) -> None:
     """Raise InputError if the profile was changed since it was read."""
     if _read_exact(found.profile) != found.before:
         raise InputError(
-            f"{found.profile}: it was changed while hpcrun init asked",
+            f"{found.profile}: it was changed during hpcrun init",
             fix="nothing was written; run it again",
         )
 
@@ -356,7 +356,7 @@ def _check_same_cluster(profile: Path, name: str | None, clusters: Path) -> None
     if name == SANDBOX:
         fix = "the sandbox needs none: hpcrun submit JOB --cluster sandbox"
     if of != name:
-        raise InputError(f"{profile}: the project's profile is of another cluster, {of}", fix=fix)
+        raise InputError(f"{profile}: the project's profile is for another cluster, {of}", fix=fix)
 
 
 def _compare_with_cluster(found: InitState, answers: Answers) -> InitState:
@@ -478,7 +478,7 @@ def _check_place(path: Path) -> None:
     if not folder.is_dir():
         raise InputError(f"{folder}: not a folder", fix="move it away")
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise InputError(f"{path}: you cannot write to {folder}", fix="call it in another folder")
+        raise InputError(f"{path}: you cannot write to {folder}", fix="run it in another folder")
 
 
 def _check_inside(path: Path, project: Path) -> None:
@@ -493,7 +493,7 @@ def _check_inside(path: Path, project: Path) -> None:
     while not part.is_symlink() and part != project:
         part = part.parent
     raise InputError(
-        f"{part}: a link that leads out of the project, to {os.path.realpath(part)}",
+        f"{part}: a symbolic link to a file outside the project, {os.path.realpath(part)}",
         fix="remove the link: hpcrun init writes a file or a folder of its own there",
     )
 
@@ -576,7 +576,7 @@ def build_profile(found: InitState, answers: dict[str, str]) -> str:
     gpus = int(answers.get("gpus", "1")) if site is not None and site.named_gpus else 0
     if facts is not None and site is not None and gpus:
         slurm["gres"] = False
-        comments["slurm"] = "Slurm counts no GPUs here: whole nodes are taken, with what they have"
+        comments["slurm"] = "Slurm reports no GPUs here: jobs get whole nodes, with their GPUs"
         counted = {
             name: structs.replace(one, gpus_per_node=gpus) if name in site.named_gpus else one
             for name, one in facts.partitions.items()
@@ -646,7 +646,11 @@ def choose_python(
     if best is None or (best.key == "python" and not best.has_torch and not answer):
         comments["python"] = NO_PYTHON
         return None, {}
-    lacks = "" if best.has_torch else "CHECK: it has no torch yet; where is the one that trains?"
+    lacks = (
+        ""
+        if best.has_torch
+        else ("CHECK: no torch here; set this to the Python that runs your training")
+    )
     if best.key == "python":
         if lacks:
             comments["python"] = lacks

@@ -136,7 +136,7 @@ def _script_path(project: Path, script: str) -> Path:
                 if not real.is_relative_to(top):
                     raise InputError(
                         f"{script}: outside the project {project}",
-                        fix="call hpcrun init in the script's own folder",
+                        fix="run hpcrun init in the script's own folder",
                     )
                 return project / real.relative_to(top)
             return path

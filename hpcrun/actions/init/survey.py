@@ -338,8 +338,8 @@ def _parse_slurm_config(answers: HostAnswers) -> SlurmConfig:
     except OutOfReach as error:
         if matches_answer(error.message, "no configuration"):
             raise OutOfReach(
-                f"Slurm's commands are here, and know no cluster: {error.message}",
-                fix="call it on a login node, or set SLURM_CONF; without a cluster: "
+                f"Slurm's commands are installed here, but find no cluster: {error.message}",
+                fix="run it on a login node, or set SLURM_CONF; without a cluster: "
                 "hpcrun sandbox up",
             ) from error
         raise
@@ -389,8 +389,8 @@ def _clean(text: str) -> str:
 def _odd(argv: Sequence[str], text: str) -> OutOfReach:
     first = text.strip().splitlines()[0][:60] if text.strip() else ""
     return OutOfReach(
-        f"{' '.join(argv)}: the answer is not Slurm's: {first!r}",
-        fix="does something else answer by that name? Try the command in your shell",
+        f"{' '.join(argv)}: unexpected output: {first!r}",
+        fix="another program may have that name; try the command in your shell",
     )
 
 
