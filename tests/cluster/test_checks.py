@@ -91,7 +91,7 @@ def test_code_edited_while_the_job_is_pending_is_not_used(
     done = site.hpcrun("submit", "job.yaml", "--json", *words)
     assert done.returncode == 0, done.stderr
     submitted = json.loads(done.stdout)
-    said = [note for note in submitted["notes"] if "as they are when the job runs" in note]
+    said = [note for note in submitted["notes"] if "when the job runs" in note]
     assert len(said) == (word == "edited")
     (site.project / "helper.py").write_text("WORD = 'edited'\n")
     site.rig.run("scontrol", "release", submitted["job_id"])

@@ -301,7 +301,7 @@ def test_remote_data_and_deepspeed_json_are_checked(laptop: Laptop) -> None:
         "args: --data-d val.bin: git ignores it, so it is not uploaded with the code; copy it to "
         "the cluster, and give its path there",
         f"args: --data-b {data}/test.bin: mycluster has no such file or folder",
-        f"args: --data-c {here}: a path of this machine; mycluster has no such one",
+        f"args: --data-c {here}: a path of this machine, which does not exist on mycluster",
     ], notes
     with laptop.at_most(2):  # the Python has all modules
         laptop.does("submit", "job.yaml", "--dry-run")
