@@ -85,7 +85,7 @@ _SMALL, _MANY, _IN_A_STREAM, _STREAM_BYTES = 1 << 20, 16, 1000, 1 << 26
 _HEADERS, _DIGITS = 4096, 20
 
 
-class File(Struct, frozen=True):
+class RemoteFile(Struct, frozen=True):
     """A remote file.
 
     Attributes:
@@ -106,10 +106,10 @@ class File(Struct, frozen=True):
         return int(self.facts.split()[3])
 
 
-class Found(Struct):
+class FoundFiles(Struct):
     """The requested files, the links among them, and the reason why some could not be listed."""
 
-    files: list[File]
+    files: list[RemoteFile]
     links: list[str]
     fault: str = ""
 
@@ -122,7 +122,7 @@ class Fetched(Struct):
     failed: dict[str, str] = field(default_factory=dict)
 
 
-def find_outputs(context: Context, run: RunFolder, globs: Sequence[str]) -> Found:
+def find_outputs(context: Context, run: RunFolder, globs: Sequence[str]) -> FoundFiles:
     """List the run's checkpoints, or the files that match globs. Raises InputError, OutOfReach."""
     plan = read_plan(run)
     if plan is None:
@@ -146,8 +146,8 @@ def find_outputs(context: Context, run: RunFolder, globs: Sequence[str]) -> Foun
     bases = ["", f"{inner}/"]
     if work.is_relative_to(was):
         bases.append(f"{work.relative_to(was)}/")
-    found = _listed(context, roots)
-    wanted = [_pattern(glob) for glob in globs]
+    found = _list_files(context, roots)
+    wanted = [_compile_glob(glob) for glob in globs]
 
     def is_wanted(name: str) -> bool:
         rest = [name[len(base) :] for base in bases if name.startswith(base)]
@@ -166,14 +166,14 @@ def find_outputs(context: Context, run: RunFolder, globs: Sequence[str]) -> Foun
     return found
 
 
-def _pattern(glob: str) -> re.Pattern[str]:
+def _compile_glob(glob: str) -> re.Pattern[str]:
     r"""Compile a glob; ``**`` matches any directories, and a directory all its contents.
 
     Raises:
         InputError: The glob is invalid.
 
     >>> globs = "a", "*/b", "**/*.pt", "*.pt", "a/?/[!d]*"
-    >>> [bool(_pattern(glob).fullmatch("a/b/c.pt")) for glob in globs]
+    >>> [bool(_compile_glob(glob).fullmatch("a/b/c.pt")) for glob in globs]
     [True, True, True, False, True]
     """
     words = {"*": "[^/]*", "?": "[^/]"}
@@ -192,7 +192,7 @@ def _pattern(glob: str) -> re.Pattern[str]:
         raise InputError(f"{glob}: invalid glob: {error.msg}", fix="as in 'out/*.png'") from error
 
 
-def _listed(context: Context, roots: Sequence[tuple[Path, str]]) -> Found:
+def _list_files(context: Context, roots: Sequence[tuple[Path, str]]) -> FoundFiles:
     """List all files below directories.
 
     Args:
@@ -200,15 +200,17 @@ def _listed(context: Context, roots: Sequence[tuple[Path, str]]) -> Found:
     """
     data = bytearray()
 
-    def take(piece: bytes) -> None:
+    def collect(piece: bytes) -> None:
         data.extend(piece)
         if len(data) > _MOST:
             raise HpcrunError("there are too many files to list", fix="pack them there, with tar")
 
     script = f"roots=({' '.join(quote(str(root)) for root, _ in roots)})\n{_LIST}"
-    answer = context.transport().run_script(script, take)
+    answer = context.transport().run_script(script, collect)
     each = iter(os.fsdecode(bytes(data)).split("\0"))
-    found = Found([], [], answer.stderr.strip().splitlines()[-1] if answer.stderr.strip() else "")
+    found = FoundFiles(
+        [], [], answer.stderr.strip().splitlines()[-1] if answer.stderr.strip() else ""
+    )
     for root, prefix in roots:
         for line in each:
             if line == "/":
@@ -221,7 +223,7 @@ def _listed(context: Context, roots: Sequence[tuple[Path, str]]) -> Found:
                 continue
             if stat.S_ISREG(int(match[1], 16)):
                 facts = line[: match.start(2) - 3]
-                found.files.append(File(name, f"{root}/{match[2]}", facts))
+                found.files.append(RemoteFile(name, f"{root}/{match[2]}", facts))
             else:
                 found.links.append(name)
         else:
@@ -232,7 +234,7 @@ def _listed(context: Context, roots: Sequence[tuple[Path, str]]) -> Found:
 
 def fetch_files(
     context: Context,
-    files: Sequence[File],
+    files: Sequence[RemoteFile],
     target: Path,
     show: Callable[[float, float], None],
     tell: Callable[[str], None],
@@ -268,7 +270,10 @@ def fetch_files(
                 continue
         wanted.append(file)
     _remove_stale(target, wanted)
-    total, come = sum(file.size for file in wanted), sum(_begun(target, file) for file in wanted)
+    total, come = (
+        sum(file.size for file in wanted),
+        sum(_partial_size(target, file) for file in wanted),
+    )
     rest, _ = free_space(next(at for at in (target, *target.absolute().parents) if at.exists()))
     if rest is not None and total - come > rest:
         raise InputError(
@@ -281,23 +286,23 @@ def fetch_files(
         come += count
         show(come / 1e6, total / 1e6)
 
-    for batch in _batches([file for file in wanted if not _begun(target, file)]):
+    for batch in _batch_small_files([file for file in wanted if not _partial_size(target, file)]):
         # the loop below copies the remaining files or reports the error
         with contextlib.suppress(OutOfReach):
-            _bring_small(context, target, batch, fetched, is_more)
+            _fetch_small_files(context, target, batch, fetched, is_more)
     settled = {*fetched.done, *fetched.failed}
     wanted = [file for file in wanted if file.name not in settled]
     while wanted:
         before, batch = come, wanted[:_AT_ONCE]
         try:
-            taker = _Taker(target, batch, fetched, is_more)
-        except _Changed:
+            receiver = _FileReceiver(target, batch, fetched, is_more)
+        except _PartialCopyChanged:
             continue
         try:
-            context.transport().run_script(taker.script(), taker.take)
-            if taker.at < len(batch):
+            context.transport().run_script(receiver.build_script(), receiver.receive)
+            if receiver.at < len(batch):
                 raise OutOfReach(f"{batch[0].path}: truncated response", maybe_done=True)
-        except _Changed:
+        except _PartialCopyChanged:
             pass
         except OutOfReach as lost:
             if lost.is_final or come == before:
@@ -305,17 +310,17 @@ def fetch_files(
             tell(f"{lost.message}; retrying in {_PAUSE:g} s")
             time.sleep(_PAUSE)
         finally:
-            taker.close()
-        wanted = [*taker.again, *wanted[taker.at :]]
+            receiver.close()
+        wanted = [*receiver.again, *wanted[receiver.at :]]
     return fetched
 
 
-def _batches(files: Sequence[File]) -> Iterator[list[File]]:
+def _batch_small_files(files: Sequence[RemoteFile]) -> Iterator[list[RemoteFile]]:
     """Split small files into batches for one stream each, if there are many."""
     small = [file for file in files if file.size <= _SMALL]
     if len(small) < _MANY:
         return
-    batch: list[File] = []
+    batch: list[RemoteFile] = []
     size = 0
     for file in small:
         if len(batch) == _IN_A_STREAM or size > _STREAM_BYTES:
@@ -326,10 +331,10 @@ def _batches(files: Sequence[File]) -> Iterator[list[File]]:
     yield batch
 
 
-def _bring_small(
+def _fetch_small_files(
     context: Context,
     target: Path,
-    files: Sequence[File],
+    files: Sequence[RemoteFile],
     fetched: Fetched,
     is_more: Callable[[int], None],
 ) -> None:
@@ -344,13 +349,13 @@ def _bring_small(
     most = sum(file.size + _HEADERS for file in files) + _LONGEST_END * len(files)
     with tempfile.SpooledTemporaryFile(_STREAM_BYTES) as spool:
 
-        def take(piece: bytes) -> None:
+        def collect(piece: bytes) -> None:
             spool.write(piece)
             if spool.tell() > most:
                 raise OutOfReach(f"{files[0].path}: response too long")
 
         script = f"paths=({' '.join(quote(file.path) for file in files)})\n{_STREAM}"
-        context.transport().run_script(script, take)
+        context.transport().run_script(script, collect)
         end = spool.seek(0, os.SEEK_END)
         spool.seek(max(0, end - _DIGITS))
         digits = spool.read().decode("ascii", "replace")
@@ -373,14 +378,14 @@ def _bring_small(
 
 
 def _write_small(
-    target: Path, file: File, data: bytes, fetched: Fetched, is_more: Callable[[int], None]
+    target: Path, file: RemoteFile, data: bytes, fetched: Fetched, is_more: Callable[[int], None]
 ) -> None:
     # another fetch is writing the file; the main loop reports it
-    with contextlib.suppress(InputError, _Changed):
-        part, out = _open_part(_part(target, file), 0)
+    with contextlib.suppress(InputError, _PartialCopyChanged):
+        part, out = _open_partial_file(_partial_path(target, file), 0)
         try:
             if len(data) == file.size and os.write(out, data) == file.size:
-                _finish(part, out, target / file.name, file)
+                _publish_file(part, out, target / file.name, file)
                 fetched.done.append(file.name)
                 is_more(file.size)
         except OSError as error:
@@ -392,57 +397,66 @@ def _write_small(
             os.close(out)
 
 
-def _finish(part: Path, out: int, place: Path, file: File) -> None:
+def _publish_file(part: Path, out: int, place: Path, file: RemoteFile) -> None:
     """Rename a complete file to its destination, with its mode and mtime."""
     os.fchmod(out, int(file.facts.split()[0], 16) & 0o777 | 0o600)
     os.utime(part, (file.mtime, file.mtime))
     part.replace(place)
 
 
-class _Changed(OutOfReach):
+class _PartialCopyChanged(OutOfReach):
     """Another fetch has changed, or renamed to its destination, the partial copy of a file."""
 
 
-class _Taker:
+class _FileReceiver:
     """Writes the stream of one round trip: the content and a metadata line of each file."""
 
     def __init__(
-        self, target: Path, files: Sequence[File], fetched: Fetched, is_more: Callable[[int], None]
+        self,
+        target: Path,
+        files: Sequence[RemoteFile],
+        fetched: Fetched,
+        is_more: Callable[[int], None],
     ) -> None:
         self.target, self.files, self.fetched, self.is_more = target, files, fetched, is_more
-        self.starts = [_begun(target, file) for file in files]
-        self.digests = [_digest(_part(target, file), start) for file, start in self._begun()]
-        self.again: list[File] = []  # files whose partial copies turned out to be outdated
+        self.starts = [_partial_size(target, file) for file in files]
+        self.digests = [
+            _hash_prefix(_partial_path(target, file), start)
+            for file, start in self._files_with_starts()
+        ]
+        self.again: list[RemoteFile] = []  # files whose partial copies turned out to be outdated
         self.at = -1
         self.held = b""
         self.out = -1
-        self._next()
+        self._open_next()
 
-    def _begun(self) -> Iterator[tuple[File, int]]:
+    def _files_with_starts(self) -> Iterator[tuple[RemoteFile, int]]:
         yield from zip(self.files, self.starts, strict=True)
 
-    def script(self) -> str:
-        lengths = [file.size - start for file, start in self._begun()]
+    def build_script(self) -> str:
+        lengths = [file.size - start for file, start in self._files_with_starts()]
         return (
             f"paths=({' '.join(quote(file.path) for file in self.files)})\n"
             f"offsets=({' '.join(map(str, self.starts))}) lengths=({' '.join(map(str, lengths))})\n"
             f"{_GIVE}"
         )
 
-    def _next(self) -> None:
+    def _open_next(self) -> None:
         self.close()
         self.at += 1
         if self.at < len(self.files):
             file = self.files[self.at]
             self.left = file.size - self.starts[self.at]
-            self.part, self.out = _open_part(_part(self.target, file), self.starts[self.at])
+            self.part, self.out = _open_partial_file(
+                _partial_path(self.target, file), self.starts[self.at]
+            )
 
     def close(self) -> None:
         if self.out >= 0:
             os.close(self.out)
             self.out = -1
 
-    def take(self, data: bytes) -> None:
+    def receive(self, data: bytes) -> None:
         view = memoryview(data)
         while view and self.at < len(self.files):
             file = self.files[self.at]
@@ -465,10 +479,10 @@ class _Taker:
                     raise OutOfReach(f"{file.path}: malformed response")
                 return
             self.held, view = b"", memoryview(rest)
-            self._end(file, line.decode("ascii", "replace"))
-            self._next()
+            self._finish_file(file, line.decode("ascii", "replace"))
+            self._open_next()
 
-    def _end(self, file: File, line: str) -> None:
+    def _finish_file(self, file: RemoteFile, line: str) -> None:
         code, _, line = line.partition(" ")
         digest, _, facts = line.partition(" ")
         part, place = self.part, self.target / file.name
@@ -478,7 +492,7 @@ class _Taker:
             self.again.append(file)
             return
         if (code, facts) == ("0", file.facts) and os.fstat(self.out).st_size == file.size:
-            _finish(part, self.out, place, file)
+            _publish_file(part, self.out, place, file)
             self.fetched.done.append(file.name)
             return
         part.unlink(missing_ok=True)
@@ -504,21 +518,21 @@ def _place(target: Path, name: str) -> Path:
     return path / name.rpartition("/")[2]
 
 
-def _part(target: Path, file: File) -> Path:
+def _partial_path(target: Path, file: RemoteFile) -> Path:
     """Return the path of a file's partial copy, whose name contains the metadata of its source."""
     place = _place(target, file.name)
     name = os.fsdecode(os.fsencode(place.name)[-150:])
     return place.with_name(f".{name}.{'-'.join(file.facts.split()[1:])}.part")
 
 
-def _open_part(part: Path, start: int) -> tuple[Path, int]:
+def _open_partial_file(part: Path, start: int) -> tuple[Path, int]:
     """Open and lock a partial copy, truncated to ``start`` bytes; return its path and descriptor.
 
     If the file system does not support locks, the copy gets a unique name.
 
     Raises:
         InputError: Another fetch is writing the file.
-        _Changed: The partial copy is shorter than ``start`` bytes.
+        _PartialCopyChanged: The partial copy is shorter than ``start`` bytes.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
     part.parent.mkdir(parents=True, exist_ok=True)
@@ -535,7 +549,7 @@ def _open_part(part: Path, start: int) -> tuple[Path, int]:
                 ) from error
             if start:
                 part.unlink()
-                raise _Changed(f"{part}: cannot be locked: starting over") from error
+                raise _PartialCopyChanged(f"{part}: cannot be locked: starting over") from error
             part = part.with_name(f".{os.urandom(8).hex()}{part.name}")
             handle = os.open(part, flags | os.O_EXCL, 0o600)
         info = os.fstat(handle)
@@ -543,13 +557,13 @@ def _open_part(part: Path, start: int) -> tuple[Path, int]:
             if os.path.samestat(info, part.lstat()):
                 if info.st_size < start:
                     os.close(handle)
-                    raise _Changed(f"{part}: another fetch has changed it")
+                    raise _PartialCopyChanged(f"{part}: another fetch has changed it")
                 os.ftruncate(handle, start)
                 return part, handle
         os.close(handle)  # another fetch has just completed the file
 
 
-def _digest(part: Path, length: int) -> str:
+def _hash_prefix(part: Path, length: int) -> str:
     """Return the digest of the first ``length`` bytes of a file."""
     digest = hashlib.sha256()
     if length:
@@ -560,8 +574,8 @@ def _digest(part: Path, length: int) -> str:
     return digest.hexdigest()
 
 
-def _begun(target: Path, file: File) -> int:
-    part = _part(target, file)
+def _partial_size(target: Path, file: RemoteFile) -> int:
+    part = _partial_path(target, file)
     with contextlib.suppress(FileNotFoundError):
         info = part.lstat()
         if stat.S_ISREG(info.st_mode) and info.st_size <= file.size:
@@ -570,16 +584,16 @@ def _begun(target: Path, file: File) -> int:
     return 0
 
 
-def _remove_stale(target: Path, files: Sequence[File]) -> None:
-    parts = {_part(target, file) for file in files}
+def _remove_stale(target: Path, files: Sequence[RemoteFile]) -> None:
+    parts = {_partial_path(target, file) for file in files}
     heads = {part.name.rsplit(".", 2)[0] for part in parts}
     for folder in {part.parent for part in parts}:
         for old in folder.glob(".*.part") if folder.is_dir() else ():
             match = re.fullmatch(r"(.+)\.\d+-\d+--?\d+\.part", old.name, re.DOTALL)
             if match and match[1] in heads and old not in parts:
-                with contextlib.suppress(OSError, InputError, _Changed):
+                with contextlib.suppress(OSError, InputError, _PartialCopyChanged):
                     # fails if another fetch is using it
-                    path, handle = _open_part(old, old.stat().st_size)
+                    path, handle = _open_partial_file(old, old.stat().st_size)
                     path.unlink()
                     os.close(handle)
 
@@ -592,7 +606,7 @@ exec tar --format=gnu -cf - .
 """
 
 
-def bring_code(context: Context, folder: Path) -> None:
+def fetch_code(context: Context, folder: Path) -> None:
     """Copy the code of a remote run into its local directory.
 
     It is missing here if the run was submitted from another machine. Raises InputError, OutOfReach.
@@ -601,7 +615,7 @@ def bring_code(context: Context, folder: Path) -> None:
     with tempfile.TemporaryDirectory(prefix=".hpcrun-", dir=folder) as aside:
         with tempfile.TemporaryFile(dir=aside) as spool:
 
-            def take(piece: bytes) -> None:
+            def collect(piece: bytes) -> None:
                 spool.write(piece)
                 if spool.tell() > _MOST:
                     raise InputError(
@@ -611,7 +625,7 @@ def bring_code(context: Context, folder: Path) -> None:
 
             place = f"{quote_profile_path(context.cluster.runs_dir)}/{quote(folder.name)}"
             script = f"folder={place}\n{_CODE}"
-            answer = context.transport().run_script(script, take)
+            answer = context.transport().run_script(script, collect)
             if answer.exit_code != 0:
                 raise InputError(
                     f"{place}/code: the run's copy of the code cannot be read: "
@@ -665,7 +679,9 @@ def find_wandb(context: Context) -> str:
     raise InputError("wandb is not installed here", fix=f"{sys.executable} -m pip install wandb")
 
 
-def sync_offline(context: Context, wandb: str, target: Path, files: Sequence[File]) -> list[str]:
+def sync_offline(
+    context: Context, wandb: str, target: Path, files: Sequence[RemoteFile]
+) -> list[str]:
     """Upload the offline W&B runs among fetched files; return those that wandb rejected."""
     names = (re.match(r"(?:.*/)?offline-run-[^/]*(?=/)", file.name) for file in files)
     folders = dict.fromkeys(match[0] for match in names if match)

@@ -88,7 +88,7 @@ class CurveFollower:
         begun = time.monotonic()
         logs = self._logs if every is not None or self.has_pipe else []
         while True:
-            self._bring()
+            self._fetch_output()
             grew = sum(log.read_new() for log in logs)
             changed = bool(self._monitor.poll().changed)
             if changed:
@@ -97,7 +97,7 @@ class CurveFollower:
             is_over = self._is_over()
             waited = every is not None and time.monotonic() - begun >= every
             if is_over:
-                self._bring(is_last=True)
+                self._fetch_output(is_last=True)
                 for log in logs:
                     log.read_new()
                     log.finish()
@@ -111,7 +111,7 @@ class CurveFollower:
                 time.sleep(min(_WAKE_INTERVAL_S, left))
                 left -= _WAKE_INTERVAL_S
 
-    def _bring(self, *, is_last: bool = False) -> None:
+    def _fetch_output(self, *, is_last: bool = False) -> None:
         """Bring the output of jobs from a cluster that is another machine, if it is time."""
         begun = time.monotonic()
         paths = [path for log in self._logs for path in log.source.paths]

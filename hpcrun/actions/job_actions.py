@@ -82,7 +82,7 @@ class Outcome(Struct, kw_only=True):
 def _apply_to_jobs(
     context: Context,
     targets: Targets,
-    look: Callable[[Outcome], None],
+    check_target: Callable[[Outcome], None],
     act: Callable[[str | None, Sequence[Outcome]], None],
     *,
     done: str,
@@ -91,7 +91,7 @@ def _apply_to_jobs(
     """Query all targets, then act on those that are not skipped, grouped by Slurm installation.
 
     Args:
-        look: Sets the reason to skip a job.
+        check_target: Sets the reason to skip a job.
         act: Takes a slurm.conf and at most ``at_once`` jobs, and sets their outcomes. Ctrl-C is
             deferred while it runs.
         done: The word for the action in the message after Ctrl-C.
@@ -103,7 +103,7 @@ def _apply_to_jobs(
     wanted: dict[str | None, list[Outcome]] = {}
     for job in jobs:
         if job.error is None:
-            look(job)
+            check_target(job)
         if not (job.over or job.left or job.error):
             wanted.setdefault(job.status.slurm_conf, []).append(job)
     try:
@@ -159,7 +159,7 @@ def _refuse_foreign_job(context: Context, status: JobStatus, fix: str) -> InputE
 def cancel_jobs(context: Context, targets: Targets, *, pending: bool = False) -> list[Outcome]:
     """Cancel all targets with one scancel call per Slurm installation."""
 
-    def look(job: Outcome) -> None:
+    def check_target(job: Outcome) -> None:
         status = job.status
         job.error = copied_run_error(status.history, "cancel")
         job.over = job.error is None and status.final
@@ -190,7 +190,9 @@ def cancel_jobs(context: Context, targets: Targets, *, pending: bool = False) ->
                 # written below.
                 if job.run_id in whole or not job.status.history.shares_job
             ]
-            words += [heir for job in asked if (heir := find_successor_job(job.status.history))]
+            words += [
+                successor for job in asked if (successor := find_successor_job(job.status.history))
+            ]
             try:
                 transport = slurm_transport(context, conf)
                 if words:
@@ -216,7 +218,9 @@ def cancel_jobs(context: Context, targets: Targets, *, pending: bool = False) ->
             with contextlib.suppress(OutOfReach):
                 transport.upload_files(records)
 
-    return _apply_to_jobs(context, targets, look, cancel, done="cancelled", at_once=sys.maxsize)
+    return _apply_to_jobs(
+        context, targets, check_target, cancel, done="cancelled", at_once=sys.maxsize
+    )
 
 
 def _record_cancel(job: Outcome, error: HpcrunError | None) -> None:
@@ -277,13 +281,15 @@ def requeue_jobs(
     """
     inside = {run.run_id for sweep in targets.sweeps for run in runs_of(sweep)}
 
-    def look(job: Outcome) -> None:
+    def check_target(job: Outcome) -> None:
         in_sweep = job.run_id in inside
         job.left = _explain_skip(context, job.status, failed=failed, hold=hold, in_sweep=in_sweep)
         job.error = None if job.left else _find_obstacle(context, job.status)
 
     act = partial(_requeue_batch, context, hold=hold)
-    return _apply_to_jobs(context, targets, look, act, done="started again", at_once=_AT_ONCE)
+    return _apply_to_jobs(
+        context, targets, check_target, act, done="started again", at_once=_AT_ONCE
+    )
 
 
 def _explain_skip(

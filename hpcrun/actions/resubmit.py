@@ -14,7 +14,7 @@ from msgspec import Struct, structs
 
 from hpcrun.actions.checks.submission import Checks
 from hpcrun.actions.cluster_host import ClusterHost, find_local_path
-from hpcrun.actions.fetch import bring_code
+from hpcrun.actions.fetch import fetch_code
 from hpcrun.actions.prepare import (
     Prepared,
     prepare_job,
@@ -116,7 +116,7 @@ def prepare_again(
         whole = sweep_folder(first.path.parent, task.sweep_id) if task is not None else first
         copy = whole.code
         if not copy.is_dir() and is_in_mirror(copy, context.environ):
-            bring_code(context, whole.path)
+            fetch_code(context, whole.path)
         if not copy.is_dir():
             raise InputError(f"{copy}: the run's copy of the code is gone", fix="--code now")
         changed = _changed_files(where.project, copy) if plan.snapshot else []

@@ -84,9 +84,9 @@ class LogFile(Struct, frozen=True):
 def list_log_files(run: RunFolder) -> list[LogFile]:
     """List a run's logs: those of ranks, then of nodes, by attempt; finally the batch script's."""
     found = []
-    names = _names(run.logs)
+    names = _list_names(run.logs)
     for attempt in filter(str.isdecimal, names):
-        for name in _names(run.logs / attempt):
+        for name in _list_names(run.logs / attempt):
             match = re.fullmatch(r"(node|rank)-(\d+)\.log", name)
             if match:
                 file = LogFile(run.logs / attempt / name, int(attempt))
@@ -95,7 +95,7 @@ def list_log_files(run: RunFolder) -> list[LogFile]:
     return found + ([LogFile(run.batch_log)] if run.batch_log.name in names else [])
 
 
-def _names(folder: Path) -> list[str]:
+def _list_names(folder: Path) -> list[str]:
     """List folders and regular files, without symbolic links of other users."""
     try:
         if _is_unfit(folder):
@@ -196,7 +196,7 @@ def find_last_lines(
     return 0
 
 
-class _Place:
+class _ReadPosition:
     """The read position of a file: the offset, the bytes before it, and an incomplete line."""
 
     def __init__(self, offset: int = 0, seen: bytes = b"") -> None:
@@ -221,7 +221,7 @@ class Tail:
         self, ends: Callable[[LogFile, bytes], int | None] = lambda file, lines: None
     ) -> None:
         self._ends = ends
-        self._places: dict[Path, _Place] = {}
+        self._places: dict[Path, _ReadPosition] = {}
 
     def start(self, file: LogFile, offset: int) -> None:
         first = max(0, offset - _OVERLAP)
@@ -230,14 +230,14 @@ class Tail:
         except OSError:
             return  # the file does not exist yet, and is then read from its start
         if len(seen) == offset - first:
-            self._places[file.path] = _Place(offset, seen)
+            self._places[file.path] = _ReadPosition(offset, seen)
 
     def lines(self, file: LogFile, *, is_last: bool = False) -> Iterator[bytes | None]:
         """Yield new whole lines, in pieces; None precedes the lines of a rewritten file.
 
         Unreadable data is retried later, unless ``is_last``.
         """
-        place = self._places.setdefault(file.path, _Place())
+        place = self._places.setdefault(file.path, _ReadPosition())
         while not place.is_over and (data := _new_bytes(file.path, place, is_last=is_last)):
             place.offset += len(data)
             place.seen = (place.seen + data)[-_OVERLAP:]
@@ -262,12 +262,12 @@ class Tail:
 
     def rest(self, file: LogFile) -> bytes:
         """Return and clear a last line without a newline; b"" if there is none."""
-        place = self._places.get(file.path, _Place())
+        place = self._places.get(file.path, _ReadPosition())
         rest, place.rest = place.rest, b""
         return rest + b"\n" if rest else b""
 
 
-def _new_bytes(path: Path, place: _Place, *, is_last: bool) -> bytes:
+def _new_bytes(path: Path, place: _ReadPosition, *, is_last: bool) -> bytes:
     before = len(place.seen)
     try:
         data = read_at(path, place.offset - before, _CHUNK + before)

@@ -59,7 +59,7 @@ class JobOutput(WatchedSlurmJobs):
         self.faults: dict[str, str] = {}
         self._context: Context | None = None
         self._places: dict[str, Path] = {}  # local copies of files of a remote cluster
-        self._brought_at = 0.0
+        self._fetched_at = 0.0
         self._longest_silence = 0.0
         self._written_at = time.monotonic()
         self._may_be_over = False
@@ -97,7 +97,7 @@ class JobOutput(WatchedSlurmJobs):
         now = time.monotonic()
         if now >= pace.next_fetch and self.jobs:
             try:
-                self._bring(context)
+                self._fetch_output(context)
                 pace.fetch_error = ""
             except OutOfReach as error:
                 pace.fetch_error = error.message
@@ -113,28 +113,28 @@ class JobOutput(WatchedSlurmJobs):
     def finish(self, status: JobStatus, since: float) -> JobStatus | None:
         if time.monotonic() < since + MAX_LINE_DELAY_S:
             return None
-        if self._context is not None and self._brought_at < since + MAX_LINE_DELAY_S:
+        if self._context is not None and self._fetched_at < since + MAX_LINE_DELAY_S:
             with suppress(OutOfReach):  # earlier output is shown
-                self._bring(self._context)
+                self._fetch_output(self._context)
         return status
 
-    def _bring(self, context: Context) -> None:
+    def _fetch_output(self, context: Context) -> None:
         """Fetch new output from a remote cluster."""
         self._context = context
         if context.cluster.host is None:
             return
-        self._brought_at = time.monotonic()
+        self._fetched_at = time.monotonic()
         names = [file.there for file in self.files()]
         places, self.faults = context.transport().copy_outputs(names)
         self._places = dict(zip(names, places, strict=True))
 
-    def _answer(self, context: Context, job_ids: Sequence[str]) -> dict[str, list[JobStatus]]:
+    def _query_jobs(self, context: Context, job_ids: Sequence[str]) -> dict[str, list[JobStatus]]:
         (job_id,) = job_ids
         self._may_be_over = False
         jobs = client.show_jobs(slurm_transport(context), job_id)
         if jobs:
             self.jobs = jobs
-            self._bring(context)
+            self._fetch_output(context)
             return {job_id: [_build_status(job) for job in jobs]}
         statuses = status_of_jobs(context, job_ids, ended=True)
         known = {job.job_id for job in self.jobs}
@@ -146,7 +146,7 @@ class JobOutput(WatchedSlurmJobs):
             (place,), _ = context.transport().copy_outputs([path])
             if place.is_file():
                 self.jobs.append(structs.replace(job, stdout=path, stderr=path, node_list=""))
-        self._bring(context)
+        self._fetch_output(context)
         return statuses
 
     def _note_silence(self, silence: OutOfReach, job_ids: Sequence[str]) -> None:

@@ -164,14 +164,14 @@ def _fetch_and_prefetch(context: Context, folders: Sequence[Path], cache: SlurmC
     known = _read_rows(context, folders, {}, live.extend)
     threads: list[threading.Thread | None] = []
 
-    def ahead() -> None:
+    def prefetch() -> None:
         with contextlib.suppress(OSError, HpcrunError):
             cache.prefetched = {
                 conf: query_slurm(context, conf, *question)
                 for conf, question in _collect_queries(context, known).items()
             }
 
-    silence = fetch_run_names(context, live, lambda: threads.append(start_thread(ahead)))
+    silence = fetch_run_names(context, live, lambda: threads.append(start_thread(prefetch)))
     for thread in filter(None, threads):
         thread.join()
     return silence
@@ -181,16 +181,16 @@ def _read_rows(
     context: Context,
     folders: Sequence[Path],
     broken: dict[Path, str],
-    bring: Callable[[list[RunFolder]], object],
+    fetch_live: Callable[[list[RunFolder]], object],
 ) -> dict[Path, _RunRow | _SweepRow]:
-    """Read the cached rows of runs and sweeps; ``bring`` fetches the runs that may be live."""
+    """Read the cached rows of runs and sweeps; ``fetch_live`` fetches the runs that may be live."""
     found: dict[Path, _RunRow | _SweepRow] = {}
     for folder in folders:
         with _collect_errors(broken, folder):
             is_sweep = parse_sweep_id(folder.name) is not None
             found[folder] = _SweepRow(context, folder) if is_sweep else _RunRow(context, folder)
     unread = [one for one in found.values() if isinstance(one, _RunRow) and one.kept is None]
-    bring([run.run for run in unread])
+    fetch_live([run.run for run in unread])
     for run in unread:
         with _collect_errors(broken, run.run.path):
             run.read()
@@ -215,12 +215,12 @@ def _find_rows(context: Context, folders: Sequence[Path], cache: SlurmCache) -> 
     """Query each Slurm once about all runs and sweeps; an unreadable run does not hide others."""
     broken: dict[Path, str] = {}
 
-    def bring(live: list[RunFolder]) -> None:
+    def fetch_live(live: list[RunFolder]) -> None:
         if not cache.is_refreshed:
             fetch_records(context, live)
             cache.is_refreshed = True
 
-    found = _read_rows(context, folders, broken, bring)
+    found = _read_rows(context, folders, broken, fetch_live)
     questions = _collect_queries(context, found)
     news = [conf for conf in questions if conf not in cache.answers]
     for conf in news:
@@ -230,7 +230,7 @@ def _find_rows(context: Context, folders: Sequence[Path], cache: SlurmCache) -> 
     for folder, one in found.items():
         with _collect_errors(broken, folder):
             conf = find_slurm_conf(context, one.history)
-            rows[folder] = one.row(cache.answers.get(conf), is_news=conf in news)
+            rows[folder] = one.build_row(cache.answers.get(conf), is_news=conf in news)
     return [rows.get(folder) or _build_broken_row(folder, broken[folder]) for folder in folders]
 
 
@@ -301,7 +301,7 @@ class _RunRow:
             return [(self.run, self.history)], []
         return [], [job_id] if job_id is not None and age < REQUEUE_WINDOW_S else []
 
-    def row(self, answers: SlurmAnswers | None, *, is_news: bool) -> JobStatus:
+    def build_row(self, answers: SlurmAnswers | None, *, is_news: bool) -> JobStatus:
         """Build the row, and cache it if the run has ended. Raises OSError, HpcrunError."""
         if self.kept is not None and not self._has_changed(answers):
             return add_details(determine_status(SlurmAnswers(), self.run, self.history), "row")
@@ -412,7 +412,7 @@ class _SweepRow:
             return [], [job_id]  # squeue shows a requeued array
         return [(RunFolder(self.folder.path), self.history), *self.chained.values()], []
 
-    def row(self, answers: SlurmAnswers | None, *, is_news: bool) -> JobStatus:
+    def build_row(self, answers: SlurmAnswers | None, *, is_news: bool) -> JobStatus:
         """Build the row; ``answers`` None: not queried. Raises OSError, HpcrunError."""
         submitted, silence = self.submitted, ""
         if self.is_settled:

@@ -310,7 +310,7 @@ class WatchedRuns(WatchedJobs):
         is_gone = self._alive is not None and not self._alive()
         is_first = not self._known
         was_unknown = any(status.state == UNKNOWN for status in self._known.values())
-        if live := self._live():
+        if live := self._unfinished_runs():
             statuses = status_of(context, live)
             if is_gone:
                 statuses = [
@@ -335,7 +335,7 @@ class WatchedRuns(WatchedJobs):
         if now < self.next_check:
             return
         begun = ended = False
-        live = self._live()
+        live = self._unfinished_runs()
         if not (live and pace.is_due(now)):  # else the question refreshes
             pace.refresh(context, [run for run in self.runs if run not in self._settled])
         for run in live:
@@ -368,7 +368,7 @@ class WatchedRuns(WatchedJobs):
         self._settled.add(run)
         return status
 
-    def _live(self) -> list[RunFolder]:
+    def _unfinished_runs(self) -> list[RunFolder]:
         return [run for run in self.runs if run not in self._known or not self._known[run].final]
 
 
@@ -408,13 +408,13 @@ class WatchedSlurmJobs(WatchedJobs):
         ]
         try:
             if live:
-                self._find(context, live, pace)
+                self._update_jobs(context, live, pace)
         except OutOfReach as silence:
             self._note_silence(silence, live)
         return [status for known in self.known.values() for status in known]
 
-    def _find(self, context: Context, job_ids: Sequence[str], pace: QueryPace) -> None:
-        answer = self._answer(context, job_ids)
+    def _update_jobs(self, context: Context, job_ids: Sequence[str], pace: QueryPace) -> None:
+        answer = self._query_jobs(context, job_ids)
         if not self._is_first and any(
             _find_missing(self.known[each], answer[each]) for each in job_ids
         ):
@@ -438,7 +438,7 @@ class WatchedSlurmJobs(WatchedJobs):
                 pace.use_pauses(PAUSES_AFTER_CHANGE_S)
         self._is_first = False
 
-    def _answer(self, context: Context, job_ids: Sequence[str]) -> dict[str, list[JobStatus]]:
+    def _query_jobs(self, context: Context, job_ids: Sequence[str]) -> dict[str, list[JobStatus]]:
         """Query Slurm; an unknown job has an empty list. Raises OutOfReach."""
         return status_of_jobs(context, job_ids, ended=self._is_first)
 

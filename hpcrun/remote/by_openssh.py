@@ -28,7 +28,7 @@ from hpcrun.remote.connection import (
     retry_until_session,
     run_in_session,
 )
-from hpcrun.remote.ssh_config import ask_ssh, find_ssh
+from hpcrun.remote.ssh_config import query_ssh_config, find_ssh
 
 # How long an unused master persists: a working day if the profile keeps connections; else long
 # enough for the running command, also if hpcrun was killed.
@@ -50,7 +50,7 @@ class OpensshConnection:
         self.settings = settings
         self.host = settings.host
         self.keeps = keeps
-        self._ask = ask
+        self._prompts = ask
         self._control: Path | None = None
         self._is_open = False
         self._forwards: set[tuple[str, int]] = set()  # remote addresses that the master forwards
@@ -61,17 +61,17 @@ class OpensshConnection:
     @property
     def is_full(self) -> bool:
         """Whether a session was refused; shared by all hpcrun processes with the same master."""
-        return self._note().exists()
+        return self._full_marker().exists()
 
     @is_full.setter
     def is_full(self, value: bool) -> None:
         if value:
-            self._note().touch()
+            self._full_marker().touch()
         else:
-            self._note().unlink(missing_ok=True)
+            self._full_marker().unlink(missing_ok=True)
 
-    def _note(self) -> Path:
-        return Path(f"{self._socket()}.full")
+    def _full_marker(self) -> Path:
+        return Path(f"{self._socket_path()}.full")
 
     def run(
         self,
@@ -83,31 +83,33 @@ class OpensshConnection:
     ) -> Reply:
         """Run a script to its end; see Connection."""
 
-        def talk() -> Reply:
-            session = self._session()
+        def exchange() -> Reply:
+            session = self._open_session()
             return run_in_session(
                 session, self.settings, script, stdin=stdin, timeout=timeout, on_output=on_output
             )
 
         try:
             # The items of a consumed iterator cannot be sent again.
-            return retry_until_session(self, talk) if isinstance(stdin, bytes) else talk()
+            return retry_until_session(self, exchange) if isinstance(stdin, bytes) else exchange()
         except SessionLimitError:
             raise
         except OutOfReach:
             self._is_open = False  # check for the master again
             raise
 
-    def _session(self) -> _Session:
+    def _open_session(self) -> _Session:
         self.open()
         # Without its master a client would connect by itself, and prompt again; make it fail
         # instead.
         only = ("-o", "ControlMaster=no", "-o", "ProxyCommand=false", "-o", "BatchMode=yes")
-        return _Session(self._argv(*only, *_STRICT, "--", self.host, login_command(self.settings)))
+        return _Session(
+            self._ssh_argv(*only, *_STRICT, "--", self.host, login_command(self.settings))
+        )
 
     def bridge_socket(self, script: str, here: socket.socket) -> None:
         """Connect a script's stdin and stdout to a socket; see Connection."""
-        bridge_session(self._session(), self.settings, script, here)
+        bridge_session(self._open_session(), self.settings, script, here)
 
     def forward_port(self, host: str, port: int) -> int:
         """Forward a local port to an address that the cluster's host can reach; see Connection."""
@@ -119,12 +121,14 @@ class OpensshConnection:
             with listen_on_loopback(self._ports.get((host, port), port)) as one:
                 free = self._ports[host, port] = int(one.getsockname()[1])
             where = f"127.0.0.1:{free}:[{host}]:{port}"
-            done = _call(self._argv("-O", "forward", "-L", where, "--", self.host))
+            done = _run_ssh(self._ssh_argv("-O", "forward", "-L", where, "--", self.host))
             if done.returncode:
-                raise OutOfReach(f"{self.host}: {where} cannot be forwarded: {_last(done.stderr)}")
+                raise OutOfReach(
+                    f"{self.host}: {where} cannot be forwarded: {_last_line(done.stderr)}"
+                )
             self._forwards.add((host, port))
             # The master persists, so its forwarding must be cancelled.
-            atexit.register(_call, self._argv("-O", "cancel", "-L", where, "--", self.host))
+            atexit.register(_run_ssh, self._ssh_argv("-O", "cancel", "-L", where, "--", self.host))
         return self._ports[host, port]
 
     def close(self) -> None:
@@ -136,7 +140,8 @@ class OpensshConnection:
         """Terminate the connection; return True if there was one."""
         self._is_open = self.is_full = False
         return (
-            self._has_master() and not _call(self._argv("-O", "exit", "--", self.host)).returncode
+            self._has_master()
+            and not _run_ssh(self._ssh_argv("-O", "exit", "--", self.host)).returncode
         )
 
     def open(self) -> None:
@@ -151,14 +156,14 @@ class OpensshConnection:
         if self._refusal is not None:
             raise self._refusal
         self.is_full = False  # the note belonged to a master that no longer exists
-        _remove_dead(self._socket())
-        options = ask_ssh(self.host)
+        _remove_dead(self._socket_path())
+        options = query_ssh_config(self.host)
         alive: list[str] = []
         for name, value in _USUAL.items():
             if options.get(name.lower(), ["none"])[0] in ("none", "0"):
                 alive += ["-o", f"{name}={value}"]
         stays = f"ControlPersist={_KEPT if self.keeps else _LEFT}"
-        argv = self._argv("-M", "-N", "-f", "-o", stays, *alive, *_STRICT, "--", self.host)
+        argv = self._ssh_argv("-M", "-N", "-f", "-o", stays, *alive, *_STRICT, "--", self.host)
         with tempfile.TemporaryFile() as stderr:
             # Runs in the terminal's foreground, since ssh prompts there.
             code = subprocess.call(
@@ -167,30 +172,30 @@ class OpensshConnection:
             stderr.seek(0)
             said = stderr.read().decode("utf-8", "replace")
         if code:
-            error = self._error(said, options)
+            error = self._connection_error(said, options)
             if error.is_final:
                 self._refusal = error
             raise error
-        self._ask.tell(f"{self.host}: connected with the system's ssh")
+        self._prompts.tell(f"{self.host}: connected with the system's ssh")
         self._is_open = True
 
     def _has_master(self) -> bool:
         """Return True if a master listens; 20 ms faster than `ssh -O check`."""
         with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError):
-            probe.connect(str(self._socket()))
+            probe.connect(str(self._socket_path()))
             return True
         return False
 
-    def _argv(self, *words: str) -> list[str]:
+    def _ssh_argv(self, *words: str) -> list[str]:
         program = find_ssh()
         if program is None:
             raise OutOfReach(
                 f"{self.host}: no ssh client",
                 fix="install the OpenSSH client, or set ssh: paramiko in the profile",
             )
-        return [program, "-S", str(self._socket()), *words]
+        return [program, "-S", str(self._socket_path()), *words]
 
-    def _socket(self) -> Path:
+    def _socket_path(self) -> Path:
         if self._control is None:
             name = sha256(self.host.encode()).hexdigest()[:12]
             if not self.keeps:
@@ -198,7 +203,7 @@ class OpensshConnection:
             self._control = runtime_folder() / name
         return self._control
 
-    def _error(self, said: str, options: dict[str, list[str]]) -> OutOfReach:
+    def _connection_error(self, said: str, options: dict[str, list[str]]) -> OutOfReach:
         """Convert ssh's error output to an error with a fix."""
         host = self.host
         if "HOST IDENTIFICATION HAS CHANGED" in said:
@@ -223,20 +228,22 @@ class OpensshConnection:
             )
         if "Permission denied" in said or "Too many authentication failures" in said:
             return OutOfReach(
-                f"{host}: authentication failed: {_last(said)}",
+                f"{host}: authentication failed: {_last_line(said)}",
                 fix=f"try ssh {host}; hpcrun does not retry a failed login",
                 is_final=True,
             )
         return OutOfReach(
-            f"{host}: {_last(said) or 'ssh printed no reason'}",
+            f"{host}: {_last_line(said) or 'ssh printed no reason'}",
             fix=f"does ssh {host} work? The site may require its VPN",
         )
 
     def _fingerprint(self) -> str:
         """Query the server's host key without authenticating."""
         no_login = ("-v", "-o", "BatchMode=yes", "-o", "PreferredAuthentications=none")
-        argv = self._argv(*no_login, "-o", "ControlMaster=no", *_STRICT, "--", self.host, "true")
-        done = _call(argv)
+        argv = self._ssh_argv(
+            *no_login, "-o", "ControlMaster=no", *_STRICT, "--", self.host, "true"
+        )
+        done = _run_ssh(argv)
         found = re.search(r"Server host key: (\S+ SHA256:\S+)", done.stderr)
         return found[1] if found else ""
 
@@ -273,7 +280,7 @@ def runtime_folder() -> Path:
     return folder
 
 
-def _call(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
+def _run_ssh(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """Run an ssh command that needs no input."""
     try:
         return subprocess.run(
@@ -290,7 +297,7 @@ def _call(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(argv, 255, "", "ssh did not respond within 30 s")
 
 
-def _last(text: str) -> str:
+def _last_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1] if lines else ""
 
@@ -325,11 +332,11 @@ class _Session:
 
     def read(self) -> bytes:
         """Read stdout."""
-        return _take(self.stdout)
+        return _read_piece(self.stdout)
 
     def read_stderr(self) -> bytes:
         """Read stderr."""
-        return _take(self.stderr)
+        return _read_piece(self.stderr)
 
     def exit_code(self) -> int | None:
         """Return the exit code; None after a broken connection, for which ssh returns 255."""
@@ -346,7 +353,7 @@ class _Session:
             self.stdin.close()
 
 
-def _take(stream: IO[bytes]) -> bytes:
+def _read_piece(stream: IO[bytes]) -> bytes:
     """Read a piece; at the end close the stream, in the thread that reads it."""
     data = stream.read(1 << 16)
     if not data:

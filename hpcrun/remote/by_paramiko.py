@@ -43,7 +43,7 @@ class ParamikoConnection:
         self.settings = settings
         self.host = settings.host
         self._is_full = False
-        self._ask = ask
+        self._prompts = ask
         self._links: list[paramiko.Transport] = []  # one per hop; the last one leads to the host
         self._proxy: subprocess.Popen[bytes] | None = None
         self._listeners: dict[tuple[str, int], socket.socket] = {}  # by remote address
@@ -52,14 +52,14 @@ class ParamikoConnection:
         self._keys: dict[Path, Any] = {}  # decrypted private keys
         self._was_asked = self._was_open = False
         self._refusal: OutOfReach | None = None
-        self._instead: Connection | None = None
+        self._fallback: Connection | None = None
         self._lock = threading.Lock()  # several threads run scripts
-        self._spare: _Spare | None = None
+        self._spare: _SpareSession | None = None
 
     @property
     def is_full(self) -> bool:
         """Whether a second session was refused."""
-        return self._is_full if self._instead is None else self._instead.is_full
+        return self._is_full if self._fallback is None else self._fallback.is_full
 
     @is_full.setter
     def is_full(self, value: bool) -> None:
@@ -67,7 +67,7 @@ class ParamikoConnection:
 
     def open(self) -> None:
         """Connect; see Connection."""
-        link = self._link()
+        link = self._get_link()
         if not isinstance(link, paramiko.Transport):
             link.open()
 
@@ -80,58 +80,60 @@ class ParamikoConnection:
         on_output: Callable[[bytes], None] | None = None,
     ) -> Reply:
         """Run a script to its end; see Connection."""
-        link = self._link()
+        link = self._get_link()
         if not isinstance(link, paramiko.Transport):
             return link.run(script, stdin=stdin, timeout=timeout, on_output=on_output)
 
-        def talk() -> Reply:
-            session = self._session(link)
+        def exchange() -> Reply:
+            session = self._open_session(link)
             return run_in_session(
                 session, self.settings, script, stdin=stdin, timeout=timeout, on_output=on_output
             )
 
-        return retry_until_session(self, talk)
+        return retry_until_session(self, exchange)
 
-    def _session(self, link: paramiko.Transport) -> _Session:
+    def _open_session(self, link: paramiko.Transport) -> _Session:
         line = login_command(self.settings)
         with self._lock:
             spare, self._spare = self._spare, None
         try:
-            session = (spare.take(link) if spare else None) or _Session(link, line)
+            session = (spare.get_session(link) if spare else None) or _Session(link, line)
         except paramiko.ChannelException as error:
             raise SessionLimitError(self.host) from error
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise OutOfReach(f"{self.host}: connection lost: {error}") from error
         with self._lock:
             if self._spare is None and not self.is_full:
-                self._spare = _Spare(link, line)
+                self._spare = _SpareSession(link, line)
         return session
 
     def forward_port(self, host: str, port: int) -> int:
         """Forward a local port to an address that the cluster's host can reach; see Connection."""
-        link = self._link()
+        link = self._get_link()
         if not isinstance(link, paramiko.Transport):
             return link.forward_port(host, port)
         if (host, port) not in self._listeners:
             listener = listen_on_loopback(self._ports.get((host, port), port))
             self._listeners[host, port] = listener
             self._ports[host, port] = int(listener.getsockname()[1])
-            threading.Thread(target=_serve, args=(listener, link, host, port), daemon=True).start()
+            threading.Thread(
+                target=_serve_forwarding, args=(listener, link, host, port), daemon=True
+            ).start()
         return self._ports[host, port]
 
     def bridge_socket(self, script: str, here: socket.socket) -> None:
         """Connect a script's stdin and stdout to a socket; see Connection."""
-        link = self._link()
+        link = self._get_link()
         if isinstance(link, paramiko.Transport):
-            bridge_session(self._session(link), self.settings, script, here)
+            bridge_session(self._open_session(link), self.settings, script, here)
         else:
             link.bridge_socket(script, here)
 
     def close(self) -> None:
         """Close the connection."""
         self._closed.set()
-        if self._instead is not None:
-            self._instead.close()
+        if self._fallback is not None:
+            self._fallback.close()
         for listener in self._listeners.values():
             # shutdown() interrupts accept(), which close() does not
             listener.shutdown(socket.SHUT_RDWR)
@@ -149,17 +151,17 @@ class ParamikoConnection:
             self._proxy.wait()
         self._links, self._listeners, self._proxy = [], {}, None
 
-    def _link(self) -> paramiko.Transport | Connection:
+    def _get_link(self) -> paramiko.Transport | Connection:
         """Return the open connection, or the fallback to the system's ssh; connect if necessary.
 
         A refused authentication is not repeated.
         """
         with self._lock:
-            return self._link_alone()
+            return self._connect_unlocked()
 
-    def _link_alone(self) -> paramiko.Transport | Connection:
-        if self._instead is not None:
-            return self._instead
+    def _connect_unlocked(self) -> paramiko.Transport | Connection:
+        if self._fallback is not None:
+            return self._fallback
         if self._links and self._links[-1].is_active():
             return self._links[-1]
         if self._refusal is not None:
@@ -176,9 +178,9 @@ class ParamikoConnection:
                 ) from need
             from hpcrun.remote.by_openssh import OpensshConnection
 
-            self._ask.tell(f"{self.host}: using the system's ssh: {need}")
-            self._instead = OpensshConnection(self.settings, self._ask, keeps=False)
-            return self._instead
+            self._prompts.tell(f"{self.host}: using the system's ssh: {need}")
+            self._fallback = OpensshConnection(self.settings, self._prompts, keeps=False)
+            return self._fallback
         except BaseException as error:
             self.close()
             if isinstance(error, OutOfReach) and error.is_final:
@@ -192,16 +194,18 @@ class ParamikoConnection:
             if hop.needs_ssh:
                 raise NeedsSsh(hop.needs_ssh)
         for hop in hops:
-            link = paramiko.Transport(self._reach(hop))
+            link = paramiko.Transport(self._open_stream(hop))
             self._links.append(link)
             link.daemon = True
             link.banner_timeout = link.handshake_timeout = hop.connect_timeout
             check_host_key(link, hop)
-            Login(link, hop, self._question, self._ask.tell, self._keys).log_in()
-            self._ask.tell(f"{hop.name}: connected as {hop.who}")
-        threading.Thread(target=_watch, args=(link, hop, self._closed), daemon=True).start()
+            Login(link, hop, self._prompt_user, self._prompts.tell, self._keys).log_in()
+            self._prompts.tell(f"{hop.name}: connected as {hop.who}")
+        threading.Thread(
+            target=_send_keepalives, args=(link, hop, self._closed), daemon=True
+        ).start()
 
-    def _question(self, question: str, *, echo: bool = False) -> str:
+    def _prompt_user(self, question: str, *, echo: bool = False) -> str:
         """Prompt the user, except when a connection that needed a prompt is reopened."""
         if self._was_open and self._was_asked:
             raise OutOfReach(
@@ -211,9 +215,9 @@ class ParamikoConnection:
                 is_final=True,
             )
         self._was_asked = True
-        return self._ask.secret(question, echo=echo)
+        return self._prompts.secret(question, echo=echo)
 
-    def _reach(self, hop: Hop) -> Any:
+    def _open_stream(self, hop: Hop) -> Any:
         """Return a socket, or a channel of the previous hop, for the next connection."""
         if self._links:
             try:
@@ -234,10 +238,10 @@ class ParamikoConnection:
                 argv = ["/bin/sh", "-c", f"trap '' INT; exec {hop.proxy_command}"]
                 self._proxy = subprocess.Popen(argv, stdin=there.fileno(), stdout=there.fileno())
             return here
-        return _connect(hop)
+        return _connect_socket(hop)
 
 
-def _connect(hop: Hop) -> socket.socket:
+def _connect_socket(hop: Hop) -> socket.socket:
     families = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
     family = families.get(hop.address_family, socket.AF_UNSPEC)
     # A name in bytes avoids the import of Python's IDNA tables.
@@ -274,22 +278,24 @@ def _connect(hop: Hop) -> socket.socket:
     ) from last
 
 
-def _watch(link: paramiko.Transport, hop: Hop, closed: threading.Event) -> None:
+def _send_keepalives(link: paramiko.Transport, hop: Hop, closed: threading.Event) -> None:
     """Send keepalives, and close a connection that does not answer: a read would block forever."""
     while not closed.wait(hop.alive_interval) and link.is_active():
         answered = threading.Event()
 
-        def ask(answered: threading.Event = answered) -> None:
+        def send_keepalive(answered: threading.Event = answered) -> None:
             with contextlib.suppress(Exception):
                 link.global_request("keepalive@openssh.com", wait=True)
                 answered.set()
 
-        threading.Thread(target=ask, daemon=True).start()
+        threading.Thread(target=send_keepalive, daemon=True).start()
         if not answered.wait(hop.alive_interval * hop.alive_count) and not closed.is_set():
             link.close()
 
 
-def _serve(listener: socket.socket, link: paramiko.Transport, host: str, port: int) -> None:
+def _serve_forwarding(
+    listener: socket.socket, link: paramiko.Transport, host: str, port: int
+) -> None:
     while True:
         try:
             here, address = listener.accept()
@@ -341,7 +347,7 @@ class _Session:
             self.channel.close()
 
 
-class _Spare:
+class _SpareSession:
     """A session for the next script, opened in advance to save a round trip."""
 
     def __init__(self, link: paramiko.Transport, command: str) -> None:
@@ -355,7 +361,7 @@ class _Spare:
             made = _Session(self.link, self.command)
         self.made.put(made)
 
-    def take(self, link: paramiko.Transport) -> _Session | None:
+    def get_session(self, link: paramiko.Transport) -> _Session | None:
         """Return the session if it belongs to this link and is still open."""
         made = self.made.get() if link is self.link else None
         has_ended = made is None or made.channel.closed or made.channel.eof_received

@@ -25,7 +25,7 @@ from hpcrun.errors import OutOfReach
 MOST_OUTPUT, MOST_STDERR, MOST_CHATTER = 256 << 20, 1 << 20, 1 << 20
 _PIECE = 1 << 15
 # How long to wait for another session to end, where the server allows only one, in seconds.
-_TURN = 30.0
+_SESSION_WAIT_S = 30.0
 
 # The only words that the user's login shell parses; they mean the same in sh, csh, tcsh, fish and
 # zsh. They read two texts from stdin, each terminated by a NUL: the frame and the script. bash
@@ -183,12 +183,12 @@ def listen_on_loopback(port: int) -> socket.socket:
         return socket.create_server(("127.0.0.1", 0))
 
 
-def retry_until_session(connection: Connection, talk: Callable[[], Reply]) -> Reply:
-    """Call ``talk``, which opens a session; while the server refuses one, retry."""
-    until = time.monotonic() + _TURN
+def retry_until_session(connection: Connection, exchange: Callable[[], Reply]) -> Reply:
+    """Call ``exchange``, which opens a session; while the server refuses one, retry."""
+    until = time.monotonic() + _SESSION_WAIT_S
     while True:
         try:
-            return talk()
+            return exchange()
         except SessionLimitError:
             connection.is_full = True
             if time.monotonic() > until:
@@ -208,13 +208,13 @@ def run_in_session(
     """Run a script in a new session of login_command(); see Connection.run."""
     if "\0" in script:
         raise ValueError("a script must not contain a NUL character")
-    mark, head = _head(settings, _WATCHED_FRAME if on_output else _FRAME, script)
-    talk = _Talk(session, settings.host, mark)
-    talk.start(head, stdin, keeps_open=on_output is not None)
-    return talk.listen(timeout, on_output)
+    mark, head = _build_frame(settings, _WATCHED_FRAME if on_output else _FRAME, script)
+    exchange = _ScriptExchange(session, settings.host, mark)
+    exchange.start_threads(head, stdin, keeps_open=on_output is not None)
+    return exchange.receive_reply(timeout, on_output)
 
 
-def _head(settings: SshSettings, frame: str, script: str) -> tuple[bytes, bytes]:
+def _build_frame(settings: SshSettings, frame: str, script: str) -> tuple[bytes, bytes]:
     """Return a random mark, and the texts that login_command() reads."""
     mark = os.urandom(16).hex()
     path = f"PATH={shlex.quote(settings.slurm_path)}:$PATH; " if settings.slurm_path else ""
@@ -226,13 +226,13 @@ def relay_sockets(here: socket.socket, there: Any) -> None:
     """Copy data between two sockets until both are closed; ``there`` has a socket's methods."""
     # close() fails on a channel of a broken connection.
     with here, contextlib.suppress(OSError, EOFError), contextlib.closing(there):
-        back = threading.Thread(target=_copy, args=(there, here), daemon=True)
+        back = threading.Thread(target=_copy_stream, args=(there, here), daemon=True)
         back.start()
-        _copy(here, there)
+        _copy_stream(here, there)
         back.join()
 
 
-def _copy(source: Any, sink: Any) -> None:
+def _copy_stream(source: Any, sink: Any) -> None:
     with contextlib.suppress(OSError, EOFError):
         while data := source.recv(1 << 15):
             sink.sendall(data)
@@ -244,21 +244,21 @@ def bridge_session(
     session: Session, settings: SshSettings, script: str, here: socket.socket
 ) -> None:
     """Connect a new session to a socket; see Connection.bridge_socket."""
-    mark, head = _head(settings, _OPEN_FRAME, script)
+    mark, head = _build_frame(settings, _OPEN_FRAME, script)
 
-    def write() -> None:
+    def send_input() -> None:
         with contextlib.suppress(Exception):  # the read loop detects a side that is closed
             session.send(head)
             while data := here.recv(_PIECE):
                 session.send(data)
             session.end_input()
 
-    def drain() -> None:
+    def drain_stderr() -> None:
         with contextlib.suppress(Exception):
             while session.read_stderr():
                 pass
 
-    for target in (write, drain):
+    for target in (send_input, drain_stderr):
         threading.Thread(target=target, daemon=True).start()
     begin, got = mark + b"<", b""
     with here, contextlib.closing(session), contextlib.suppress(OSError, EOFError):
@@ -272,8 +272,8 @@ def bridge_session(
         here.shutdown(socket.SHUT_RDWR)
 
 
-class _Talk:
-    """The exchange for one script: one thread writes, one reads each stream, listen() evaluates."""
+class _ScriptExchange:
+    """The exchange for one script: a thread writes, one reads each stream, the caller evaluates."""
 
     def __init__(self, session: Session, host: str, mark: bytes) -> None:
         self.session = session
@@ -285,30 +285,32 @@ class _Talk:
         # stdin.
         self.events: queue.Queue[tuple[str, bytes | BaseException | None]] = queue.Queue(64)
 
-    def start(self, head: bytes, stdin: Iterable[bytes] | bytes, *, keeps_open: bool) -> None:
-        pieces = _pieces(stdin)
+    def start_threads(
+        self, head: bytes, stdin: Iterable[bytes] | bytes, *, keeps_open: bool
+    ) -> None:
+        pieces = _split_input(stdin)
         for target in (
-            lambda: self._read("stdout", self.session.read),
-            lambda: self._read("stderr", self.session.read_stderr),
-            lambda: self._write(head, pieces, keeps_open),
+            lambda: self._read_stream("stdout", self.session.read),
+            lambda: self._read_stream("stderr", self.session.read_stderr),
+            lambda: self._write_input(head, pieces, keeps_open),
         ):
             threading.Thread(target=target, daemon=True).start()
 
-    def _put(self, stream: str, what: bytes | BaseException | None) -> None:
+    def _enqueue(self, stream: str, what: bytes | BaseException | None) -> None:
         while not self.is_stopped:
             with contextlib.suppress(queue.Full):
                 self.events.put((stream, what), timeout=1)
                 return
 
-    def _read(self, stream: str, read: Callable[[], bytes]) -> None:
+    def _read_stream(self, stream: str, read: Callable[[], bytes]) -> None:
         try:
             while data := read():
-                self._put(stream, data)
-        except Exception:  # the connection is lost, which listen() reports
+                self._enqueue(stream, data)
+        except Exception:  # the connection is lost, which receive_reply() reports
             pass
-        self._put(stream, None)
+        self._enqueue(stream, None)
 
-    def _write(self, head: bytes, pieces: Iterator[bytes], keeps_open: bool) -> None:
+    def _write_input(self, head: bytes, pieces: Iterator[bytes], keeps_open: bool) -> None:
         try:
             # The last byte starts the script. It is sent separately, so that is_sent is known
             # before.
@@ -321,7 +323,7 @@ class _Talk:
             try:
                 piece = next(pieces, None)
             except BaseException as error:
-                self._put("stdin", error)
+                self._enqueue("stdin", error)
                 return
             try:
                 if piece is None:
@@ -333,12 +335,12 @@ class _Talk:
                 Exception
             ):  # the script ended without reading its stdin, or the connection is lost
                 return
-            self._put("sent", b"")
+            self._enqueue("sent", b"")
 
-    def listen(self, timeout: float, on_output: Callable[[bytes], None] | None) -> Reply:
+    def receive_reply(self, timeout: float, on_output: Callable[[bytes], None] | None) -> Reply:
         collected: list[bytes] = []
-        stdout = _Marked(self.mark, MOST_OUTPUT if on_output is None else None)
-        stderr = _Marked(self.mark, MOST_STDERR, drops=True)
+        stdout = _MarkedStream(self.mark, MOST_OUTPUT if on_output is None else None)
+        stderr = _MarkedStream(self.mark, MOST_STDERR, drops=True)
         streams = {"stdout": stdout, "stderr": stderr}
         errors: list[bytes] = []
         try:
@@ -346,7 +348,7 @@ class _Talk:
                 try:
                     stream, what = self.events.get(timeout=min(timeout, threading.TIMEOUT_MAX))
                 except queue.Empty:
-                    raise self._error(f"no response within {timeout:.3g} s") from None
+                    raise self._build_error(f"no response within {timeout:.3g} s") from None
                 if isinstance(what, BaseException):
                     raise what
                 if stream == "sent":
@@ -355,9 +357,9 @@ class _Talk:
                 if what is None:
                     marked.is_ended = True
                     if stdout.is_ended and stderr.is_ended and not stdout.is_over:
-                        raise self._broken(stdout, stderr)
+                        raise self._connection_error(stdout, stderr)
                     continue
-                if got := marked.take(what or b""):
+                if got := marked.extract(what or b""):
                     if stream == "stderr":
                         errors.append(got)
                     elif on_output is not None:
@@ -365,7 +367,7 @@ class _Talk:
                     else:
                         collected.append(got)
                 if marked.is_too_much:
-                    raise self._error(f"{stream} is longer than the response can be")
+                    raise self._build_error(f"{stream} is longer than the response can be")
             assert stdout.exit_code is not None
             text = b"".join(errors).decode("utf-8", "surrogateescape")
             return Reply(stdout.exit_code, b"".join(collected), text)
@@ -373,18 +375,18 @@ class _Talk:
             self.is_stopped = True
             self.session.close()
 
-    def _error(self, why: str, fix: str = "") -> OutOfReach:
+    def _build_error(self, why: str, fix: str = "") -> OutOfReach:
         return OutOfReach(f"{self.host}: {why}", fix=fix, maybe_done=self.is_sent)
 
-    def _broken(self, stdout: _Marked, stderr: _Marked) -> OutOfReach:
+    def _connection_error(self, stdout: _MarkedStream, stderr: _MarkedStream) -> OutOfReach:
         code = self.session.exit_code()
         # the wording of ssh
         if not stdout.is_begun and b"Session open refused by peer" in stderr.chatter:
             return SessionLimitError(self.host)
         if code is None:
-            return self._error("connection lost")
+            return self._build_error("connection lost")
         if stdout.is_begun:
-            return self._error(f"the remote command was killed (exit code {code})")
+            return self._build_error(f"the remote command was killed (exit code {code})")
         chatter = b"\n".join(part for part in (stderr.chatter, stdout.chatter) if part.strip())
         said = chatter.decode("utf-8", "replace").strip()[-500:]
         return OutOfReach(
@@ -395,17 +397,17 @@ class _Talk:
         )
 
 
-def _pieces(stdin: Iterable[bytes] | bytes) -> Iterator[bytes]:
+def _split_input(stdin: Iterable[bytes] | bytes) -> Iterator[bytes]:
     for whole in (stdin,) if isinstance(stdin, bytes) else stdin:
         for start in range(0, len(whole), _PIECE):
             yield whole[start : start + _PIECE]
 
 
-class _Marked:
+class _MarkedStream:
     """Extracts the text between the two marks of a stream, piece by piece.
 
-    >>> marked = _Marked(b"M", 9)
-    >>> [marked.take(piece) for piece in (b"hello M", b"<ab", b"c", b"dM", b">", b"1", b"2.x")]
+    >>> marked = _MarkedStream(b"M", 9)
+    >>> [marked.extract(piece) for piece in (b"hello M", b"<ab", b"c", b"dM", b">", b"1", b"2.x")]
     [b'', b'ab', b'c', b'd', b'', b'', b'']
     >>> marked.exit_code, marked.is_over, marked.chatter
     (12, True, b'hello ')
@@ -420,7 +422,7 @@ class _Marked:
         self.exit_code: int | None = None
         self.is_begun = self.is_over = self.is_ended = self.is_too_much = False
 
-    def take(self, data: bytes) -> bytes:
+    def extract(self, data: bytes) -> bytes:
         """Return the part of a piece that lies between the marks."""
         if self.is_over:
             return b""
@@ -434,9 +436,9 @@ class _Marked:
             self.is_begun = True
         got, found, after = data.partition(self.end)
         if found:
-            self._finish(after, found)
+            self._parse_end_mark(after, found)
         else:
-            kept = _overlap(got, self.end)
+            kept = _partial_mark_length(got, self.end)
             got, self.held = got[: len(got) - kept], got[len(got) - kept :]
         self.count += len(got)
         if self.most is not None and self.count > self.most:
@@ -444,7 +446,7 @@ class _Marked:
             return b""
         return got
 
-    def _finish(self, after: bytes, found: bytes) -> None:
+    def _parse_end_mark(self, after: bytes, found: bytes) -> None:
         if self.drops:  # stderr carries no exit code
             self.is_over = True
             return
@@ -456,10 +458,10 @@ class _Marked:
             self.held = found + after
 
 
-def _overlap(data: bytes, mark: bytes) -> int:
+def _partial_mark_length(data: bytes, mark: bytes) -> int:
     """Return the length of the suffix of ``data`` that may be the beginning of a mark.
 
-    >>> [_overlap(data, b"mark>") for data in (b"", b"x", b"xma", b"mark", b"xmarx")]
+    >>> [_partial_mark_length(data, b"mark>") for data in (b"", b"x", b"xma", b"mark", b"xmarx")]
     [0, 0, 2, 4, 0]
     """
     for length in range(min(len(data), len(mark) - 1), 0, -1):

@@ -1,7 +1,7 @@
 """Bash scripts that run on the cluster; they need bash, coreutils, tar, gzip and Slurm's commands.
 
-Each script takes one round trip. It starts with the text of begin(), which sets ``RUNS``, the
-folder of the runs.
+Each script takes one round trip. It starts with the text of build_preamble(), which sets ``RUNS``,
+the folder of the runs.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def quote_profile_path(text: str) -> str:
     return head + "".join(parts)
 
 
-def begin(runs_dir: str, **arrays: Sequence[str]) -> str:
+def build_preamble(runs_dir: str, **arrays: Sequence[str]) -> str:
     """Set the folder of the runs and arrays of words; reset settings of the login's tools."""
     lines = ["unset -f cd; unset -v IFS CDPATH TAR_OPTIONS POSIXLY_CORRECT"]
     lines += [f"RUNS={quote_profile_path(runs_dir)}"]
@@ -69,7 +69,7 @@ unset -v "${!SQUEUE_@}" "${!SINFO_@}" "${!SACCT_@}" "${!SCANCEL_@}" "${!SCONTROL
 """
 
 
-def environment(env: Mapping[str, str]) -> str:
+def build_environment(env: Mapping[str, str]) -> str:
     """Replace the environment. The script does it, so that no process list shows the values."""
     functions = {name[10:-2] for name in env if name.startswith("BASH_FUNC_")}
     plain = {name: value for name, value in env.items() if re.fullmatch(r"[A-Za-z_]\w*", name)}
@@ -87,7 +87,7 @@ done 2>/dev/null
 """
 
 
-def command(argv: Sequence[str], cwd: str | None) -> str:
+def build_command(argv: Sequence[str], cwd: str | None) -> str:
     """Run a command in a folder. Exit code 127 means that the command does not exist."""
     cd = f"builtin cd -- {quote(cwd)} || exit 126\n" if cwd is not None else ""
     word = quote(argv[0])
@@ -97,14 +97,14 @@ exec {" ".join(map(quote, argv))}
 """
 
 
-def order(argv: Sequence[str], env: Mapping[str, str]) -> str:
+def build_sbatch_call(argv: Sequence[str], env: Mapping[str, str]) -> str:
     """Run a command found on the login's PATH in an environment whose own PATH may lack it."""
     word = quote(argv[0])
     return f"""\
 found=$(type -P -- {word})
-{environment(env)}
+{build_environment(env)}
 [[ ! $found || $(type -P -- {word}) == "$found" ]] || PATH=${{found%/*}}:$PATH
-{command(argv, None)}"""
+{build_command(argv, None)}"""
 
 
 # The request has one line per item. "R NAME" is a requested run. "K NAME/FILE STATE" is a file that

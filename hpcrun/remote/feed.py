@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from hpcrun.errors import HpcrunError, OutOfReach
 from hpcrun.remote.connection import Connection
-from hpcrun.remote.mirror import Damaged, Mirror, Receiver
+from hpcrun.remote.mirror import Mirror, MirrorMismatch, Receiver
 
 # Interval of polls on the cluster. Many runs are polled less often, since each poll reads their
 # folders.
@@ -17,11 +17,11 @@ _EVERY, _RUNS_A_SECOND = 0.25, 50
 # Above this number of runs, single requests are used instead.
 MOST_RUNS = 100
 # A connection without data for this many seconds is broken: every poll sends an answer.
-_SILENCE = 20.0
+_SILENCE_LIMIT_S = 20.0
 # Backoff before a new connection, in seconds: doubles from the first value to the last.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 # A run is no longer followed this many seconds after the last call for it.
-_FORGOTTEN = 60.0
+_FOLLOW_FOR_S = 60.0
 
 
 class Feed:
@@ -32,7 +32,7 @@ class Feed:
         self._followed: dict[str, float] = {}  # runs, and the time of the last call for each
         self._change = threading.Condition()
         self._thread: threading.Thread | None = None
-        self._looks = 0  # number of answered polls
+        self._rounds = 0  # number of answered polls
         self._is_up = False
         self._fault: HpcrunError | None = None
 
@@ -45,9 +45,9 @@ class Feed:
         """
         with self._change:
             self._followed |= dict.fromkeys(runs, time.monotonic())
-            is_final = self._fault is not None and not _may_heal(self._fault)
+            is_final = self._fault is not None and not _is_retryable(self._fault)
             if self._thread is None and not is_final:
-                self._thread = threading.Thread(target=self._keep_on, daemon=True)
+                self._thread = threading.Thread(target=self._follow_until_stopped, daemon=True)
                 self._thread.start()
             fault = self._fault
             if self._is_up:
@@ -68,8 +68,8 @@ class Feed:
             if self._thread is None or not self._followed.keys() >= set(runs):
                 return False
             # The next answer may belong to a poll that started before this call.
-            wanted, until = self._looks + 2, time.monotonic() + timeout
-            while self._looks < wanted:
+            wanted, until = self._rounds + 2, time.monotonic() + timeout
+            while self._rounds < wanted:
                 if self._fault is not None and not self._is_up:
                     raise self._fault
                 if self._thread is None:
@@ -82,26 +82,26 @@ class Feed:
         """Stop following runs; return once received data is written."""
         with self._change:
             self._followed.clear()
-            while self._thread is not None and self._change.wait(_SILENCE):
+            while self._thread is not None and self._change.wait(_SILENCE_LIMIT_S):
                 pass
 
-    def _keep_on(self) -> None:
+    def _follow_until_stopped(self) -> None:
         pause = _FIRST_PAUSE
         while True:
             with self._change:
                 self._is_up = False
-                runs = self._wanted()
-                is_final = self._fault is not None and not _may_heal(self._fault)
+                runs = self._followed_runs()
+                is_final = self._fault is not None and not _is_retryable(self._fault)
                 if not runs or is_final or self.connection.is_full:
                     self._thread = None
                     self._change.notify_all()
                     return
-            before = self._looks
+            before = self._rounds
             try:
-                self._listen(runs)
-            except _Over:
+                self._stream_changes(runs)
+            except _FollowedRunsChanged:
                 continue
-            except Damaged:
+            except MirrorMismatch:
                 time.sleep(_EVERY)
                 continue
             except HpcrunError as error:
@@ -110,45 +110,50 @@ class Feed:
                 fault = self.mirror.not_written(error)
             else:
                 fault = OutOfReach(f"{self.connection.host}: the remote script has ended")
-            pause = _FIRST_PAUSE if self._looks > before else min(2 * pause, _LONGEST_PAUSE)
+            pause = _FIRST_PAUSE if self._rounds > before else min(2 * pause, _LONGEST_PAUSE)
             with self._change:
                 self._is_up, self._fault = False, fault
                 self._change.notify_all()
-            if _may_heal(fault):
+            if _is_retryable(fault):
                 time.sleep(pause * random.uniform(0.8, 1.2))
 
-    def _listen(self, runs: frozenset[str]) -> None:
-        """Process answers. Raises _Over if other runs are wanted now, or why the script ended."""
+    def _stream_changes(self, runs: frozenset[str]) -> None:
+        """Process answers until the script ends.
+
+        Raises:
+            _FollowedRunsChanged: Other runs are followed now.
+            HpcrunError, OSError: The reason why the script ended.
+        """
         pause = max(_EVERY, len(runs) / _RUNS_A_SECOND)
         whole = self.mirror.is_whole(runs)
-        script = self.mirror.script(self.runs_dir, runs, whole=whole, pause=f"{pause:.2f}")
+        script = self.mirror.build_script(self.runs_dir, runs, whole=whole, pause=f"{pause:.2f}")
         receiver = Receiver(self.mirror, runs, whole=whole, host=self.connection.host)
 
-        def take(data: bytes) -> None:
+        def receive(data: bytes) -> None:
             before = receiver.rounds
-            receiver.take(data)
+            receiver.receive(data)
             with self._change:
                 if receiver.rounds > before:
-                    self._looks += receiver.rounds - before
+                    self._rounds += receiver.rounds - before
                     self._is_up = True
                     self._change.notify_all()
-                wanted = self._wanted()
+                wanted = self._followed_runs()
                 if not wanted or not wanted <= runs or self.connection.is_full:
-                    raise _Over
+                    raise _FollowedRunsChanged
 
         try:
-            self.connection.run(script, timeout=_SILENCE, on_output=take)
+            self.connection.run(script, timeout=_SILENCE_LIMIT_S, on_output=receive)
         finally:
             receiver.close()
 
-    def _wanted(self) -> frozenset[str]:
-        since = time.monotonic() - _FORGOTTEN
+    def _followed_runs(self) -> frozenset[str]:
+        since = time.monotonic() - _FOLLOW_FOR_S
         return frozenset(name for name, asked in self._followed.items() if asked > since)
 
 
-class _Over(Exception):
+class _FollowedRunsChanged(Exception):
     """Other runs are followed now, or none; or another script needs the only session."""
 
 
-def _may_heal(fault: HpcrunError) -> bool:
+def _is_retryable(fault: HpcrunError) -> bool:
     return isinstance(fault, OutOfReach) and not fault.is_final

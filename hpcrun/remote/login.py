@@ -84,13 +84,13 @@ class Login:
     def _log_in(self) -> None:
         hop = self.hop
         try:
-            allowed = self._begin()
+            allowed = self._try_first_method()
         except (paramiko.SSHException, OSError, EOFError) as error:
-            raise self._broken(error) from error
+            raise self._connection_error(error) from error
         for _ in range(5):  # the most factors that a server may require
             if self.link.is_authenticated():
                 return
-            more = self._one_factor(allowed)
+            more = self._authenticate_one_factor(allowed)
             if more is None:
                 break
             allowed = more
@@ -102,7 +102,7 @@ class Login:
             is_final=True,
         )
 
-    def _begin(self) -> list[str]:
+    def _try_first_method(self) -> list[str]:
         """Offer the user's key if it is the only one, else "none"; return the server's methods.
 
         Servers count rejected attempts, except for "none" as the first method. They list the
@@ -114,17 +114,17 @@ class Login:
                 keys = list(self._ready_keys())
         if len(keys) == 1 and not self.locked:
             try:
-                more = self._by_keys(keys)
+                more = self._authenticate_by_keys(keys)
             except paramiko.BadAuthenticationType:
                 self.offered.clear()  # another factor may be required first
                 return self.allowed
             if more is not None:
                 return more
         with contextlib.suppress(paramiko.BadAuthenticationType):
-            return self._offer(self.link.auth_none)
+            return self._try_method(self.link.auth_none)
         return self.allowed
 
-    def _offer(self, method: Callable[..., Any], *proof: Any) -> list[str]:
+    def _try_method(self, method: Callable[..., Any], *proof: Any) -> list[str]:
         """Try a method of paramiko's Transport; return the methods that the server still requires.
 
         Raises:
@@ -137,10 +137,10 @@ class Login:
             self.allowed = list(error.allowed_types)
             raise
 
-    def _offer_password(self, password: str) -> list[str]:
-        return self._offer(partial(self.link.auth_password, fallback=False), password)
+    def _try_password(self, password: str) -> list[str]:
+        return self._try_method(partial(self.link.auth_password, fallback=False), password)
 
-    def _offer_answers(self, answer: Callable[[str, str, _Prompts], list[str]]) -> list[str]:
+    def _try_interactive(self, answer: Callable[[str, str, _Prompts], list[str]]) -> list[str]:
         """Try keyboard-interactive; ``answer`` is called in the calling thread.
 
         paramiko calls a handler in a thread of its own, which Ctrl-C does not interrupt. So the
@@ -159,7 +159,7 @@ class Login:
 
         def authenticate() -> None:
             try:
-                outcome.append(self._offer(self.link.auth_interactive, handle))
+                outcome.append(self._try_method(self.link.auth_interactive, handle))
             except BaseException as error:
                 outcome.append(error)
             questions.put(None)
@@ -177,7 +177,7 @@ class Login:
             raise found
         return found
 
-    def _broken(self, error: BaseException) -> OutOfReach:
+    def _connection_error(self, error: BaseException) -> OutOfReach:
         did = "; ".join(dict.fromkeys(self.tried))
         return OutOfReach(
             f"{self.hop.name}: the server closed the connection during the login of "
@@ -188,25 +188,31 @@ class Login:
             is_final=True,
         )
 
-    def _one_factor(self, allowed: list[str]) -> list[str] | None:
+    def _authenticate_one_factor(self, allowed: list[str]) -> list[str] | None:
         """Pass one authentication factor; return the methods still required, or None on failure."""
         methods = [method for method in self.hop.methods if method in allowed]
         try:
             if "publickey" in methods:
                 with contextlib.suppress(paramiko.BadAuthenticationType):
-                    more = self._by_keys(itertools.chain(self._ready_keys(), self._locked_keys()))
+                    more = self._authenticate_by_keys(
+                        itertools.chain(self._ready_keys(), self._locked_keys())
+                    )
                     if more is not None:
                         return more
             self._leave_to_ssh(methods)
             for method in methods:
                 if self.hop.batch or method not in ("keyboard-interactive", "password"):
                     continue
-                by = self._by_answers if method == "keyboard-interactive" else self._by_password
+                by = (
+                    self._authenticate_interactively
+                    if method == "keyboard-interactive"
+                    else self._authenticate_by_password
+                )
                 done, more = by()
                 if done:
                     return more
         except (paramiko.SSHException, OSError, EOFError) as error:
-            raise self._broken(error) from error
+            raise self._connection_error(error) from error
         return None
 
     def _leave_to_ssh(self, methods: list[str]) -> None:
@@ -221,14 +227,14 @@ class Login:
     # Each of the following methods returns what the server still requires ([]: nothing), or None if
     # it was rejected.
 
-    def _by_keys(self, keys: Iterable[tuple[str, Any]]) -> list[str] | None:
+    def _authenticate_by_keys(self, keys: Iterable[tuple[str, Any]]) -> list[str] | None:
         for label, key in keys:
             blob = key.public_blob.key_blob if key.public_blob else key.asbytes()
             if blob in self.offered:
                 continue
             self.offered.add(blob)
             try:
-                more = self._offer(self.link.auth_publickey, key)
+                more = self._try_method(self.link.auth_publickey, key)
             except paramiko.BadAuthenticationType:
                 raise
             except paramiko.SSHException as error:
@@ -331,15 +337,15 @@ class Login:
         self.tried.append(f"{path} is encrypted, and no passphrase was given")
         return None
 
-    def _by_password(self) -> tuple[bool, list[str] | None]:
+    def _authenticate_by_password(self) -> tuple[bool, list[str] | None]:
         answer = self.ask(f"{self.hop.who}: password")
         try:
-            return True, self._offer_password(answer)
+            return True, self._try_password(answer)
         except paramiko.AuthenticationException:
             self.tried.append("the password was rejected")
             return True, None
 
-    def _by_answers(self) -> tuple[bool, list[str] | None]:
+    def _authenticate_interactively(self) -> tuple[bool, list[str] | None]:
         """Answer the server's questions; the first value is True if there were any."""
         was_asked, heading = False, ""
 
@@ -355,7 +361,7 @@ class Login:
             return answers
 
         try:
-            return True, self._offer_answers(answer)
+            return True, self._try_interactive(answer)
         except paramiko.AuthenticationException:
             self.tried.append(
                 "the answer was rejected" if was_asked else "the server sent no prompt"

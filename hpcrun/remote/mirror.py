@@ -56,7 +56,7 @@ class Mirror:
 
     # ---- requests
 
-    def script(
+    def build_script(
         self,
         runs_dir: str,
         runs: Iterable[str],
@@ -72,22 +72,22 @@ class Mirror:
             whole: Fetch logs from their beginning.
             pause: Repeat the request at this interval in seconds; "" sends one answer.
         """
-        script = far.begin(runs_dir, request=self._request(runs, names=names))
+        script = far.build_preamble(runs_dir, request=self._build_request(runs, names=names))
         numbers = f"tail={TAIL} most={GAP} whole={int(whole)} overlap={OVERLAP}"
         numbers += f" largest={MAX_FILE_BYTES} pause={pause}"
         return f"{script}{numbers}\n{far.REFRESH}"
 
     def is_whole(self, runs: Iterable[str]) -> bool:
         """Return True if the mirror has every log of these runs from its beginning."""
-        return not any(start for run in runs for _, start in self.index(run).values())
+        return not any(start for run in runs for _, start in self.read_index(run).values())
 
-    def _request(self, runs: Iterable[str], *, names: bool) -> list[str]:
+    def _build_request(self, runs: Iterable[str], *, names: bool) -> list[str]:
         lines = [f"R {run}" for run in runs]
         if names:
-            lines += ["N", *(f"H {name}" for name in self._there())]
+            lines += ["N", *(f"H {name}" for name in self._list_runs())]
         for run in runs:
-            logs = self.index(run)
-            for name, size, mtime in self._files(run):
+            logs = self.read_index(run)
+            for name, size, mtime in self._list_files(run):
                 if "/logs/" not in f"/{name}":
                     lines.append(f"K {run}/{name} {size} {mtime}")
                 elif name in logs:
@@ -95,7 +95,7 @@ class Mirror:
                     lines.append(f"K {run}/{name} {inode} {start} {size}")
         return lines
 
-    def _there(self) -> list[str]:
+    def _list_runs(self) -> list[str]:
         """List the runs in the mirror; remove corrupt ones, so that they are fetched again."""
         found: list[str] = []
         with contextlib.suppress(OSError), os.scandir(self.folder) as places:
@@ -110,7 +110,7 @@ class Mirror:
                     found.append(one.name)
         return found
 
-    def _files(self, run: str) -> Iterator[tuple[str, int, int]]:
+    def _list_files(self, run: str) -> Iterator[tuple[str, int, int]]:
         top = self.folder / run
         for where, folders, names in os.walk(top):
             inner = Path(where).relative_to(top)
@@ -121,7 +121,7 @@ class Mirror:
                     if stat.S_ISREG(info.st_mode):
                         yield str(inner / name), info.st_size, int(info.st_mtime)
 
-    def index(self, run: str) -> dict[str, tuple[int, int]]:
+    def read_index(self, run: str) -> dict[str, tuple[int, int]]:
         """Return inode on the cluster and first mirrored byte of each log of a run."""
         with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
             text = (self.folder / run / _INDEX).read_text()
@@ -132,7 +132,7 @@ class Mirror:
 
     def keep_names(self, listed: set[str]) -> None:
         """Create the folders of the listed runs, and remove those of runs that no longer exist."""
-        self.remove_gone(name for name in self._there() if name not in listed)
+        self.remove_gone(name for name in self._list_runs() if name not in listed)
         for name in listed:
             (self.folder / name).mkdir(0o700, parents=True, exist_ok=True)
 
@@ -145,7 +145,7 @@ class Mirror:
                 if was_there or folder.stat().st_mtime < time.time() - _SENT_AFTER_S:
                     shutil.rmtree(folder, ignore_errors=True)
 
-    def place(self, name: str) -> Path:
+    def prepare_path(self, name: str) -> Path:
         """Return the path for a file of a run; remove links and wrong file types on the way."""
         path = self.folder
         for part in name.split("/")[:-1]:
@@ -160,7 +160,7 @@ class Mirror:
 
     def take_file(self, name: str, data: IO[bytes], mode: int, mtime: int) -> None:
         """Replace a file by received content."""
-        path = self.place(name)
+        path = self.prepare_path(name)
         with replace_atomically(path, mode & 0o700 or 0o600) as file:
             file.write(data.read())
         os.utime(path, (mtime, mtime))
@@ -175,11 +175,11 @@ class Mirror:
                 readers would read the content twice.
 
         Raises:
-            Damaged: The log in the mirror has changed.
+            MirrorMismatch: The log in the mirror has changed.
         """
-        path, (run, _, inner) = self.place(name), name.partition("/")
+        path, (run, _, inner) = self.prepare_path(name), name.partition("/")
         if new and index.get(inner, (0, 0))[0] != inode:
-            index |= self.index(run)
+            index |= self.read_index(run)
             new = index.get(inner, (0, 0))[0] != inode
         if new:
             path.unlink(missing_ok=True)
@@ -191,7 +191,7 @@ class Mirror:
             self.keep_index(run, index)
         elif inner not in index or os.fstat(handle).st_size < start:
             os.close(handle)
-            raise Damaged(f"{path} was changed on this machine")
+            raise MirrorMismatch(f"{path} was changed on this machine")
         os.lseek(handle, start, os.SEEK_SET)
         return handle
 
@@ -206,13 +206,13 @@ class Mirror:
 
     def keep_index(self, run: str, logs: Mapping[str, tuple[int, int]]) -> None:
         """Save inode and first mirrored byte of a run's logs."""
-        path = self.place(f"{run}/{_INDEX}")
+        path = self.prepare_path(f"{run}/{_INDEX}")
         with replace_atomically(path, 0o600) as file:
             file.write(json.dumps(logs).encode())
 
     # ---- uploads
 
-    def trees(self) -> dict[str, dict[str, str]]:
+    def list_trees(self) -> dict[str, dict[str, str]]:
         """Return the copies of code that were uploaded, each with its files, by the copy's name."""
         with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
             known = json.loads(self._trees_file.read_text()).items()
@@ -221,11 +221,11 @@ class Mirror:
 
     def keep_tree(self, tree: str, files: Mapping[str, str]) -> None:
         """Save the file list of a copy of code that exists on the cluster."""
-        known = self.trees()
+        known = self.list_trees()
         known.pop(tree, None)
         kept = dict([*known.items(), (tree, dict(files))][-_TREES:])
         top = Mirror(self.folder.parent)
-        with replace_atomically(top.place(self._trees_file.name), 0o600) as file:
+        with replace_atomically(top.prepare_path(self._trees_file.name), 0o600) as file:
             file.write(json.dumps(kept).encode())
 
     @property
@@ -240,25 +240,25 @@ class Outputs:
         """Set the folder of the copies, which is next to the mirror of the runs."""
         self.mirror = Mirror(folder)
 
-    def place(self, path: str) -> Path:
+    def copy_path(self, path: str) -> Path:
         """Return the path of the copy of a file."""
-        return self.mirror.folder / _OUTPUTS / self._name(path)
+        return self.mirror.folder / _OUTPUTS / self._copy_name(path)
 
-    def script(self, paths: Sequence[str], *, whole: bool) -> str:
+    def build_script(self, paths: Sequence[str], *, whole: bool) -> str:
         """Return the script that fetches the changes of files."""
-        index, known = self.mirror.index(_OUTPUTS), []
+        index, known = self.mirror.read_index(_OUTPUTS), []
         for path in paths:
-            inode, start = index.get(self._name(path), (0, 0))
+            inode, start = index.get(self._copy_name(path), (0, 0))
             with contextlib.suppress(OSError):
-                size = self.place(path).lstat().st_size
+                size = self.copy_path(path).lstat().st_size
                 known.append(f"{inode} {start} {size}")
                 continue
             known.append("0 0 0")
-        names = [f"{_OUTPUTS}/{self._name(path)}" for path in paths]
+        names = [f"{_OUTPUTS}/{self._copy_name(path)}" for path in paths]
         numbers = f"tail={TAIL} most={GAP} whole={int(whole)} overlap={OVERLAP}\n"
-        return far.begin("/", paths=paths, names=names, known=known) + numbers + far.COPY
+        return far.build_preamble("/", paths=paths, names=names, known=known) + numbers + far.COPY
 
-    def receiver(self, host: str, *, whole: bool) -> Receiver:
+    def build_receiver(self, host: str, *, whole: bool) -> Receiver:
         """Return the receiver of the answer."""
         return Receiver(self.mirror, [_OUTPUTS], host=host, whole=whole)
 
@@ -268,8 +268,8 @@ class Outputs:
         found = re.findall(r"(?m)^(gone|closed) ([0-9]{1,6})$", stderr)
         faults = {paths[int(i)]: why[word] for word, i in found if int(i) < len(paths)}
         for path in faults:
-            self.place(path).unlink(missing_ok=True)
-        current = {self.place(path) for path in paths}
+            self.copy_path(path).unlink(missing_ok=True)
+        current = {self.copy_path(path) for path in paths}
         oldest = time.time() - _OUTPUTS_KEPT_S
         with contextlib.suppress(OSError):
             for copy in (self.mirror.folder / _OUTPUTS / "logs").iterdir():
@@ -278,7 +278,7 @@ class Outputs:
         return faults
 
     @staticmethod
-    def _name(path: str) -> str:
+    def _copy_name(path: str) -> str:
         digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
         return f"logs/{digest}-{re.sub(r'[^A-Za-z0-9._+-]', '-', Path(path).name)[-80:]}"
 
@@ -288,7 +288,7 @@ def _has_folder_for_record(run: str) -> bool:
         return any(_RECORD.fullmatch(one.name) and one.is_dir() for one in inner)
 
 
-class Damaged(OutOfReach):
+class MirrorMismatch(OutOfReach):
     """Received data does not continue the local copy: the request must be repeated."""
 
 
@@ -311,39 +311,39 @@ class Receiver:
         self.rounds = 0
         self._inflate: Any = None  # decompressor of a compressed answer
         self._held = bytearray()
-        self._indexes = {run: mirror.index(run) for run in self.runs}
+        self._indexes = {run: mirror.read_index(run) for run in self.runs}
         self._parser: Generator[int, bytes, None] | None = None
         self._wants = -1
 
-    def take(self, data: bytes) -> None:
+    def receive(self, data: bytes) -> None:
         """Process a piece of an answer. Raises OutOfReach for a malformed one."""
         try:
             while data:
                 if self._parser is None:
                     if data[:1] not in (b"Z", b"="):
-                        raise self._bad(repr(data[:20]))
+                        raise self._malformed_error(repr(data[:20]))
                     self._inflate = zlib.decompressobj(31) if data[:1] == b"Z" else None
-                    self._parser = self._parse()
+                    self._parser = self._parse_answer()
                     self._wants, data = next(self._parser), data[1:]
                 # Decompress in small pieces, so that the decompressed size is bounded, too.
                 piece, data = data[: 1 << 14], data[1 << 14 :]
                 if self._inflate is not None:
                     plain = self._inflate.decompress(piece)
-                    is_over = self._feed(plain) and self._inflate.eof
+                    is_over = self._parse_pieces(plain) and self._inflate.eof
                     data = self._inflate.unused_data + data
                     if self._inflate.eof and (not is_over or self._held):
-                        raise self._bad("not of the announced length")
+                        raise self._malformed_error("not of the announced length")
                 else:
-                    is_over = self._feed(piece)
+                    is_over = self._parse_pieces(piece)
                     if is_over:
                         data, self._held = bytes(self._held) + data, bytearray()
                 if is_over:
                     self._parser = None
                     self.rounds += 1
         except (zlib.error, ValueError, OverflowError, RecursionError, tarfile.TarError) as error:
-            raise self._bad(str(error)) from error
+            raise self._malformed_error(str(error)) from error
 
-    def _feed(self, data: bytes) -> bool:
+    def _parse_pieces(self, data: bytes) -> bool:
         """Pass received data to the parser; return True at the end of the answer."""
         assert self._parser is not None
         self._held += data
@@ -352,7 +352,7 @@ class Receiver:
                 end = self._held.find(b"\n")
                 if end < 0:
                     if len(self._held) > 4096:
-                        raise self._bad("an unterminated line")
+                        raise self._malformed_error("an unterminated line")
                     return False
                 piece = bytes(self._held[:end])
                 del self._held[: end + 1]
@@ -374,10 +374,10 @@ class Receiver:
         if self.rounds and self.names:
             self.mirror.keep_names(self.listed)
 
-    def _bad(self, what: str) -> OutOfReach:
+    def _malformed_error(self, what: str) -> OutOfReach:
         return OutOfReach(f"{self.host}: malformed response: {ascii(what)[:80]}")
 
-    def _parse(self) -> Generator[int, bytes, None]:
+    def _parse_answer(self) -> Generator[int, bytes, None]:
         """Parse an answer.
 
         Yields the number of bytes wanted next, -1 for a line, 0 at the end; it may be sent fewer
@@ -389,22 +389,22 @@ class Receiver:
                 yield 0
             if kind == "G":
                 if rest not in self.runs:
-                    raise self._bad(rest)
+                    raise self._malformed_error(rest)
                 self.gone.add(rest)
             elif kind == "D":
                 if not self.names or not _RUN.fullmatch(rest) or len(self.listed) > 10**6:
-                    raise self._bad(rest)
+                    raise self._malformed_error(rest)
                 self.listed.add(rest)
             elif kind == "F":
-                yield from self._files(int(rest))
+                yield from self._receive_records(int(rest))
             elif kind in ("L", "B"):
-                yield from self._log(rest, new=kind == "B")
+                yield from self._receive_log(rest, new=kind == "B")
             else:
-                raise self._bad(kind)
+                raise self._malformed_error(kind)
 
-    def _files(self, size: int) -> Generator[int, bytes, None]:
+    def _receive_records(self, size: int) -> Generator[int, bytes, None]:
         if not 0 <= size <= 16 * MAX_FILE_BYTES:
-            raise self._bad(f"{size} bytes of records")
+            raise self._malformed_error(f"{size} bytes of records")
         with tempfile.SpooledTemporaryFile(1 << 22) as spool:
             left = size
             while left:
@@ -417,9 +417,9 @@ class Receiver:
                 tarfile.open(fileobj=spool) as tar,
             ):
                 for member in tar:
-                    self._record(tar, member)
+                    self._write_record(tar, member)
 
-    def _record(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+    def _write_record(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
         is_file = member.isreg() and not member.issparse() and member.size <= MAX_FILE_BYTES
         if not is_file or not self._is_mine(member.name):
             return
@@ -436,14 +436,14 @@ class Receiver:
         is_plain = bool(parts) and len(parts) <= 5 and all(map(_NAME.fullmatch, parts))
         return is_asked and is_plain and parts[0] not in ("code", "cache")
 
-    def _log(self, line: str, *, new: bool) -> Generator[int, bytes, None]:
+    def _receive_log(self, line: str, *, new: bool) -> Generator[int, bytes, None]:
         name, *numbers = line.rsplit(" ", 4)
         inode, start, end, seconds = map(int, numbers)
         run, _, inner = name.partition("/")
         is_log = self._is_mine(name) and run in self.runs and inner.startswith("logs/")
         is_log = is_log and 0 <= start <= end < 1 << 62 and end - start <= self.most
         if not is_log or not 0 <= seconds < 1 << 40:
-            raise self._bad(name)
+            raise self._malformed_error(name)
         index = self._indexes[run]
         handle = self.mirror.open_log(name, inode, start, index, new=new)
         try:
@@ -455,7 +455,7 @@ class Receiver:
                 piece = yield min(left, 1 << 16)
                 if piece[: len(known)] != known[: len(piece)]:
                     del index[inner]
-                    raise Damaged(f"{name} does not continue the bytes on this machine")
+                    raise MirrorMismatch(f"{name} does not continue the bytes on this machine")
                 os.write(handle, piece)
                 known = known[len(piece) :]
                 left -= len(piece)
@@ -489,7 +489,7 @@ def code_files(code: Path) -> tuple[str, dict[str, str]]:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:40], files
 
 
-def nearest(files: Mapping[str, str], trees: Mapping[str, Mapping[str, str]]) -> str:
+def find_nearest_tree(files: Mapping[str, str], trees: Mapping[str, Mapping[str, str]]) -> str:
     """Return the known copy that shares most files with ``files``; "" if none shares any."""
     own = set(files.items())
     shared = {tree: len(own & set(known.items())) for tree, known in trees.items()}
@@ -511,7 +511,7 @@ def check_size(code: Path, files: Iterable[str]) -> None:
         )
 
 
-class Stream:
+class UploadStream:
     """Files to upload, as a compressed tar; its last member proves that it is complete."""
 
     def __init__(self) -> None:
@@ -525,7 +525,7 @@ class Stream:
             errors="surrogateescape",
         )
 
-    def __enter__(self) -> Stream:
+    def __enter__(self) -> UploadStream:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -561,7 +561,7 @@ class Stream:
         info.type, info.mode = tarfile.DIRTYPE, 0o755
         self._tar.addfile(info)
 
-    def end(self) -> int:
+    def complete(self) -> int:
         """Complete the stream; return its length in bytes."""
         if not self._is_whole:
             self.add_bytes(far.WHOLE, b"")
@@ -571,7 +571,7 @@ class Stream:
 
     def pieces(self) -> Iterator[bytes]:
         """Yield the whole stream in pieces, from its beginning at each call."""
-        self.end()
+        self.complete()
         self.file.seek(0)
         while piece := self.file.read(1 << 16):
             yield piece

@@ -37,10 +37,10 @@ _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 class LoginEnvironment(Query[dict[str, str]], frozen=True):
     """The environment variables of a login."""
 
-    def bash(self) -> str:
+    def to_bash(self) -> str:
         return "env -0"
 
-    def parse(self, result: Result) -> dict[str, str]:
+    def parse_answer(self, result: Result) -> dict[str, str]:
         if result.exit_code != 0:
             raise OutOfReach(f"env ended with code {result.exit_code}")
         return parse_environ(result.stdout)
@@ -52,10 +52,10 @@ class LoginEnvironment(Query[dict[str, str]], frozen=True):
 class UserId(Query[int | None], frozen=True):
     """The user's number; None if the host does not tell."""
 
-    def bash(self) -> str:
+    def to_bash(self) -> str:
         return "id -u"
 
-    def parse(self, result: Result) -> int | None:
+    def parse_answer(self, result: Result) -> int | None:
         text = result.stdout.strip()
         return int(text) if re.fullmatch("[0-9]{1,20}", text) else None
 
@@ -84,10 +84,10 @@ class PathProbe(Query[PathState], frozen=True):
 
     path: str
 
-    def bash(self) -> str:
+    def to_bash(self) -> str:
         return f"probe_path {quote(self.path)}"
 
-    def parse(self, result: Result) -> PathState:
+    def parse_answer(self, result: Result) -> PathState:
         letters = result.stdout
         return PathState(
             exists="e" in letters,
@@ -146,15 +146,15 @@ class FolderProbe(Query[FolderState], frozen=True):
     expands: bool = False
     writes: bool = True
 
-    def bash(self) -> str:
+    def to_bash(self) -> str:
         how = quote("write" * self.writes)
-        return f"probe_folder {_word(self.path, expands=self.expands)} {how}"
+        return f"probe_folder {_quote_path(self.path, expands=self.expands)} {how}"
 
-    def parse(self, result: Result) -> FolderState:
+    def parse_answer(self, result: Result) -> FolderState:
         return _parse_folder(result.stdout, Path(self.path))
 
     def answer_here(self, transport: LocalTransport) -> FolderState:
-        path = _expand(self.path, transport.env) if self.expands else self.path
+        path = _expand_path(self.path, transport.env) if self.expands else self.path
         return _probe_folder(Path(path), writes=self.writes)
 
 
@@ -167,15 +167,15 @@ class ReadFile(Query[str], frozen=True):
     path: str
     expands: bool = False
 
-    def bash(self) -> str:
-        return f"read_file {_word(self.path, expands=self.expands)}"
+    def to_bash(self) -> str:
+        return f"read_file {_quote_path(self.path, expands=self.expands)}"
 
-    def parse(self, result: Result) -> str:
+    def parse_answer(self, result: Result) -> str:
         return result.stdout
 
     def answer_here(self, transport: LocalTransport) -> str:
         try:
-            path = _expand(self.path, transport.env) if self.expands else self.path
+            path = _expand_path(self.path, transport.env) if self.expands else self.path
             with Path(path).open("rb") as file:
                 return file.read(_LONGEST_FILE_BYTES).decode("utf-8", "surrogateescape")
         except (OSError, InputError):
@@ -191,17 +191,17 @@ class ReadOwnFiles(Query[dict[str, str]], frozen=True):
     folder: str
     expands: bool = False
 
-    def bash(self) -> str:
-        return f"read_own_files {_word(self.folder, expands=self.expands)}"
+    def to_bash(self) -> str:
+        return f"read_own_files {_quote_path(self.folder, expands=self.expands)}"
 
-    def parse(self, result: Result) -> dict[str, str]:
+    def parse_answer(self, result: Result) -> dict[str, str]:
         words = result.stdout.split("\0")
         return dict(zip(words[::2], words[1::2], strict=False))
 
     def answer_here(self, transport: LocalTransport) -> dict[str, str]:
         found: dict[str, str] = {}
         try:
-            folder = _expand(self.folder, transport.env) if self.expands else self.folder
+            folder = _expand_path(self.folder, transport.env) if self.expands else self.folder
             for path in Path(folder).iterdir():
                 info = path.lstat()
                 if not path.name.startswith(".") and S_ISREG(info.st_mode) and is_own(info):
@@ -224,12 +224,12 @@ class RunCommand(Query[Result], frozen=True):
     stdin: str = ""
     env: tuple[tuple[str, str], ...] = ()
 
-    def bash(self) -> str:
+    def to_bash(self) -> str:
         settings = [f"{name}={value}" for name, value in self.env]
         words = [f"{self.timeout:g}", self.stdin, str(len(settings)), *settings, *self.argv]
         return " ".join(["run_command", *map(quote, words)])
 
-    def parse(self, result: Result) -> Result:
+    def parse_answer(self, result: Result) -> Result:
         reason = result.stderr
         if result.exit_code == 124:
             reason = f"no response within {self.timeout:g} s"
@@ -267,11 +267,11 @@ def parse_environ(text: str) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def _word(path: str, *, expands: bool) -> str:
+def _quote_path(path: str, *, expands: bool) -> str:
     return quote_profile_path(path) if expands else quote(path)
 
 
-def _expand(path: str, env: Mapping[str, str]) -> str:
+def _expand_path(path: str, env: Mapping[str, str]) -> str:
     """Fill in ~ and $NAME. Raises InputError for a variable that is not set."""
     try:
         filled = Template(path).substitute(env)
@@ -349,7 +349,7 @@ def query_script(queries: Sequence[Query[Any]], mark: str) -> str:
         if not is_set and not isinstance(query, LoginEnvironment):
             script, is_set = script + locale, True
         # A variable that is not set there ends only the subshell of this query.
-        script += f"answer eval {quote(query.bash())}\n"
+        script += f"answer eval {quote(query.to_bash())}\n"
     return script
 
 
@@ -360,7 +360,7 @@ def parse_answers(queries: Sequence[Query[Any]], mark: str, text: str) -> Answer
     if len(found) < len(queries):
         raise OutOfReach("truncated response")
     pairs = zip(queries, found, strict=False)
-    return Answers({query: query.parse(result) for query, result in pairs})
+    return Answers({query: query.parse_answer(result) for query, result in pairs})
 
 
 def in_order(queries: Iterable[Query[Any]]) -> list[Query[Any]]:

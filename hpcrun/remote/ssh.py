@@ -24,14 +24,14 @@ from hpcrun.remote.clients import open_connection
 from hpcrun.remote.connection import Connection, Prompts, Reply, SshSettings, listen_on_loopback
 from hpcrun.remote.feed import MOST_RUNS, Feed
 from hpcrun.remote.mirror import (
-    Damaged,
     Mirror,
+    MirrorMismatch,
     Outputs,
     Receiver,
-    Stream,
+    UploadStream,
     check_size,
     code_files,
-    nearest,
+    find_nearest_tree,
 )
 from hpcrun.remote.queries import in_order, parse_answers, query_script
 from hpcrun.remote.transport import (
@@ -110,10 +110,10 @@ class SshTransport:
         is_slurm = env is None and argv[0] != "bash"
         # time zone of the command's output
         zone = f"export TZ={far.quote(local_timezone())}\n" if is_slurm else ""
-        script = self._environment(env) + zone + far.command(argv, cwd)
+        script = self._build_environment(env) + zone + far.build_command(argv, cwd)
         data = (stdin or "").encode("utf-8", "surrogateescape")
         reply = self._run_in_time(argv[0], script, stdin=data, timeout=timeout)
-        return self._result(argv, reply.exit_code, reply.stdout, reply.stderr)
+        return self._build_result(argv, reply.exit_code, reply.stdout, reply.stderr)
 
     def run_queries(self, queries: Iterable[Query[Any]]) -> Answers:
         """Answer queries by one script; see Transport."""
@@ -132,13 +132,13 @@ class SshTransport:
         except OutOfReach as error:
             raise OutOfReach(f"{self.connection.host}: {error.message}") from error
 
-    def _environment(self, env: Mapping[str, str] | None) -> str:
+    def _build_environment(self, env: Mapping[str, str] | None) -> str:
         if env is not None:
-            return far.environment(env)
+            return far.build_environment(env)
         exports = (f"export {name}={far.quote(value)}\n" for name, value in self.env.items())
         return far.UNFILTERED + "".join(exports)
 
-    def _result(self, argv: Sequence[str], code: int, stdout: bytes, stderr: str) -> Result:
+    def _build_result(self, argv: Sequence[str], code: int, stdout: bytes, stderr: str) -> Result:
         if code == 127 and not stdout:
             raise OutOfReach(
                 f"{argv[0]}: command not found on {self.connection.host}",
@@ -170,7 +170,7 @@ class SshTransport:
         with self.waiting():
             try:
                 return over.run(script, timeout=timeout, **options)
-            except Damaged:  # the request itself was wrong, too
+            except MirrorMismatch:  # the request itself was wrong, too
                 raise
             except OutOfReach as error:
                 is_late = time.monotonic() - begun > _SOON
@@ -183,7 +183,7 @@ class SshTransport:
         self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, terminal: bool = False
     ) -> tuple[list[str], dict[str, str]]:
         """Return a call of the system's ssh, which connects by itself; see Transport."""
-        script = self._environment(None) + far.command(argv, None)
+        script = self._build_environment(None) + far.build_command(argv, None)
         if self.settings.slurm_path:
             script = f"PATH={far.quote(self.settings.slurm_path)}:$PATH\n{script}"
         # One word that all login shells parse alike, csh and fish included.
@@ -198,7 +198,7 @@ class SshTransport:
         if not helper:
             return "127.0.0.1", self.connection.forward_port(host, port)
         listener = listen_on_loopback(port)
-        script = self._environment(None) + far.command(helper, None)
+        script = self._build_environment(None) + far.build_command(helper, None)
 
         def bridge(here: socket.socket) -> None:
             with contextlib.suppress(OutOfReach), here:  # the next connection may succeed
@@ -218,7 +218,7 @@ class SshTransport:
         reply = self._run_in_time(
             "fetch", script, timeout=60, over=self.transfers, on_output=on_output
         )
-        return self._result(["fetch"], reply.exit_code, b"", reply.stderr)
+        return self._build_result(["fetch"], reply.exit_code, b"", reply.stderr)
 
     def fetch_changes(
         self, run_dirs: Iterable[Path], *, whole: bool = False, follow: bool = False
@@ -237,18 +237,18 @@ class SshTransport:
         elif not names and self.feed.wait_for_changes(runs, timeout=60):
             return
         try:
-            self._fetch(runs, names=names, whole=whole)
-        except Damaged:
-            self._fetch(runs, names=names, whole=whole)
+            self._fetch_once(runs, names=names, whole=whole)
+        except MirrorMismatch:
+            self._fetch_once(runs, names=names, whole=whole)
         except OSError as error:
             raise self.mirror.not_written(error) from error
 
-    def _fetch(self, runs: Sequence[str], *, names: bool, whole: bool) -> None:
-        script = self.mirror.script(self.runs_dir, runs, names=names, whole=whole)
+    def _fetch_once(self, runs: Sequence[str], *, names: bool, whole: bool) -> None:
+        script = self.mirror.build_script(self.runs_dir, runs, names=names, whole=whole)
         host = self.connection.host
         receiver = Receiver(self.mirror, runs, names=names, whole=whole, host=host)
         try:
-            self._run_in_time("refresh", script, timeout=60, on_output=receiver.take)
+            self._run_in_time("refresh", script, timeout=60, on_output=receiver.receive)
             if not receiver.rounds:
                 raise OutOfReach(f"{self.connection.host}: truncated response")
         finally:
@@ -260,18 +260,18 @@ class SshTransport:
     ) -> tuple[list[Path], dict[str, str]]:
         """Copy files; see Transport."""
         outputs = Outputs(self.mirror.folder.parent / "outputs")
-        places = [outputs.place(path) for path in paths]
+        places = [outputs.copy_path(path) for path in paths]
         if not paths:
             return places, {}
         for is_last in (False, True):
-            receiver = outputs.receiver(self.connection.host, whole=whole)
-            script = outputs.script(paths, whole=whole)
+            receiver = outputs.build_receiver(self.connection.host, whole=whole)
+            script = outputs.build_script(paths, whole=whole)
             try:
-                reply = self._run_in_time("copy", script, timeout=60, on_output=receiver.take)
+                reply = self._run_in_time("copy", script, timeout=60, on_output=receiver.receive)
                 if not receiver.rounds:
                     raise OutOfReach(f"{self.connection.host}: truncated response")
                 return places, outputs.remove_unreadable(paths, reply.stderr)
-            except Damaged:
+            except MirrorMismatch:
                 if is_last:
                     raise
             except OSError as error:
@@ -296,11 +296,13 @@ class SshTransport:
         """
         code = run_dirs[0] / "code"
         tree, files = code_files(code) if code.is_dir() else ("", {})
-        known = self.mirror.trees()
-        base = tree if tree in known else nearest(files, known)
-        answer = self._submit(run_dirs, argv, env, timeout, tree=tree, files=files, base=base)
+        known = self.mirror.list_trees()
+        base = tree if tree in known else find_nearest_tree(files, known)
+        answer = self._submit_once(run_dirs, argv, env, timeout, tree=tree, files=files, base=base)
         if answer is None:  # the copy that the changes apply to was removed there
-            answer = self._submit(run_dirs, argv, env, timeout, tree=tree, files=files, base="")
+            answer = self._submit_once(
+                run_dirs, argv, env, timeout, tree=tree, files=files, base=""
+            )
         if answer is None and self.transfers is not self.connection:
             raise InputError(
                 f"{self.transfers.host} and {self.connection.host} do not share {self.runs_dir}: "
@@ -313,7 +315,7 @@ class SshTransport:
             self.mirror.keep_tree(tree, files)
         return answer
 
-    def _submit(
+    def _submit_once(
         self,
         run_dirs: Sequence[Path],
         argv: Sequence[str],
@@ -324,30 +326,32 @@ class SshTransport:
         files: Mapping[str, str],
         base: str,
     ) -> Result | None:
-        script = far.begin(self.runs_dir, names=[path.name for path in run_dirs])
+        script = far.build_preamble(self.runs_dir, names=[path.name for path in run_dirs])
         script += f"tree={tree} base={base} incoming={far.INCOMING}{os.urandom(8).hex()}\n"
-        script += f"run_sbatch() {{\n{far.order(argv, env)}}}\n"
+        script += f"run_sbatch() {{\n{far.build_sbatch_call(argv, env)}}}\n"
         brings = self.transfers is not self.connection and bool(tree) and tree != base
         script += f"brought={int(brings) or ''}\n"
-        with Stream() as stream:
+        with UploadStream() as stream:
             for path in run_dirs:
                 stream.add_folder(f"runs/{path.name}")
                 for inner in sorted(path.iterdir()):
                     if inner.name not in ("code", "cache"):
                         stream.add(inner, f"runs/{path.name}/{inner.name}")
             if tree and tree != base:
-                before = self.mirror.trees().get(base, {})
+                before = self.mirror.list_trees().get(base, {})
                 self._add_code(stream, run_dirs[0] / "code", files, before)
             if brings:
                 self._upload_to_transfer_host(script, env, stream, run_dirs[0].name)
             pieces = None if brings else stream
-            reply = self._retry(argv[0], script + far.DELIVER, pieces, max(timeout, _LONG))
+            reply = self._run_until_answered(
+                argv[0], script + far.DELIVER, pieces, max(timeout, _LONG)
+            )
         if reply.exit_code == far.NO_CODE:
             return None
         head, _, out = reply.stdout.partition(b"\n")
         if head.startswith(b"A "):
             with contextlib.suppress(ValueError):
-                return self._result(argv, int(head[2:]), out, reply.stderr)
+                return self._build_result(argv, int(head[2:]), out, reply.stderr)
         if head == b"unknown":
             raise OutOfReach(
                 f"{self.connection.host}: the run exists there, but the response of {argv[0]} is "
@@ -357,19 +361,21 @@ class SshTransport:
         raise self._write_error(reply, run_dirs[0].name)
 
     def _upload_to_transfer_host(
-        self, script: str, env: Mapping[str, str], stream: Stream, name: str
+        self, script: str, env: Mapping[str, str], stream: UploadStream, name: str
     ) -> None:
         """Unpack a stream on the transfer host, where nothing else runs."""
         # The transfer host may lack the variables in the profile's paths.
         named = {"HOME", *re.findall(r"\$\{?(\w+)", self.runs_dir)} & env.keys()
         known = "".join(f"export {name}={far.quote(env[name])}\n" for name in sorted(named))
         to = script.partition("run_sbatch() {")[0]
-        reply = self._retry("transfer", known + to + far.BRING, stream, _LONG, self.transfers)
+        reply = self._run_until_answered(
+            "transfer", known + to + far.BRING, stream, _LONG, self.transfers
+        )
         if reply.exit_code != 0:
             raise self._write_error(reply, name, self.transfers.host)
 
     def _add_code(
-        self, stream: Stream, code: Path, files: Mapping[str, str], before: Mapping[str, str]
+        self, stream: UploadStream, code: Path, files: Mapping[str, str], before: Mapping[str, str]
     ) -> None:
         """Add the files changed since a copy of code on the cluster, and the removed names."""
         changed = [name for name, what in files.items() if before.get(name) != what]
@@ -379,11 +385,11 @@ class SshTransport:
         gone = "".join(f"{name}\0" for name in before if before[name] != files.get(name))
         stream.add_bytes("gone", os.fsencode(gone))
 
-    def _retry(
+    def _run_until_answered(
         self,
         what: str,
         script: str,
-        stream: Stream | None,
+        stream: UploadStream | None,
         timeout: float,
         over: Connection | None = None,
     ) -> Reply:
@@ -413,7 +419,7 @@ class SshTransport:
             return
         there: list[str] = []
         gone: list[str] = []
-        with Stream() as stream:
+        with UploadStream() as stream:
             for path in paths:
                 name = str(path.relative_to(self.mirror.folder))
                 if path.is_file():
@@ -421,9 +427,9 @@ class SshTransport:
                     there.append(name)
                 else:
                     gone.append(name)
-            script = far.begin(self.runs_dir, names=there, gone=gone)
+            script = far.build_preamble(self.runs_dir, names=there, gone=gone)
             script += f"incoming={far.INCOMING}{os.urandom(8).hex()}\n{far.SEND}"
-            reply = self._retry("send", script, stream, _LONG)
+            reply = self._run_until_answered("send", script, stream, _LONG)
         if reply.exit_code != 0:
             raise self._write_error(reply, paths[0].name)
 
@@ -431,7 +437,7 @@ class SshTransport:
         """Remove folders on the cluster, then in the mirror; see Transport."""
         names = [path.name for path in run_dirs]
         trash = [f"{TRASH}{os.urandom(8).hex()}" for _ in names]
-        script = far.begin(self.runs_dir, names=names, trash=trash) + far.REMOVE
+        script = far.build_preamble(self.runs_dir, names=names, trash=trash) + far.REMOVE
         reply = self._run_in_time("remove", script, timeout=_LONG)
         if reply.exit_code != 0:
             raise OSError(reply.exit_code, _last_line(reply.stderr), names[0])
@@ -459,9 +465,11 @@ class SshTransport:
         )
 
 
-def _report_progress(stream: Stream, show: ShowProgress, signals: Sequence[int]) -> Iterator[bytes]:
+def _report_progress(
+    stream: UploadStream, show: ShowProgress, signals: Sequence[int]
+) -> Iterator[bytes]:
     """Yield a stream's pieces, and show how much of it is sent; abort after Ctrl-C."""
-    total, sent = stream.end(), 0
+    total, sent = stream.complete(), 0
     for piece in stream.pieces():
         if SIGINT in signals:
             raise KeyboardInterrupt

@@ -80,39 +80,39 @@ def hops_to(host: str) -> list[Hop]:
         OutOfReach: The configuration cannot be used.
     """
     hops: list[Hop] = []
-    _resolve(host, None, hops, 0)
+    _append_hops(host, None, hops, 0)
     return hops
 
 
-def _resolve(host: str, jumps: str | None, hops: list[Hop], depth: int) -> None:
+def _append_hops(host: str, jumps: str | None, hops: list[Hop], depth: int) -> None:
     """Append a host after its jump hosts; ``jumps`` replaces its own ProxyJump."""
     if depth >= MOST_HOPS:
         raise OutOfReach(
             f"{host}: more than {MOST_HOPS} jump hosts, or a loop of jump hosts",
             fix="see ProxyJump in ~/.ssh/config",
         )
-    options = ask_ssh(host) if find_ssh() else _read_files(host)
-    jumps = jumps or _value(options, "proxyjump")
+    options = query_ssh_config(host) if find_ssh() else _read_files(host)
+    jumps = jumps or _first_value(options, "proxyjump")
     if jumps and jumps.lower() != "none":
         before, _, last = jumps.rpartition(",")
         # As in ssh, the last jump host is reached through the ones before it, or by its own
         # settings.
-        _resolve(_address(last.strip()), before.strip() or None, hops, depth + 1)
+        _append_hops(_format_jump(last.strip()), before.strip() or None, hops, depth + 1)
         options.pop("proxycommand", None)
-    hops.append(_hop(host, options))
+    hops.append(_build_hop(host, options))
 
 
-def _address(jump: str) -> str:
+def _format_jump(jump: str) -> str:
     """Return a jump host as a host argument of ssh, where only a URL can contain a port.
 
-    >>> [_address(jump) for jump in ("gate", "me@gate:2222", "[::1]:22", "ssh://gate:2222")]
+    >>> [_format_jump(jump) for jump in ("gate", "me@gate:2222", "[::1]:22", "ssh://gate:2222")]
     ['gate', 'ssh://me@gate:2222', 'ssh://[::1]:22', 'ssh://gate:2222']
     """
     has_port = re.fullmatch(r"([^@/]*@)?([^:@/\[\]]+|\[[^\]]*\]):[0-9]+", jump)
     return f"ssh://{jump}" if has_port else jump
 
 
-def ask_ssh(host: str) -> dict[str, list[str]]:
+def query_ssh_config(host: str) -> dict[str, list[str]]:
     """Query `ssh -G` for the options of a host, by their lower-case names."""
     try:
         done = subprocess.run(
@@ -153,7 +153,7 @@ def _read_files(host: str) -> dict[str, list[str]]:
     name = name[: port.start()].strip("[]") if port else name
     config = paramiko.SSHConfig()
     own = Path("~/.ssh/config").expanduser()
-    lines = [*_lines(own, 0), "Host *", *_lines(Path("/etc/ssh/ssh_config"), 0)]
+    lines = [*_read_lines(own, 0), "Host *", *_read_lines(Path("/etc/ssh/ssh_config"), 0)]
     for line in lines:
         if re.match(r"\s*match\b.*\bexec\b", line, re.IGNORECASE):
             raise OutOfReach(
@@ -178,7 +178,7 @@ def _read_files(host: str) -> dict[str, list[str]]:
     return options
 
 
-def _lines(path: Path, depth: int) -> Iterator[str]:
+def _read_lines(path: Path, depth: int) -> Iterator[str]:
     """Yield the lines of a configuration file, with the files it includes."""
     try:
         text = path.read_text(errors="surrogateescape")
@@ -203,26 +203,26 @@ def _lines(path: Path, depth: int) -> Iterator[str]:
             name = os.path.expanduser(word.strip('"'))  # noqa: PTH111 - a pattern, no path
             base = Path("~/.ssh").expanduser() if name[:1] != "/" else Path("/")
             for found in sorted(glob.glob(str(base / name))):  # noqa: PTH207
-                yield from _lines(Path(found), depth + 1)
+                yield from _read_lines(Path(found), depth + 1)
         yield block or "Host *"
 
 
-def _value(options: Mapping[str, list[str]], key: str, default: str = "") -> str:
+def _first_value(options: Mapping[str, list[str]], key: str, default: str = "") -> str:
     return options.get(key, [default])[0]
 
 
 def _is_on(options: Mapping[str, list[str]], key: str, default: str) -> bool:
-    return _value(options, key, default).lower() in ("yes", "true")
+    return _first_value(options, key, default).lower() in ("yes", "true")
 
 
-def _hop(host: str, options: Mapping[str, list[str]]) -> Hop:
-    hostname = _value(options, "hostname", host)
-    port = int(_value(options, "port", "22"))
-    user = _value(options, "user") or getpass.getuser()
-    alias = _value(options, "hostkeyalias")
-    fill = _Tokens(host, hostname, port, user, alias, _value(options, "proxyjump"))
-    proxy = _value(options, "proxycommand")
-    wanted = [word.strip() for word in _value(options, "preferredauthentications").split(",")]
+def _build_hop(host: str, options: Mapping[str, list[str]]) -> Hop:
+    hostname = _first_value(options, "hostname", host)
+    port = int(_first_value(options, "port", "22"))
+    user = _first_value(options, "user") or getpass.getuser()
+    alias = _first_value(options, "hostkeyalias")
+    tokens = _TokenExpander(host, hostname, port, user, alias, _first_value(options, "proxyjump"))
+    proxy = _first_value(options, "proxycommand")
+    wanted = [word.strip() for word in _first_value(options, "preferredauthentications").split(",")]
     methods = [
         method
         for method in (wanted if any(wanted) else _METHODS)
@@ -234,15 +234,17 @@ def _hop(host: str, options: Mapping[str, list[str]]) -> Hop:
     ]
     known = " ".join(
         (
-            _value(options, "userknownhostsfile", "~/.ssh/known_hosts ~/.ssh/known_hosts2"),
-            _value(options, "globalknownhostsfile", "/etc/ssh/ssh_known_hosts"),
+            _first_value(options, "userknownhostsfile", "~/.ssh/known_hosts ~/.ssh/known_hosts2"),
+            _first_value(options, "globalknownhostsfile", "/etc/ssh/ssh_known_hosts"),
         )
     )
-    files = tuple(fill.path(each) for each in options.get("identityfile", []) if each != "none")
-    interval, count = int(_value(options, "serveraliveinterval", "0") or 0), 4
+    files = tuple(
+        tokens.expand_path(each) for each in options.get("identityfile", []) if each != "none"
+    )
+    interval, count = int(_first_value(options, "serveraliveinterval", "0") or 0), 4
     if interval:
-        count = int(_value(options, "serveralivecountmax", "3"))
-    timeout = _value(options, "connecttimeout")
+        count = int(_first_value(options, "serveralivecountmax", "3"))
+    timeout = _first_value(options, "connecttimeout")
     return Hop(
         name=host,
         hostname=hostname,
@@ -250,14 +252,16 @@ def _hop(host: str, options: Mapping[str, list[str]]) -> Hop:
         user=user,
         host_key_name=alias or (hostname if port == 22 else f"[{hostname}]:{port}"),
         identity_files=files,
-        certificate_files=tuple(fill.path(each) for each in options.get("certificatefile", [])),
+        certificate_files=tuple(
+            tokens.expand_path(each) for each in options.get("certificatefile", [])
+        ),
         identities_only=_is_on(options, "identitiesonly", "no"),
-        agent=_agent(fill, _value(options, "identityagent", "SSH_AUTH_SOCK")),
-        known_hosts=tuple(fill.path(each) for each in known.split() if each != "none"),
+        agent=_agent_path(tokens, _first_value(options, "identityagent", "SSH_AUTH_SOCK")),
+        known_hosts=tuple(tokens.expand_path(each) for each in known.split() if each != "none"),
         methods=tuple(methods),
         batch=_is_on(options, "batchmode", "no"),
-        proxy_command=fill.fill(proxy) if proxy and proxy.lower() != "none" else None,
-        address_family=_value(options, "addressfamily", "any"),
+        proxy_command=tokens.expand(proxy) if proxy and proxy.lower() != "none" else None,
+        address_family=_first_value(options, "addressfamily", "any"),
         connect_timeout=float(timeout) if timeout.isdigit() and timeout != "0" else 30,
         alive_interval=interval or 15,
         alive_count=count,
@@ -268,7 +272,7 @@ def _hop(host: str, options: Mapping[str, list[str]]) -> Hop:
 def _needs_ssh(options: Mapping[str, list[str]], files: tuple[Path, ...]) -> str:
     """Return the name of a required feature that paramiko lacks; "" if there is none."""
     for key in ("knownhostscommand", "pkcs11provider"):
-        if _value(options, key, "none").lower() != "none":
+        if _first_value(options, key, "none").lower() != "none":
             return key
     if _is_on(options, "verifyhostkeydns", "no"):
         return "VerifyHostKeyDNS"
@@ -286,17 +290,17 @@ def is_hardware_key(path: Path) -> bool:
         return False
 
 
-def _agent(fill: _Tokens, value: str) -> str | None:
+def _agent_path(tokens: _TokenExpander, value: str) -> str | None:
     if value.lower() == "none":
         return None
     if value == "SSH_AUTH_SOCK":
         return os.environ.get("SSH_AUTH_SOCK") or None
     if value.startswith("$") and not value.startswith("${"):
         return os.environ.get(value[1:]) or None
-    return str(fill.path(value))
+    return str(tokens.expand_path(value))
 
 
-class _Tokens:
+class _TokenExpander:
     """Expands the tokens of ssh_config(5): %h, %p, ${NAME} ..."""
 
     def __init__(
@@ -321,9 +325,9 @@ class _Tokens:
             "u": getpass.getuser(),
         }
 
-    def fill(self, text: str) -> str:
+    def expand(self, text: str) -> str:
         text = re.sub(r"%(.)", lambda found: self.values.get(found[1], found[0]), text)
         return re.sub(r"\$\{(\w+)\}", lambda found: os.environ.get(found[1], found[0]), text)
 
-    def path(self, text: str) -> Path:
-        return Path(self.fill(text.strip('"'))).expanduser()
+    def expand_path(self, text: str) -> Path:
+        return Path(self.expand(text.strip('"'))).expanduser()

@@ -41,11 +41,11 @@ class Result(Struct, frozen=True):
 class Query(Struct, Generic[T_co], frozen=True):
     """A query about the cluster's host, whose answer is a ``T_co``; asking it twice is harmless."""
 
-    def bash(self) -> str:
+    def to_bash(self) -> str:
         """Return the bash command that answers it there; see queries.query_script()."""
         raise NotImplementedError
 
-    def parse(self, result: Result) -> T_co:
+    def parse_answer(self, result: Result) -> T_co:
         """Parse the output of that command. Raises OutOfReach."""
         raise NotImplementedError
 

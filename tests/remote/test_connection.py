@@ -153,7 +153,7 @@ def test_new_master_accepts_sessions_after_a_full_one(laptop: Laptop) -> None:
     one.open()
     one.is_full = True
     assert other.run("exit 3").exit_code == 3 and other.is_full
-    subprocess.run(one._argv("-O", "exit", "--", one.host), check=True, capture_output=True)
+    subprocess.run(one._ssh_argv("-O", "exit", "--", one.host), check=True, capture_output=True)
     third = connect(laptop, way="openssh")
     assert third.run("exit 3").exit_code == 3 and not third.is_full
     one.disconnect()

@@ -286,16 +286,16 @@ def test_run_names_are_fetched(ssh: Side) -> None:
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
     """Record which code files each delivery contains."""
     streams: list[set[str]] = []
-    pieces = mirror.Stream.pieces
+    pieces = mirror.UploadStream.pieces
 
-    def noted(stream: mirror.Stream) -> Iterator[bytes]:
+    def noted(stream: mirror.UploadStream) -> Iterator[bytes]:
         data = b"".join(pieces(stream))
         with tarfile.open(fileobj=io.BytesIO(data)) as tar:
             names = {name.removeprefix("code/") for name in tar.getnames()}
         streams.append({name for name in names if name.endswith((".py", ".sh", "link"))})
         yield data
 
-    monkeypatch.setattr(mirror.Stream, "pieces", noted)
+    monkeypatch.setattr(mirror.UploadStream, "pieces", noted)
     return streams
 
 
@@ -343,14 +343,14 @@ def test_large_data_in_the_code_is_refused(ssh: Side) -> None:
 
 
 def test_interrupted_upload_leaves_nothing(ssh: Side, monkeypatch: pytest.MonkeyPatch) -> None:
-    pieces = mirror.Stream.pieces
+    pieces = mirror.UploadStream.pieces
     for part in (0.0, 0.3, 0.9):
 
-        def cut(stream: mirror.Stream, part: float = part) -> Iterator[bytes]:
+        def cut(stream: mirror.UploadStream, part: float = part) -> Iterator[bytes]:
             data = b"".join(pieces(stream))
             yield data[: int(len(data) * part)]
 
-        monkeypatch.setattr(mirror.Stream, "pieces", cut)
+        monkeypatch.setattr(mirror.UploadStream, "pieces", cut)
         run = ssh.new(f"20261120-081457-job-7k{part * 10:.0f}s")
         with pytest.raises(Exception, match=r"cannot be written|arrived incomplete"):
             ssh.deliver(run)
@@ -387,7 +387,7 @@ def _tar(*members: tuple[str, bytes, bytes]) -> bytes:
 def test_malformed_response_is_reported(tmp_path: Path, answer: bytes) -> None:
     receiver = Receiver(Mirror(tmp_path / "runs"), [RUN], names=True, host="h")
     with pytest.raises(OutOfReach, match="malformed response"):
-        receiver.take(b"=" + answer)
+        receiver.receive(b"=" + answer)
     receiver.close()
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == []
 
@@ -406,7 +406,7 @@ def test_received_files_cannot_escape_the_mirror(tmp_path: Path) -> None:
         (f"{RUN}/attempts/0/begin.json", tarfile.REGTYPE, b"{}"),
     )
     receiver = Receiver(Mirror(runs), [RUN], host="h")
-    receiver.take(b"=F %d\n%b.\n" % (len(tar), tar))
+    receiver.receive(b"=F %d\n%b.\n" % (len(tar), tar))
     receiver.close()
     names = {str(path.relative_to(runs / RUN)) for path in runs.rglob("*") if path.is_file()}
     assert names == {"attempts/0/begin.json", "cache/logs-there.json"}
@@ -433,7 +433,7 @@ def test_malicious_archive_records_are_refused(tmp_path: Path, kind: str) -> Non
     data += bytes(1024)
     receiver = Receiver(Mirror(tmp_path / "runs"), [RUN], host="h")
     with contextlib.suppress(OutOfReach):
-        receiver.take(b"=F %d\n%b.\n" % (len(data), data))
+        receiver.receive(b"=F %d\n%b.\n" % (len(data), data))
     receiver.close()
     assert sum(path.stat().st_size for path in tmp_path.rglob("*.json")) < 1000
 
@@ -445,7 +445,7 @@ def test_folders_are_created_only_inside_the_mirror(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     (runs / RUN / "attempts").symlink_to(tmp_path / "other")
     for name in ("logs/0/a.log", "attempts/0/begin.json"):
-        assert Mirror(runs).place(f"{RUN}/{name}").parent.is_dir()
+        assert Mirror(runs).prepare_path(f"{RUN}/{name}").parent.is_dir()
     assert not [*(tmp_path / "other").iterdir()]
 
 
@@ -564,7 +564,7 @@ def test_user_folders_in_a_mirrored_run_are_kept(tmp_path: Path) -> None:
     (tmp_path / RUN / ".vscode").mkdir(parents=True)
     (tmp_path / RUN / "plots.v2").mkdir()
     (tmp_path / OTHER / "submitted.json").mkdir(parents=True)
-    assert f"H {RUN}" in Mirror(tmp_path).script("/there", [], names=True)
+    assert f"H {RUN}" in Mirror(tmp_path).build_script("/there", [], names=True)
     assert (tmp_path / RUN / ".vscode").is_dir()
     assert not (tmp_path / OTHER).exists()
 

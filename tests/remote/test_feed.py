@@ -285,7 +285,7 @@ def test_feed_falls_back_to_round_trips_with_one_session(side: Side) -> None:
 
 @pytest.mark.slow
 def test_feed_stops_without_followers(side: Side, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed, "_FORGOTTEN", 0.6)
+    monkeypatch.setattr(feed, "_FOLLOW_FOR_S", 0.6)
     side.write("one\n")
     side.comes(lambda: side.here() == b"one\n")
     thread = side.transport.feed._thread

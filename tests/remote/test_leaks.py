@@ -159,9 +159,9 @@ def test_remote_programs_printing_invalid_numbers_are_harmless(desk: Desk, progr
 
 @pytest.mark.parametrize("code", [b"x.", b"\xb2.", b"7", b"1" * 5000])
 def test_malformed_exit_code_is_handled(code: bytes) -> None:
-    marked = connection._Marked(b"M", None)
-    marked.take(b"M<M>" + code)
-    marked.take(b"7" * 5000)
+    marked = connection._MarkedStream(b"M", None)
+    marked.extract(b"M<M>" + code)
+    marked.extract(b"7" * 5000)
     assert marked.is_over and marked.exit_code == 255 and len(marked.held) < 20
 
 

@@ -178,7 +178,7 @@ def test_unreadable_output_is_named(tmp_path: Path) -> None:
         out, none = f"{folder}/9.out", f"{folder}/none"
         Path(out).write_text("secret")
         Path(out).chmod(0)
-        script = outputs.script([out, none], whole=True)
+        script = outputs.build_script([out, none], whole=True)
         argv = ["setpriv", "--reuid=65534", "--clear-groups", "bash", "-s"]
         done = subprocess.run(argv, input=script, capture_output=True, text=True, check=True)
     assert "secret" not in done.stdout
