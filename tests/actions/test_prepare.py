@@ -151,8 +151,8 @@ def test_batch_impossible_for_some_node_count_is_refused(context: Context) -> No
         prepared(context, RANGE.replace("steps: 3", "steps: 4"))
     (problem,) = caught.value.problems
     assert str(problem) == (
-        "x: resources.nodes: 2-4: on 3 nodes no whole number of accumulated steps makes the "
-        "effective batch of 64 that 4 nodes have; batch.gradient_accumulation_steps: 6 works "
+        "x: resources.nodes: 2-4: on 3 nodes no whole number of accumulated steps gives the "
+        "effective batch of 64 of 4 nodes; batch.gradient_accumulation_steps: 6 works "
         "with all of them"
     )
 

@@ -35,7 +35,7 @@ LOSSES = [3.0, 2.5, 2.2, 2.0, 1.9, 1.85]
     [
         (LOSSES[:5], True, True, "the same curve to the last digit (2 values)"),
         ([*LOSSES[:4], 1.9000001], True, True, "the same curve within 5e-08 (2 values)"),
-        ([*LOSSES[:4], 1.91], False, False, "the first other value: loss 1.91 at step 5"),
+        ([*LOSSES[:4], 1.91], False, False, "the first difference: loss 1.91 at step 5"),
         ([*LOSSES[:4], math.nan], False, False, "loss no number at step 5, undisturbed 1.9"),
         ([3.0, 2.6, *LOSSES[2:]], True, None, "loss 2.6 at step 2, undisturbed 2.5"),
     ],

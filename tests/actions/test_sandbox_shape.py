@@ -96,7 +96,7 @@ def test_gpu_types_of_a_partition_define_its_nodes() -> None:
 @pytest.mark.parametrize(
     ("cluster", "nodes", "why"),
     [
-        (Cluster(), None, "names no partitions"),
+        (Cluster(), None, "lists no partitions"),
         (Cluster(partitions={"a b": Partition()}), None, "'a b' cannot be a name"),
         (Cluster(partitions={"gpu": Partition(gpus_per_node=32)}), None, "32 GPUs per node"),
         (Cluster(partitions={f"p{n}": Partition() for n in range(3)}), 40, "120 nodes"),

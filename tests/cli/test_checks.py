@@ -181,7 +181,7 @@ def test_script_is_parsed_for_the_version_of_the_training_python(hpcrun: Caller)
     hpcrun.write("train.py", "lazy import what we do not know\n")
     [syntax, architecture] = notes(hpcrun, GOOD)
     assert ": invalid syntax, according to Python 3." in syntax
-    assert architecture.endswith("could not be asked whether it has torch: Exec format error")
+    assert architecture.endswith("could not be checked for torch: Exec format error")
     set_profile(hpcrun, interpreter(hpcrun.project.parent / "older", "3.9.1"))
     hpcrun.write("train.py", "match 1:\n    case 1: pass\n")
     [message] = errors(hpcrun, GOOD)
@@ -310,7 +310,7 @@ def test_python_without_required_packages_is_refused(hpcrun: Caller) -> None:
     (hpcrun.project / "torch.py").rename(hpcrun.project.parent / "torch.py")
     assert notes(hpcrun, f"{job}env: {{PYTHONPATH: /none:..}}\n") == []
     [note] = notes(hpcrun, job + "env: {PYTHONPATH: $PACKAGES}")
-    assert note.endswith("must bring it")
+    assert note.endswith("must provide it")
     (packages,) = venv.glob("lib/python3*/site-packages")
     (packages / "torch").mkdir()
     (packages / "torch/__init__.py").write_text("raise ImportError('never imported')")

@@ -282,7 +282,7 @@ def test_wandb_sync_uploads_complete_offline_folders(hpcrun: Caller) -> None:
     )
     wandb.chmod(0o755)
     done = fetch("--to", "here")
-    assert done.returncode == 1 and f"wandb did not take {folders[1]}" in done.stderr, done
+    assert done.returncode == 1 and f"wandb did not accept {folders[1]}" in done.stderr, done
     assert folders[0] not in done.stderr and "uploading" not in done.stdout
     synced = (hpcrun.tools / "synced").read_text().split()
     assert synced == [folders[0], "1", folders[1], "1"]
@@ -311,7 +311,7 @@ def test_real_wandb_recognizes_the_offline_folder(hpcrun: Caller) -> None:
     done = hpcrun.process("fetch", "--wandb-sync", "--to", "here")
     assert done.code == 1 and "Syncing 1 run(s)" in done.err and "No API key" in done.err, done
     (folder,) = (hpcrun.project / "here" / "wandb").glob("offline-run-*")
-    assert f"wandb did not take wandb/{folder.name}\n" in done.err
+    assert f"wandb did not accept wandb/{folder.name}\n" in done.err
     assert f"here/wandb/{folder.name}/run-" in done.err
 
 

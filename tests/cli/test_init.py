@@ -196,7 +196,7 @@ def test_profile_of_another_cluster_is_not_changed(
     if name == "cold" and words:  # the user's own profile is meant
         assert done.code == 0 and "clusters/cold.yaml" in done.out
     else:
-        assert done.code == 2 and "of another cluster, hot" in done.err
+        assert done.code == 2 and "for another cluster, hot" in done.err
     assert (bare.project / "hpcrun.yaml").read_text() == before
 
 
@@ -439,7 +439,7 @@ def test_profile_created_meanwhile_is_not_overwritten(bare: Caller, slurm: Slurm
     terminal.until("internet? [Y/n]")
     bare.write("hpcrun.yaml", "name: mine\n")
     terminal.type("\n")
-    terminal.until("was changed while")
+    terminal.until("was changed during")
     assert terminal.end() == 2
     assert (bare.project / "hpcrun.yaml").read_text() == "name: mine\n"
 
@@ -619,7 +619,7 @@ def test_the_name_of_another_cluster_of_the_accounting_is_refused(
     slurm.answer("config", CONFIG.replace("accounting_storage/none", "accounting_storage/slurmdbd"))
     slurm.answer("sacctmgr", "hot\nhpda\n")
     done = bare("init", "--cluster", "hpda", "--yes")
-    assert done.code == 2 and "Slurm's commands here ask hot" in done.err, done
+    assert done.code == 2 and "Slurm's commands here belong to hot" in done.err, done
     assert not (bare.project / "hpcrun.yaml").exists()
     slurm.answer("sacctmgr", "", code=1)
     assert bare("init", "--cluster", "my-own-name", "--yes").code == 0

@@ -113,7 +113,7 @@ def test_init_host_queries_the_cluster_and_writes_the_profile_locally(
     far.slurm.answer("sinfo", "gpu|20|256|512000|mixed|g[01-20]|gpu:a100:4(S:0-1)|ib\n")
     assert bare("init", "--check", "--host", "mycluster").code == 1
     other = bare("init", "--host", "other", "--yes")
-    assert other.code == 2 and "of the host mycluster, and not of other" in other.err
+    assert other.code == 2 and "for the host mycluster, not for other" in other.err
 
 
 def test_slurm_on_the_path_of_a_login_shell_is_found(bare: Caller, far: Cluster) -> None:

@@ -90,7 +90,7 @@ def test_failed_cancellation_does_not_prevent_others(hpcrun: Caller, tools: Path
         ("7_[0-99999999]", "not a list of tasks"),
         ("7_[0-9999999]", "more than 100000 tasks"),
         ("nowhere", "no such run"),
-        ("", "an empty name"),
+        ("", "empty run name"),
     ],
 )
 def test_unknown_jobs_are_refused(hpcrun: Caller, tools: Path, word: str, message: str) -> None:

@@ -334,7 +334,7 @@ def test_after_refuses_a_failed_run_among_several(hpcrun: Caller, tools: Path) -
     for options in (["--after", "7", "--after", "8"], ["--after", "8,7"]):
         done = submit(hpcrun, *options, "--dry-run")
         assert done.code == 2 and "--after 8: that run is FAILED" in done.err, done
-    assert "no run is named" in submit(hpcrun, "--after", "7,,8", "--dry-run").err
+    assert "expected a run or a job id" in submit(hpcrun, "--after", "7,,8", "--dry-run").err
 
 
 def test_job_does_not_inherit_variables_of_another_job(hpcrun: Caller, tools: Path) -> None:

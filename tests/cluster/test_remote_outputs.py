@@ -71,7 +71,7 @@ def test_outputs_are_fetched_despite_a_cut_link(laptop: Laptop) -> None:
     link.start(link.count * 2 // 3)
     done = laptop.hpcrun("fetch", "--to", "here")
     link.close()
-    assert link.is_cut and done.returncode == 0 and "it goes on" in done.stderr, done
+    assert link.is_cut and done.returncode == 0 and "retrying in" in done.stderr, done
     for target in ("all", "here"):
         come = laptop.project / target / "checkpoints" / "step 1"
         assert [path.name for path in come.iterdir()] == ["model.pt"]
@@ -172,7 +172,7 @@ def test_open_on_the_login_node_explains_the_forwarding(site: Site) -> None:
 
     def opened() -> str:
         done = site.hpcrun("open", run.job_id, "7435")
-        return done.stderr if done.returncode == 0 and "nothing answers" not in done.stderr else ""
+        return done.stderr if done.returncode == 0 and "nothing responds" not in done.stderr else ""
 
     told = until(opened, "the server")
     address = site.rig.addresses["node1"]

@@ -168,7 +168,7 @@ def test_hostfile_hosts_are_started_with_and_without_pdsh() -> None:
 def test_unpassed_activation_checkpointing_has_a_note() -> None:
     on = "script: a.py\nactivation_checkpointing: true\n"
     passed = ["args: ['{activation_checkpointing}']", "env: {A: 'x{activation_checkpointing}'}"]
-    assert any("activation_checkpointing: no arg" in note for note in plan(on).notes)
+    assert any("activation_checkpointing: neither an arg" in note for note in plan(on).notes)
     for way in passed:
         assert not any("activation_checkpointing" in note for note in plan(on + way).notes)
     assert not any("activation_checkpointing" in note for note in plan("script: a.py").notes)
@@ -295,8 +295,8 @@ def test_cpu_binding_is_the_same_under_every_launcher(launcher: str) -> None:
     ("text", "message"),
     [
         ("command: [make]", "binding: auto, but the command starts its own ranks"),
-        ("launcher: srun\nsrun: {gpus-per-task: 1}", "srun: {gpu-bind: closest} takes the one"),
-        ("launcher: srun\nsrun: {cpu-bind: 'verbose,cores'}", "cpu-bind: verbose,cores): leave"),
+        ("launcher: srun\nsrun: {gpus-per-task: 1}", "srun: {gpu-bind: closest} selects the one"),
+        ("launcher: srun\nsrun: {cpu-bind: 'verbose,cores'}", "cpu-bind: verbose,cores): remove"),
     ],
 )
 def test_binding_without_effect_is_refused(text: str, message: str) -> None:
