@@ -28,7 +28,7 @@ from hpcrun.remote.connection import (
     retry_until_session,
     run_in_session,
 )
-from hpcrun.remote.ssh_config import query_ssh_config, find_ssh
+from hpcrun.remote.ssh_config import find_ssh, query_ssh_config
 
 # How long an unused master persists: a working day if the profile keeps connections; else long
 # enough for the running command, also if hpcrun was killed.
