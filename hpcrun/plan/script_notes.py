@@ -484,7 +484,7 @@ def path_notes(
     """Note search paths and ``editable`` installs that import the project instead of its copy.
 
     >>> print(path_notes({"PYTHONPATH": "src:/opt/lib"}, [], [])[0][:56])
-    env.PYTHONPATH: src: imports the project's files as they
+    env.PYTHONPATH: src: imports the project's current files
     >>> path_notes({"PYTHONPATH": "{code_dir}/src"}, ["export PYTHONPATH=/opt/lib"], [])
     []
     """
