@@ -107,6 +107,31 @@ found=$(type -P -- {word})
 {build_command(argv, None)}"""
 
 
+# Functions of REFRESH and COPY. ``tail``, ``most``, ``whole`` and ``overlap`` are set before.
+_LOG_FUNCTIONS = r"""
+choose_range() {  # KNOWN: of a log with $inode and $size, set kind, from and start; 1: no news
+  local was=$1 offset
+  kind=B start=0
+  from=$((whole || size <= tail ? 0 : size - tail))
+  if [[ ${was%% *} == "$inode" && ${was##* } -le $size ]]; then
+    was=${was#* } offset=${was##* } start=${was%% *}
+    if ((whole && start > 0)); then
+      kind=L from=0
+    elif ((whole || size - offset <= most)); then
+      ((offset < size)) || return 1
+      kind=L from=$((offset - start > overlap ? offset - overlap : start))
+    fi
+  fi
+  [[ $kind == L && $from -ge $start ]] || start=$from
+}
+send_log() {  # PATH KIND NAME INODE FROM SIZE SECONDS
+  local length=$(($6 - $5))
+  printf '%s %s %s %s %s %s\n' "${@:2}"
+  ((length)) || return 0
+  { tail -c +$(($5 + 1)) -- "$1"; head -c "$length" /dev/zero; } 2>/dev/null | head -c "$length"
+}
+"""
+
 # The request has one line per item. "R NAME" is a requested run. "K NAME/FILE STATE" is a file that
 # the client has: for a log STATE is its inode, first and last byte, for other files size and mtime.
 # "N" requests the names of all runs, and the first records of those that no "H NAME" lists.
@@ -118,7 +143,9 @@ found=$(type -P -- {word})
 # SIZE" is followed by SIZE bytes of a tar, "L NAME/FILE INODE FROM TO SECONDS" by bytes of a log;
 # "B" replaces "L" if the client's copy restarts at FROM. "." ends the answer. Records are read
 # before logs, so that a client that sees the end of a job also sees its whole output.
-REFRESH = r"""
+REFRESH = (
+    _LOG_FUNCTIONS
+    + r"""
 cd -- "$RUNS" 2>/dev/null || { printf '=.\n'; exit 0; }
 LC_ALL=C; shopt -s nullglob
 declare -A known here; runs=() names=() listed=
@@ -133,8 +160,8 @@ for line in "${request[@]}"; do
 done
 exec {never}<> <(:)
 
-look() {  # set wanted, logs, and the amount of both
-  local at run name mode inode size seconds was start offset from kind
+find_changes() {  # set wanted, logs, and the amount of both
+  local at run name mode inode size seconds start from kind
   gone=() records=() files=() wanted=() bytes=1024 logs=() amount=0
   if [[ $listed ]]; then
     for name in [0-9]*-*; do
@@ -160,18 +187,7 @@ look() {  # set wanted, logs, and the amount of both
       case $name in
         */secrets.env) ;;
         */logs/*)
-          was=${known[$name]-} kind=B start=0
-          from=$((whole || size <= tail ? 0 : size - tail))
-          if [[ ${was%% *} == "$inode" && ${was##* } -le $size ]]; then
-            was=${was#* } offset=${was##* } start=${was%% *}
-            if ((whole && start > 0)); then
-              kind=L from=0
-            elif ((whole || size - offset <= most)); then
-              ((offset < size)) || continue
-              kind=L from=$((offset - start > overlap ? offset - overlap : start))
-            fi
-          fi
-          [[ $kind == L && $from -ge $start ]] || start=$from
+          choose_range "${known[$name]-}" || continue
           known[$name]="$inode $start $size"
           logs+=("$kind $inode $from $size $seconds $name"); amount=$((amount + size - from)) ;;
         *)
@@ -184,7 +200,7 @@ look() {  # set wanted, logs, and the amount of both
   done
 }
 send() {
-  local kind inode from size seconds name length
+  local each kind inode from size seconds name
   ((${#names[@]} == 0)) || printf 'D %s\n' "${names[@]}"
   ((${#gone[@]} == 0)) || printf 'G %s\n' "${gone[@]}"
   if ((${#wanted[@]})); then
@@ -194,16 +210,12 @@ send() {
   fi
   for each in "${logs[@]}"; do
     IFS=' ' read -r kind inode from size seconds name <<<"$each"
-    printf '%s %s %s %s %s %s\n' "$kind" "$name" "$inode" "$from" "$size" "$seconds"
-    length=$((size - from))
-    ((length)) || continue
-    { tail -c +$((from + 1)) -- "$name"; head -c "$length" /dev/zero; } 2>/dev/null |
-      head -c "$length"
+    send_log "$name" "$kind" "$name" "$inode" "$from" "$size" "$seconds"
   done
   printf '.\n'
 }
 for ((;;)); do
-  look
+  find_changes
   if ((amount + bytes + 32 * ${#names[@]} > 8192)) && type -P gzip >/dev/null; then
     printf Z; send | gzip -1 -c
   else
@@ -214,40 +226,28 @@ for ((;;)); do
   read -r -t "$pause" -u "$never"
 done
 """
+)
 
 # The request: for each of ``paths``, an output file of any job, its name in the mirror and its
 # known state, as for REFRESH. The answer has the format of REFRESH for logs. Unreadable files are
 # reported on stderr as "gone NUMBER" or "closed NUMBER", by their index in ``paths``.
-COPY = r"""
+COPY = (
+    _LOG_FUNCTIONS
+    + r"""
 LC_ALL=C
 logs=() amount=0
 for i in "${!paths[@]}"; do
   IFS=' ' read -r mode inode size seconds < <(stat -L -c '%f %i %s %Y' -- "${paths[i]}" 2>/dev/null)
   [[ $mode == 8??? ]] || { echo "gone $i" >&2; continue; }
   [[ -r ${paths[i]} ]] || { echo "closed $i" >&2; continue; }
-  was=${known[i]} kind=B start=0
-  from=$((whole || size <= tail ? 0 : size - tail))
-  if [[ ${was%% *} == "$inode" && ${was##* } -le $size ]]; then
-    was=${was#* } offset=${was##* } start=${was%% *}
-    if ((whole && start > 0)); then
-      kind=L from=0
-    elif ((whole || size - offset <= most)); then
-      ((offset < size)) || continue
-      kind=L from=$((offset - start > overlap ? offset - overlap : start))
-    fi
-  fi
-  [[ $kind == L && $from -ge $start ]] || start=$from
+  choose_range "${known[i]}" || continue
   logs+=("$i $kind $inode $from $size $seconds"); amount=$((amount + size - from))
 done
 send() {
-  local i kind inode from size seconds length
+  local each i kind inode from size seconds
   for each in "${logs[@]}"; do
     IFS=' ' read -r i kind inode from size seconds <<<"$each"
-    printf '%s %s %s %s %s %s\n' "$kind" "${names[i]}" "$inode" "$from" "$size" "$seconds"
-    length=$((size - from))
-    ((length)) || continue
-    { tail -c +$((from + 1)) -- "${paths[i]}"; head -c "$length" /dev/zero; } 2>/dev/null |
-      head -c "$length"
+    send_log "${paths[i]}" "$kind" "${names[i]}" "$inode" "$from" "$size" "$seconds"
   done
   printf '.\n'
 }
@@ -257,6 +257,7 @@ else
   printf '='; send
 fi
 """
+)
 
 # A stream of files is unpacked under a unique name and renamed into place. So a folder that is sent
 # twice exists once, and only the script whose rename succeeded runs sbatch.

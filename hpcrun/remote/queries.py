@@ -34,7 +34,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
-class LoginEnvironment(Query[dict[str, str]], frozen=True):
+class LoginEnvironment(Struct, frozen=True):
     """The environment variables of a login."""
 
     def to_bash(self) -> str:
@@ -49,7 +49,7 @@ class LoginEnvironment(Query[dict[str, str]], frozen=True):
         return transport.env
 
 
-class UserId(Query[int | None], frozen=True):
+class UserId(Struct, frozen=True):
     """The user's number; None if the host does not tell."""
 
     def to_bash(self) -> str:
@@ -79,7 +79,7 @@ class PathState(Struct, frozen=True, kw_only=True):
     is_known: bool = True
 
 
-class PathProbe(Query[PathState], frozen=True):
+class PathProbe(Struct, frozen=True):
     """The state of an absolute path."""
 
     path: str
@@ -135,7 +135,7 @@ class FolderState(Struct, frozen=True, kw_only=True):
     files: int | None = None
 
 
-class FolderProbe(Query[FolderState], frozen=True):
+class FolderProbe(Struct, frozen=True):
     """The state of a folder that a run writes to.
 
     ``expands``: the host fills in ~ and $NAME. ``writes``: whether the folder is writable is found
@@ -158,7 +158,7 @@ class FolderProbe(Query[FolderState], frozen=True):
         return _probe_folder(Path(path), writes=self.writes)
 
 
-class ReadFile(Query[str], frozen=True):
+class ReadFile(Struct, frozen=True):
     """The text of a file, its first megabyte at most; "" if it cannot be read.
 
     ``expands``: the host fills in ~ and $NAME.
@@ -182,7 +182,7 @@ class ReadFile(Query[str], frozen=True):
             return ""
 
 
-class ReadOwnFiles(Query[dict[str, str]], frozen=True):
+class ReadOwnFiles(Struct, frozen=True):
     """The user's own small files in a folder, by name; nobody else can write to these.
 
     ``expands``: the host fills in ~ and $NAME.
@@ -213,7 +213,7 @@ class ReadOwnFiles(Query[dict[str, str]], frozen=True):
         return found
 
 
-class RunCommand(Query[Result], frozen=True):
+class RunCommand(Struct, frozen=True):
     """The result of a command that may run twice; see explain_no_answer() for one that did not end.
 
     It runs in /, with ``env`` besides the login's environment.

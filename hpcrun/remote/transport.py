@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from msgspec import Struct
 
@@ -38,20 +38,21 @@ class Result(Struct, frozen=True):
     stderr: str
 
 
-class Query(Struct, Generic[T_co], frozen=True):
-    """A query about the cluster's host, whose answer is a ``T_co``; asking it twice is harmless."""
+class Query(Protocol[T_co]):
+    """A query about the cluster's host, whose answer is a ``T_co``.
+
+    A query is hashable, because answers are stored by query. It has no side effects, because it is
+    repeated after a lost connection.
+    """
 
     def to_bash(self) -> str:
-        """Return the bash command that answers it there; see queries.query_script()."""
-        raise NotImplementedError
+        """Return the bash command that answers the query there; see queries.query_script()."""
 
     def parse_answer(self, result: Result) -> T_co:
         """Parse the output of that command. Raises OutOfReach."""
-        raise NotImplementedError
 
     def answer_here(self, transport: Any) -> T_co:
-        """Answer it on this machine; ``transport`` is the LocalTransport."""
-        raise NotImplementedError
+        """Answer the query on this machine; ``transport`` is the LocalTransport."""
 
 
 class Answers:

@@ -143,7 +143,7 @@ def test_non_executable_file_has_a_reason(tmp_path: Path) -> None:
 
 
 def test_truncated_reply_is_out_of_reach() -> None:
-    queries = [UserId(), ReadFile("/x")]
+    queries: list[Query[Any]] = [UserId(), ReadFile("/x")]
     assert "mark=M " in query_script(queries, "M")
     whole = "1000\nM 0\n\nM\ntext\nM 0\n\nM\n"
     assert parse_answers(queries, "M", whole)[UserId()] == 1000
