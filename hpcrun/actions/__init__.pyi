@@ -44,6 +44,7 @@ from hpcrun.actions.init.job import read_named_script as read_named_script
 from hpcrun.actions.job_actions import Outcome as Outcome
 from hpcrun.actions.job_actions import cancel_jobs as cancel_jobs
 from hpcrun.actions.job_actions import requeue_jobs as requeue_jobs
+from hpcrun.actions.job_files import describe_job as describe_job
 from hpcrun.actions.lint import lint_paths as lint_paths
 from hpcrun.actions.lint import write_fixed as write_fixed
 from hpcrun.actions.log_errors import read_errors as read_errors
@@ -57,7 +58,6 @@ from hpcrun.actions.parse import build_own_formats as build_own_formats
 from hpcrun.actions.parse import parse_runs as parse_runs
 from hpcrun.actions.prepare import Prepared as Prepared
 from hpcrun.actions.prepare import command_spec as command_spec
-from hpcrun.actions.prepare import describe_job as describe_job
 from hpcrun.actions.prepare import load_spec as load_spec
 from hpcrun.actions.prepare import prepare_job as prepare_job
 from hpcrun.actions.prepare import prepare_spec as prepare_spec

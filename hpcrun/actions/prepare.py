@@ -27,6 +27,7 @@ from hpcrun.actions.interpreter import (
     may_exist,
     setup_queries,
 )
+from hpcrun.actions.job_files import resolve_job_name
 from hpcrun.assets import find_job
 from hpcrun.context import Context, is_in_mirror, read_text, refuse_other_clusters
 from hpcrun.errors import InputError, Problem, SpecError
@@ -119,7 +120,7 @@ def load_spec(context: Context, job: str, overrides: Sequence[str] = ()) -> JobS
 def read_spec(context: Context, text: str, source: str, overrides: Sequence[str] = ()) -> JobSpec:
     """Parse a job's text and the jobs that it extends. Raises SpecError, InputError."""
     resolve = partial(
-        _resolve, project=context.project, environ=context.environ, cwd=_elsewhere(context)
+        resolve_job_name, project=context.project, environ=context.environ, cwd=_elsewhere(context)
     )
     return load_job(text, source=source, resolve=resolve, overrides=overrides)
 
@@ -158,29 +159,12 @@ def read_spec_of_cluster(context: Context, path: Path, overrides: Sequence[str] 
 _NOT_FROM_HERE = "hpcrun submit JOB with your own job file"
 
 
-def _resolve(
-    name: str, *, project: Path, environ: Mapping[str, str], cwd: Path | None = None
-) -> tuple[str, str]:
-    found = find_job(name, project, environ, cwd=cwd)
-    return read_text(found), str(found)
-
-
 def _elsewhere(context: Context) -> Path | None:
     """Return the base of relative paths, or None if it is the current directory."""
     with contextlib.suppress(FileNotFoundError):  # the current directory no longer exists
         if context.cwd == Path.cwd():
             return None
     return context.cwd
-
-
-def describe_job(project: Path, environ: Mapping[str, str], path: Path) -> dict[str, str | None]:
-    """Return a job file's description, or its first error."""
-    resolve = partial(_resolve, project=project, environ=environ)
-    try:
-        spec = load_job(read_text(path), source=str(path), resolve=resolve)
-    except InputError as error:
-        return {"description": None, "error": error.message.splitlines()[0]}
-    return {"description": spec.description, "error": None}
 
 
 def command_spec(command: Sequence[str], overrides: Sequence[str] = ()) -> JobSpec:
