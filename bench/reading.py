@@ -93,7 +93,8 @@ def score_loss(entry: dict[str, Any], metrics: dict[str, Any]) -> str:
         find_differences(metrics.get("loss", found_by_name.get(fold(each["name"]))), each)
         for each in options(entry["loss"])
     ]
-    return "; ".join(min(readings, key=len))
+    closest: list[str] = min(readings, key=len)
+    return "; ".join(closest)
 
 
 def score_evaluation(truth: dict[str, Any], metrics: dict[str, Any]) -> str:
@@ -101,7 +102,8 @@ def score_evaluation(truth: dict[str, Any], metrics: dict[str, Any]) -> str:
     words = find_words(truth["name"])
     similar = [m for name, m in metrics.items() if name != "loss" and words & find_words(name)]
     readings = [find_differences(metric, truth) for metric in similar or [None]]
-    return "; ".join(min(readings, key=len))
+    closest: list[str] = min(readings, key=len)
+    return "; ".join(closest)
 
 
 def name_ends(cause: dict[str, Any] | None) -> set[str]:
