@@ -317,6 +317,7 @@ MEMORY = [
         title="/dev/shm is full, often in a container",
         patterns=(
             "is killed by signal: Bus error",
+            r"exit codes of the workers are \{[^}]*SIGBUS",
             r"insufficient shared memory \(shm\)",
             r"out of shared memory\. Please try to raise your shared memory limit",
             "Error while (?:creating|attaching to) shared memory segment",
@@ -326,6 +327,7 @@ MEMORY = [
         ),
         needles=(
             "signal: Bus error",
+            "codes of the workers",
             "shared memory",
             "shared memory segment",
             "ncclShm",
@@ -377,9 +379,12 @@ MEMORY = [
     Rule(
         id="dl_worker_killed",
         cls="oom_host",
-        title="a data loader worker was killed, most likely because the host ran out of memory",
-        patterns=(r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) is killed by signal: Killed",),
-        needles=("is killed by signal: Killed",),
+        title="a worker process was killed, most likely because the host ran out of memory",
+        patterns=(
+            r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) is killed by signal: Killed",
+            r"exit codes of the workers are \{[^}]*SIGKILL",
+        ),
+        needles=("is killed by signal: Killed", "codes of the workers"),
         fixes=("reduce the number of data loader workers", "{more_memory}"),
         message="DataLoader worker ... killed by signal: Killed",
         example="RuntimeError: DataLoader worker (pid 4242) is killed by signal: Killed.",

@@ -89,6 +89,9 @@ _SETTINGS_HEADING = re.compile(
 # A launch begins with a heading of settings, or with the log's first line if that has more than
 # these bytes. An error is identified by its first characters, as many.
 _IDENTIFYING = 16
+# So many of a log's first lines, up to its first line of progress, and so many of these that are
+# written again show that the program was started again.
+_HEAD_LINES, _REPEATED_LINES = 60, 5
 # An error that is repeated more often did not end the program.
 _MAX_REPEATS = 8
 _FINISHED = re.compile(
@@ -164,7 +167,7 @@ class LogEvent(Struct, kw_only=True):
         steps: Lines of progress alone, as far as they were counted.
         messages: Lines with other messages since the event before.
         is_relaunched: A launch began since the event before.
-        is_rerun: The log's first line was written again since the event before: the same program.
+        is_rerun: The log's first lines were written again since the event before: the same program.
         chain: Shared by the tracebacks of one chain; 0 for lines outside of tracebacks.
         begin: The header of the traceback, else the line itself.
         ends: It ended its process.
@@ -258,6 +261,7 @@ class LogReader:
         self._cap, self._cap_line = ROOT, -10
         self._first_failure: tuple[int, str] | None = None
         self._banner = b"\0"
+        self._head: frozenset[bytes] = frozenset()
         self._repeats: dict[str, int] = {}
         self._connection_error: LogEvent | None = None
         self._stages: list[Stage] = []
@@ -265,7 +269,7 @@ class LogReader:
     def read(self, block: bytes) -> None:
         """Read the next block."""
         if not self._offset:
-            self._banner = _find_banner(block)
+            self._banner, self._head = _find_banner(block), _find_head(block)
         is_near = self._offset + len(block) > self._size - NEAR_BYTES
         is_last = self._offset + len(block) > self._size - NEAR_BYTES // 4
         if is_near:
@@ -398,9 +402,10 @@ class LogReader:
         if self._progress < 4 * MOVED_ON:
             self._progress += sum(1 for _ in islice(_PROGRESS.finditer(text), 4 * MOVED_ON))
             if self._events and not self._is_parallel:
-                # The first line of the log is written again.
+                # The first line of the log, or several of its first lines, are written again.
                 lines = b"\n" + text.translate(None, _DIGITS)
-                if b"\n" + self._banner + b"\n" in lines:
+                is_headed = len(self._head.intersection(lines.split(b"\n"))) >= _REPEATED_LINES
+                if is_headed or b"\n" + self._banner + b"\n" in lines:
                     # In the trace of a shell it may be the same command with other numbers.
                     self._is_rerun |= not self._banner.startswith(b"+ ")
                     self._is_relaunched = True
@@ -611,6 +616,15 @@ def _find_banner(block: bytes) -> bytes:
     line = line.translate(None, _DIGITS)
     is_specific = len(line.strip(b"-=*#_ ")) > _IDENTIFYING and not WORDS.search(line)
     return line if is_specific else b"\0"
+
+
+def _find_head(block: bytes) -> frozenset[bytes]:
+    """Return the first lines of a log, without digits, by which another launch is recognised."""
+    text = block[:_END_BYTES].partition(TRACEBACK)[0]
+    if (progress := _PROGRESS.search(text)) is not None:
+        text = text[: progress.start()].rpartition(b"\n")[0]
+    lines = text.translate(None, _DIGITS).split(b"\n")[:_HEAD_LINES]
+    return frozenset(line for line in lines if len(line.strip(b"-=*#_ ")) > _IDENTIFYING // 2)
 
 
 def _last_line(text: bytes) -> bytes:

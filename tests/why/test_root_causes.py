@@ -406,3 +406,24 @@ def test_status_of_a_slurm_job_in_the_log_of_a_workflow_manager_is_its_cause() -
     for state, cls in (("TIMEOUT", "time_limit"), ("OUT_OF_MEMORY", "oom_host")):
         cause = cause_in(cancelled + rules + status.format(state))
         assert (cause.cls, cause.line) == (cls, 53)
+
+
+@pytest.mark.parametrize(
+    ("signal", "cls"),
+    [("SIGKILL(-9)", "oom_host"), ("SIGBUS(-7)", "shm"), ("EXIT(1)", "code_error")],
+)
+def test_signal_that_ended_the_workers_of_joblib_is_the_cause(signal: str, cls: str) -> None:
+    error = "joblib.externals.loky.process_executor.TerminatedWorkerError: A worker process managed"
+    end = f"was terminated.\n\nThe exit codes of the workers are {{{signal}}}\n"
+    assert cause_in(f"{traceback(error).rstrip()} {end}").cls == cls
+
+
+def test_first_lines_written_again_mark_another_launch() -> None:
+    head = "./logs\nEnvironment:\n\tPython: 3.11.{0}\n\tPyTorch: 2.0.{0}\n\tNumPy: 1.24.{0}\n"
+    args = "\talgorithm: {1}\n\tdataset: OfficeHome\n\toutput_dir: ./logs\n\ttask: generalization\n"
+    first = (head + args).format(0, "ERM")
+    again = (head + args).format(1, "CORAL")
+    cause = cause_in(f"{first}{traceback(OOM)}{again}using the model\n{SCANCEL}")
+    assert cause.cls == "cancelled", "the second start was cancelled"
+    other = "".join(f"\tsetting {n}: of the teardown\n" for n in range(9))
+    assert cause_in(f"{first}{traceback(OOM)}{other}{SCANCEL}").cls == "oom_gpu"
