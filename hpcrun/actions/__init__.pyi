@@ -45,6 +45,7 @@ from hpcrun.actions.job_actions import Outcome as Outcome
 from hpcrun.actions.job_actions import cancel_jobs as cancel_jobs
 from hpcrun.actions.job_actions import requeue_jobs as requeue_jobs
 from hpcrun.actions.job_files import describe_job as describe_job
+from hpcrun.actions.lint import find_script_errors as find_script_errors
 from hpcrun.actions.lint import lint_paths as lint_paths
 from hpcrun.actions.lint import write_fixed as write_fixed
 from hpcrun.actions.log_errors import read_errors as read_errors
@@ -77,6 +78,10 @@ from hpcrun.actions.run import load_host_pool as load_host_pool
 from hpcrun.actions.run import run_in_foreground as run_in_foreground
 from hpcrun.actions.run_facts import add_code_digests as add_code_digests
 from hpcrun.actions.sandbox_shape import build_cluster_shape as build_cluster_shape
+from hpcrun.actions.script import describe_change as describe_change
+from hpcrun.actions.script import is_batch_script as is_batch_script
+from hpcrun.actions.script import prepare_script as prepare_script
+from hpcrun.actions.script import read_batch_script as read_batch_script
 from hpcrun.actions.shell import exec_shell as exec_shell
 from hpcrun.actions.shell import find_node as find_node
 from hpcrun.actions.shell import keep_port_open as keep_port_open

@@ -72,6 +72,15 @@ def lint_file(name: str, path: Path | None) -> LintedScript:
     return LintedScript(name, path, text, findings)
 
 
+def find_script_errors(name: str) -> list[Finding]:
+    """Return the errors in a script that is about to be submitted; none without the parser."""
+    try:
+        found = lint_file(name, Path(name)).findings
+    except InputError:
+        return []
+    return [one for one in found if one.severity == "error"]
+
+
 def write_fixed(script: LintedScript) -> None:
     """Write the fixed text to the script's file. Raises InputError."""
     assert script.path is not None

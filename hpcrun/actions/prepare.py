@@ -71,6 +71,9 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
         runs: The runs of a sweep.
         values: The values of the sweep's parameters for a run of a sweep.
         is_strict: Problems found by checks are errors.
+        options: Options of sbatch besides the directives.
+        arguments: The arguments of the user's own sbatch script.
+        is_own_script: The job is the user's own sbatch script.
     """
 
     spec: JobSpec
@@ -81,6 +84,9 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     runs: list[Prepared] = []
     values: dict[str, str] = {}
     is_strict: bool = True
+    options: list[str] = []
+    arguments: list[str] = []
+    is_own_script: bool = False
 
     @property
     def is_sweep(self) -> bool:

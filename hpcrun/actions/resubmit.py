@@ -24,6 +24,7 @@ from hpcrun.actions.prepare import (
     read_spec_of_cluster,
     record_file,
 )
+from hpcrun.actions.script import BatchScript, prepare_script
 from hpcrun.actions.submit import (
     Submission,
     find_predecessor_folder,
@@ -108,6 +109,15 @@ def prepare_again(
     for status in statuses:
         _check_over(status, fresh=fresh)
     plan = _plan_of(statuses[0])
+    if isinstance(found, SweepFolder) and (found.path / "script.json").is_file():
+        raise InputError(
+            f"{found.sweep_id} is an array of an sbatch script, which is submitted as a whole",
+            fix="hpcrun submit SCRIPT",
+        )
+    if isinstance(found, RunFolder) and found.batch_script.is_file():
+        return _script_again(
+            context, statuses[0], overrides=overrides, extra_args=extra_args, code=code
+        )
     where = _place(context, statuses[0], plan, named_cluster=named_cluster)
     notes: list[str] = []
     changed: list[str] = []
@@ -179,6 +189,52 @@ def prepare_again(
         checkpoint_dirs=folders,
         notes=notes,
         changed=changed,
+    )
+
+
+def _script_again(
+    context: Context,
+    status: JobStatus,
+    *,
+    overrides: Sequence[str],
+    extra_args: Sequence[str],
+    code: Code,
+) -> Again:
+    """Prepare the sbatch script of an earlier run for another submission. Raises InputError."""
+    record = read_record(status.folder.batch_script, BatchScript)
+    if record is None:
+        raise InputError(
+            f"{status.folder.batch_script}: corrupt, or written by another version of hpcrun",
+            fix="hpcrun submit SCRIPT",
+        )
+    if overrides:
+        raise InputError(
+            f"--set {overrides[0]}: the run is that of an sbatch script, and of no job",
+            fix=f"change {record.path}, and hpcrun submit it",
+        )
+    notes = []
+    path = Path(record.path)
+    is_changed = not path.is_file() or read_text(path) != record.text
+    if code == "now" and path.is_file():
+        record = structs.replace(record, text=read_text(path))
+    elif is_changed:
+        notes.append(f"{path.name} has changed since: the run uses the original script")
+    record = structs.replace(record, arguments=[*record.arguments, *extra_args])
+    made = prepare_script(context, record, options=record.options)
+    made.files.append(
+        record_file(
+            "resubmitted.json",
+            Resubmitted(
+                run_id=status.run_id,
+                run_dir=str(status.folder.path),
+                job_id=status.job_id,
+                code=code,
+                checkpoint_dir=None,
+            ),
+        )
+    )
+    return Again(
+        context=context, prepared=made, earlier=[status], checkpoint_dirs=[None], notes=notes
     )
 
 

@@ -339,7 +339,9 @@ def run_sbatch(context: Context, made: Prepared, written: list[Path]) -> Submiss
     try:
         with defer_signals():
             try:
-                job_id = client.submit_script(transport, written, env)
+                job_id = client.submit_script(
+                    *(transport, written, env), options=made.options, arguments=made.arguments
+                )
             except OutOfReach as error:
                 if not error.maybe_done:
                     raise
@@ -374,7 +376,7 @@ def estimate_start(context: Context, made: Prepared) -> Estimate:
     """
     script = next(file.text for file in made.files if file.name == SCRIPT)
     env, transport = _sbatch_environment(context, made), slurm_transport(context)
-    estimate = client.query_expected_start(transport, script, env)
+    estimate = client.query_expected_start(transport, script, env, made.options)
     if context.cluster.host is None:
         return estimate
     # sbatch does not get this machine's time zone, because a job's slurm.begin is in the cluster's
@@ -389,6 +391,10 @@ def estimate_start(context: Context, made: Prepared) -> Estimate:
 def _sbatch_environment(context: Context, made: Prepared) -> dict[str, str]:
     plan, environ = made.plan, made.environ
     env = job_environment(context, plan.environment_kind, environ)
+    if made.is_own_script:
+        # The user's defaults for sbatch apply, as without hpcrun.
+        own = {name: text for name, text in environ.items() if name.startswith("SBATCH_")}
+        return env | own
     directives = dict(plan.directives)
     for option in ("account", "partition", "qos", "constraint", "reservation"):
         # sbatch would let the user's own default override a directive, so it is passed only without

@@ -39,6 +39,8 @@ def describe_run(made: Prepared, *, by_slurm: bool = True) -> list[tuple[str, st
     rows.append(("sweep" if made.is_sweep else "run", plan.run_id))
     rows.append(("what", plan.description))
     what = "one process per node" if plan.launcher == "none" else plan.launcher
+    if made.is_own_script:
+        what = "started by the script"
     if plan.launcher != "none" and plan.precision:
         what += f", {plan.precision}"
     nodes = f"{plan.node_range} nodes" if plan.node_range else format_count(plan.nodes, "node")
@@ -152,7 +154,8 @@ def show_submission(made: Prepared, job_id: str) -> None:
     if made.is_sweep:
         head += f": {format_sweep_size(len(made.runs), made.spec.sweep_limit)}"
     print_line(head)
-    print_pairs([*describe_run(made), ("restarts", _describe_survival(plan))])
+    survival = [] if made.is_own_script else [("restarts", _describe_survival(plan))]
+    print_pairs([*describe_run(made), *survival])
     verbs = [
         (f"logs -f {job_id}", "follow its output"),
         (f"status {job_id}", "its state"),

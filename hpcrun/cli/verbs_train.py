@@ -74,11 +74,15 @@ def submit(
 
     All jobs are checked before the first one is submitted. With --as NAME, status, compare, parse,
     wait and cancel accept NAME for all of them; later submissions can be added.
+
+    JOB may also be an sbatch script: it runs as with sbatch, with its own directives, and hpcrun
+    records the run. --dry-run then shows what is added to it.
     """
     from hpcrun.actions import (
         Checks,
         RequestedJob,
         build_dependency,
+        is_batch_script,
         prepare_job,
         prepare_jobs,
         split_jobs,
@@ -93,6 +97,18 @@ def submit(
 
     where = make_context(cluster, debug=options["debug"], job=job)
     names = [job, *options.get("more_jobs", [])]
+    scripts = [name for name in names if name is not None and is_batch_script(name)]
+    if scripts:
+        from hpcrun.cli.submit_script import submit_script
+
+        if len(names) > 1:
+            raise InputError(
+                f"{scripts[0]} is an sbatch script, which is submitted alone",
+                fix=f"hpcrun submit {scripts[0]}",
+            )
+        watch = {"follow": follow, "wait": wait, "as_json": as_json}
+        kind = "dry-run" if dry_run else "test-only" if test_only else "submit"
+        return submit_script(where, scripts[0], after, options, kind=kind, **watch)
     requested = [RequestedJob(*load_requested_job(where, name, options)) for name in names]
     parts = split_jobs(where, requested)
     first = build_dependency(where, after)

@@ -92,7 +92,10 @@ def list_log_files(run: RunFolder) -> list[LogFile]:
                 file = LogFile(run.logs / attempt / name, int(attempt))
                 found.append(structs.replace(file, **{match[1]: int(match[2])}))
     found.sort(key=lambda f: (f.attempt or 0, f.rank is None, (f.node or 0) + (f.rank or 0)))
-    return found + ([LogFile(run.batch_log)] if run.batch_log.name in names else [])
+    for path, is_err in ((run.batch_log, False), (run.batch_err, True)):
+        if path.name in names:
+            found.append(LogFile(path, is_err=is_err))
+    return found
 
 
 def _list_names(folder: Path) -> list[str]:

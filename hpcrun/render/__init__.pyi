@@ -1,8 +1,10 @@
 from hpcrun.render.environment import open_templates as open_templates
 from hpcrun.render.files import FIXED as FIXED
 from hpcrun.render.files import RenderedFile as RenderedFile
+from hpcrun.render.files import insert_recorder as insert_recorder
 from hpcrun.render.files import render_array as render_array
 from hpcrun.render.files import render_files as render_files
+from hpcrun.render.files import render_recorder as render_recorder
 from hpcrun.render.hostfile import Form as Form
 from hpcrun.render.hostfile import Host as Host
 from hpcrun.render.hostfile import format_hostfile as format_hostfile

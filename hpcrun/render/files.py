@@ -76,14 +76,63 @@ def render_files(plan: Plan, templates: jinja2.Environment) -> list[RenderedFile
 
         text = yaml.safe_dump(plan.accelerate_config, sort_keys=False, allow_unicode=True)
         files.append(RenderedFile("accelerate.yaml", text))
+    return [*files, _render_plan(plan)]
+
+
+def _render_plan(plan: Plan) -> RenderedFile:
     # msgspec adds the line ends: json.dumps(indent=1) is too slow for large sweeps.
     plain = json.dumps(msgspec.to_builtins(plan))
     try:
         text = msgspec.json.format(plain, indent=1)
     except msgspec.DecodeError:  # a lone surrogate stands for a byte that is not UTF-8
         text = json.dumps(json.loads(plain), indent=1)
-    files.append(RenderedFile("plan.json", text + "\n"))
-    return files
+    return RenderedFile("plan.json", text + "\n")
+
+
+def render_recorder(plan: Plan, templates: jinja2.Environment) -> list[RenderedFile]:
+    """Render the files of a run of the user's own sbatch script, besides the script."""
+    return [RenderedFile("script.sh", _shipped_text(templates, "script.sh")), _render_plan(plan)]
+
+
+def insert_recorder(
+    text: str,
+    run_dir: str,
+    folders: tuple[str, str],
+    own_signal: str,
+    *,
+    after_index: str | None = None,
+) -> str:
+    """Return an sbatch script with one line, above its first command, that starts script.sh.
+
+    All other bytes stay as they are. Above the first command are only comments and directives,
+    which sbatch still reads.
+
+    Args:
+        run_dir: The folder of the run; of an array, what precedes the index of the task.
+        after_index: Of an array, what follows the index of the task in its folder.
+        folders: The directories of the submission, and in which the script runs.
+        own_signal: "TERM" if the script handles the TERM of ``--signal=B:TERM``.
+
+    >>> text = "#!/bin/bash\\n#SBATCH -N 1\\n\\nhostname\\n"
+    >>> insert_recorder(text, "/r", ("/p", "/p"), "").splitlines()[3][:44]
+    '{ if [ "${HPCRUN_SCRIPT-}" = body ]; then un'
+    """
+    program = quote_bash(f"{run_dir}/script.sh")
+    if after_index is not None:
+        program = f'{quote_bash(run_dir)}"$SLURM_ARRAY_TASK_ID"{quote_bash(after_index)}/script.sh'
+    words = " ".join([program, *map(quote_bash, folders), quote_bash(own_signal)])
+    # File descriptor 9 keeps stderr, so that bash -x does not trace this line.
+    line = (
+        '{ if [ "${HPCRUN_SCRIPT-}" = body ]; then unset HPCRUN_SCRIPT; '
+        f'else exec bash -- {words} "$0" "$@" 2>&9 9>&-; fi; }} 9>&2 2>/dev/null'
+        " # inserted by hpcrun: records this job\n"
+    )
+    at = 0
+    for raw in text.splitlines(keepends=True):
+        if raw.strip() and not raw.lstrip().startswith("#"):
+            return text[:at] + line + text[at:]
+        at += len(raw)
+    return text + ("" if text.endswith("\n") else "\n") + line
 
 
 def render_array(plan: Plan, templates: jinja2.Environment, runs: int) -> list[RenderedFile]:

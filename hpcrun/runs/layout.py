@@ -113,6 +113,10 @@ class RunFolder(Struct, frozen=True):
     logs = RunPath("logs")
     # Written by Slurm.
     batch_log = RunPath("logs/batch.log")
+    # Links to the output of the user's own sbatch script, written by the job.
+    batch_err = RunPath("logs/batch.err")
+    # Written by submit for the user's own sbatch script: its name, arguments and text.
+    batch_script = RunPath("script.json")
     # Written by cancel.
     cancelled = RunPath("cancelled.json")
     # Caches written by readers.

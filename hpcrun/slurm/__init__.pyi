@@ -27,6 +27,7 @@ from hpcrun.slurm.commands import overlap_argv as overlap_argv
 from hpcrun.slurm.commands import parse_version as parse_version
 from hpcrun.slurm.commands import quote_directive as quote_directive
 from hpcrun.slurm.commands import quote_pattern as quote_pattern
+from hpcrun.slurm.commands import sbatch_argv as sbatch_argv
 from hpcrun.slurm.commands import shares_gpus as shares_gpus
 from hpcrun.slurm.commands import shell_argv as shell_argv
 from hpcrun.slurm.hosts import check_host as check_host

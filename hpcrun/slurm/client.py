@@ -62,7 +62,14 @@ def _plain(stderr: str) -> str:
     return "\n".join(x.removeprefix("sbatch: ").removeprefix("error: ") for x in lines).strip()
 
 
-def submit_script(transport: Transport, run_dirs: Sequence[Path], env: Mapping[str, str]) -> str:
+def submit_script(
+    transport: Transport,
+    run_dirs: Sequence[Path],
+    env: Mapping[str, str],
+    *,
+    options: Sequence[str] = (),
+    arguments: Sequence[str] = (),
+) -> str:
     """Submit the ``job.sbatch`` in the first of some finished folders and return the job id.
 
     After a lost reply the job is identified by its WorkDir, which is the run folder.
@@ -71,8 +78,9 @@ def submit_script(transport: Transport, run_dirs: Sequence[Path], env: Mapping[s
         SchedulerRefused: Slurm rejected the job.
         OutOfReach: Slurm did not answer; ``maybe_done`` is True if the job may have been accepted.
     """
+    argv = commands.sbatch_argv(options, arguments)
     try:
-        result = transport.submit_directories(run_dirs, commands.SBATCH, env=env, timeout=TIMEOUT)
+        result = transport.submit_directories(run_dirs, argv, env=env, timeout=TIMEOUT)
         job_id, message = commands.parse_sbatch(result.stdout), _plain(result.stderr)
         if result.exit_code == 0 and job_id is not None:
             return job_id
@@ -99,14 +107,17 @@ def submit_script(transport: Transport, run_dirs: Sequence[Path], env: Mapping[s
     )
 
 
-def query_expected_start(transport: Transport, script: str, env: Mapping[str, str]) -> Estimate:
+def query_expected_start(
+    transport: Transport, script: str, env: Mapping[str, str], options: Sequence[str] = ()
+) -> Estimate:
     """Return when a job would start if it were submitted now, without submitting it.
 
     Raises:
         SchedulerRefused: Slurm rejected the job.
         OutOfReach: Slurm did not answer.
     """
-    result = transport.run(commands.ESTIMATE, env=env, timeout=TIMEOUT, stdin=script)
+    argv = [*commands.ESTIMATE, *options]
+    result = transport.run(argv, env=env, timeout=TIMEOUT, stdin=script)
     estimate = commands.parse_estimate(result.stderr)
     if result.exit_code == 0 and estimate is not None:
         return estimate

@@ -28,6 +28,15 @@ class Estimate(Struct, frozen=True):
     partition: str
 
 
+def sbatch_argv(options: Sequence[str], arguments: Sequence[str]) -> list[str]:
+    """Build the call of sbatch with further options, and arguments for the script.
+
+    >>> sbatch_argv(["--job-name=a"], ["b"])
+    ['sbatch', '--parsable', '--job-name=a', 'job.sbatch', 'b']
+    """
+    return [*SBATCH[:-1], *options, SBATCH[-1], *arguments]
+
+
 def parse_estimate(stderr: str) -> Estimate | None:
     """Parse the output of ``sbatch --test-only``; None for a rejection.
 

@@ -1,0 +1,296 @@
+"""Submit the user's own sbatch script: it runs as with sbatch, and hpcrun records the run."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shlex
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct, structs
+
+from hpcrun.actions.checks.submission import first_queries
+from hpcrun.actions.cluster_host import open_host
+from hpcrun.actions.prepare import Prepared, new_run_id, project_templates, record_file
+from hpcrun.context import Context, refuse_other_clusters
+from hpcrun.errors import InputError
+from hpcrun.files import read_plain
+from hpcrun.lint import parse_directives
+from hpcrun.plan import Dependency, Place, Plan, build_plan, parse_seconds
+from hpcrun.render import RenderedFile, insert_recorder, quote_comment, render_recorder
+from hpcrun.runs import Sweep, Task, sweep_folder, task_run_id
+from hpcrun.slurm import SCRIPT, sbatch_argv
+from hpcrun.spec import Cluster, JobSpec, Resources, dump_job
+
+# The value by which the tasks of an array differ.
+_INDEX = "SLURM_ARRAY_TASK_ID"
+_MOST_TASKS = 1000  # each is a folder
+_LARGEST = 4 << 20  # sbatch refuses a script of more than 4 MiB
+_SHELL = re.compile(r"#!\s*(\S*/)?(env\s+(-\S+\s+)*)?(\S*/)?(ba|da|k|z)?sh(\s|$)")
+
+
+class BatchScript(Struct, frozen=True, kw_only=True):
+    """The record of a submitted sbatch script, from which it can be submitted again.
+
+    Attributes:
+        path: The file, as an absolute path.
+        arguments: The arguments of the script.
+        options: Options of sbatch from the command line of hpcrun.
+        folder: The directory in which the script was submitted.
+    """
+
+    path: str
+    text: str
+    arguments: list[str]
+    options: list[str]
+    folder: str
+
+
+def is_batch_script(name: str) -> bool:
+    """Return True if a job's name is the file of a script, and not of a job."""
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml", ".py") or not path.is_file():
+        return False
+    try:
+        return read_plain(path, _LARGEST).startswith(b"#!")
+    except (OSError, InputError):
+        return False
+
+
+def read_batch_script(context: Context, name: str, arguments: Sequence[str]) -> BatchScript:
+    """Read an sbatch script. Raises InputError."""
+    path = Path(name)
+    data = read_plain(path, _LARGEST)
+    return BatchScript(
+        path=str(path.absolute()),
+        text=data.decode("utf-8", "surrogateescape"),
+        arguments=list(arguments),
+        options=[],
+        folder=str(context.cwd),
+    )
+
+
+def prepare_script(
+    context: Context,
+    script: BatchScript,
+    *,
+    options: Sequence[str] = (),
+    after: Dependency | None = None,
+) -> Prepared:
+    """Plan the submission of an sbatch script; nothing is changed.
+
+    The job's WorkDir is the folder of the run, as for all jobs of hpcrun. The script itself runs in
+    the directory of submission, in which its relative output files are, too.
+
+    Args:
+        options: Options of sbatch that replace those of the script.
+
+    Raises:
+        InputError: hpcrun cannot submit the script.
+    """
+    if context.cluster.host is not None:
+        raise InputError(
+            f"{script.path}: scripts are submitted on the cluster itself",
+            fix=f"log in to {context.cluster.host} and call hpcrun submit there",
+        )
+    refuse_other_clusters(context.cluster, context.environ)
+    name = Path(script.path).name
+    if not _SHELL.match(script.text):
+        first = script.text.split("\n", 1)[0]
+        raise InputError(
+            f"{name}: not a shell script ({first}): hpcrun records only scripts for sh and bash",
+            fix=f"sbatch {name}; hpcrun status, logs, why and parse accept the job id",
+        )
+    if "\r\n" in script.text:
+        raise InputError(
+            f"{name}: sbatch refuses scripts with DOS line ends", fix=f"dos2unix {name}"
+        )
+    directives, _ = parse_directives(script.text.encode("utf-8", "surrogateescape"))
+    given = {one.option: one.value for one in directives}
+    given |= _parse_options(options)
+    count, limit = _count_tasks(given, name)
+    if re.search(r"(?m)^#SBATCH\s+(hetjob|packjob)", script.text):
+        raise InputError(
+            f"{name}: hpcrun does not record heterogeneous jobs of own scripts",
+            fix=f"sbatch {name}; hpcrun status, logs, why and parse accept the job id",
+        )
+    host = open_host(context, first_queries(context, []))
+    spec = _describe_spec(given, name, script)
+    run_id = new_run_id(spec)
+    templates = project_templates(context)
+    runs_dir = host.login.runs_dir
+    folder = _folder_of(script, given)
+    record = record_file("script.json", structs.replace(script, options=list(options)))
+    shown = [(one.option, one.value or None) for one in directives if one.known]
+
+    def plan_run(run_id: str) -> Plan:
+        place = Place(
+            run_id=run_id,
+            created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            run_dir=str(runs_dir / run_id),
+            project_dir=script.folder,
+            cache_dir=str(host.login.cache_dir),
+            python="python3",
+            inherited=host.login.environ,
+        )
+        # A neutral profile: the script has all settings itself.
+        neutral = Cluster(name=context.cluster.name, runs_dir=context.cluster.runs_dir)
+        return structs.replace(
+            build_plan(spec, neutral, place),
+            directives=shown,
+            step=[],
+            environment=[],
+            snapshot=False,
+            notes=[],
+            description=f"sbatch script {script.path}",
+            program=[script.path, *script.arguments],
+            log_patterns=[],
+            effective_batch=None,
+        )
+
+    def prepare(
+        plan: Plan, files: list[RenderedFile], of: JobSpec, run_dir: str, **more: Any
+    ) -> Prepared:
+        placing = _placing_options(script, given, run_dir, folder)
+        return Prepared(
+            spec=of,
+            plan=plan,
+            files=[*files, RenderedFile("spec.yaml", dump_job(of)), record],
+            runs_dir=context.runs_dir,
+            environ=host.login.environ,
+            options=[*options, *placing, *_after_options(given, after)],
+            arguments=script.arguments,
+            is_own_script=True,
+            **more,
+        )
+
+    signal = _own_signal(given)
+    plan = plan_run(run_id)
+    if not count:
+        text = insert_recorder(script.text, plan.run_dir, (script.folder, folder), signal)
+        files = [RenderedFile(SCRIPT, text), *render_recorder(plan, templates)]
+        return prepare(plan, files, spec, plan.run_dir)
+    # Each task is a run of its own, as in a sweep.
+    runs = []
+    for index in range(count):
+        one = structs.replace(plan_run(task_run_id(run_id, index)), name=f"{plan.name}.{index}")
+        values = {_INDEX: str(index)}
+        task = record_file("task.json", Task(sweep_id=run_id, index=index, values=values))
+        files = [*render_recorder(one, templates), task]
+        runs.append(prepare(one, files, spec, one.run_dir, values=values))
+    head, _, tail = run_id.rpartition("-")
+    before, after_index = f"{runs_dir}/{head}.", f"-{tail}"
+    text = insert_recorder(
+        script.text, before, (script.folder, folder), signal, after_index=after_index
+    )
+    sweep = Sweep(name=plan.name, tasks=count, limit=limit)
+    files = [RenderedFile(SCRIPT, text), record_file("sweep.json", sweep)]
+    array_dir = str(sweep_folder(runs_dir, run_id).path)
+    whole = structs.replace(spec, sweep={_INDEX: list(range(count))}, sweep_limit=limit)
+    return prepare(plan, files, whole, array_dir, runs=runs)
+
+
+def _count_tasks(given: dict[str, str], name: str) -> tuple[int, int]:
+    """Return the number of tasks of an array and of those that run at once; 0 for no array."""
+    value = given.get("array")
+    if value is None:
+        return 0, 0
+    found = re.fullmatch(r"0(?:-(\d+)(?::1)?)?(?:%(\d+))?", value)
+    count = int(found[1] or 0) + 1 if found else 0
+    if found is None or count > _MOST_TASKS:
+        raise InputError(
+            f"{name}: --array={value}: hpcrun records arrays from 0 to at most {_MOST_TASKS - 1}",
+            fix=f"sbatch {name}; hpcrun status, logs, why and parse accept the job id",
+        )
+    return count, min(int(found[2] or count), count)
+
+
+def describe_change(script: BatchScript, made: Prepared) -> list[str]:
+    """Return the call of sbatch, and the difference between the script and what Slurm gets."""
+    after = next(file.text for file in made.files if file.name == SCRIPT)
+    name = Path(script.path).name
+    diff = difflib.unified_diff(
+        script.text.splitlines(), after.splitlines(), name, SCRIPT, lineterm="", n=1
+    )
+    return [shlex.join(sbatch_argv(made.options, made.arguments)), *diff]
+
+
+def _parse_options(options: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for word in options:
+        name, _, value = word.removeprefix("--").partition("=")
+        found[name] = value
+    return found
+
+
+def _folder_of(script: BatchScript, given: dict[str, str]) -> str:
+    """Return the directory in which sbatch would start the script."""
+    own = given.get("chdir", "")
+    return str(Path(script.folder, own)) if own else script.folder
+
+
+def _placing_options(
+    script: BatchScript, given: dict[str, str], run_dir: str, folder: str
+) -> list[str]:
+    """Return the options that keep names and output files as sbatch would choose them.
+
+    sbatch is called in the folder of the run, so that the job can be found by it.
+    """
+    options = []
+    if "job-name" not in given:
+        options.append(f"--job-name={Path(script.path).name}")
+    if "chdir" in given:
+        options.append(f"--chdir={run_dir}")
+    base = folder.replace("%", "%%")
+    output = given.get("output", "slurm-%A_%a.out" if "array" in given else "slurm-%j.out")
+    for option, value in (
+        ("output", output),
+        ("error", given.get("error")),
+        ("input", given.get("input")),
+    ):
+        if value is not None and value and not value.startswith("/") and value not in ("none",):
+            options.append(f"--{option}={base}/{value}")
+    return options
+
+
+def _after_options(given: dict[str, str], after: Dependency | None) -> list[str]:
+    if after is None or after.job_id is None:
+        return []
+    own = given.get("dependency", "")
+    if "?" in own:
+        raise InputError(
+            f"--after: the script has --dependency={own}, which cannot be combined with it",
+            fix="name all dependencies in the script",
+        )
+    both = f"{own},afterok:{after.job_id}" if own else f"afterok:{after.job_id}"
+    return [f"--dependency={both}", "--kill-on-invalid-dep=yes"]
+
+
+def _own_signal(given: dict[str, str]) -> str:
+    """Return TERM if Slurm sends that signal to the script only."""
+    found = re.fullmatch(r"[RB]*B[RB]*:(?:SIG)?(TERM|15)(@\d+)?", given.get("signal", ""))
+    return "TERM" if found else ""
+
+
+def _describe_spec(given: dict[str, str], name: str, script: BatchScript) -> JobSpec:
+    """Return a job with the resources of the script, for listings."""
+    nodes = given.get("nodes", "1").split("-")[0]
+    gres = given.get("gpus-per-node") or given.get("gres", "").removeprefix("gpu:")
+    count = re.search(r"(?:^|:)(\d+)", gres)
+    gpus = (
+        count[1] if count and ("gpus-per-node" in given or "gpu" in given.get("gres", "")) else "0"
+    )
+    limit = parse_seconds(given["time"]) if given.get("time") else None
+    time_limit = given.get("time") if limit not in (None, 0, float("inf")) else None
+    resources = Resources(
+        nodes=int(nodes) if nodes.isdigit() and int(nodes) > 0 else 1, gpus_per_node=int(gpus)
+    )
+    if time_limit:
+        resources = structs.replace(resources, time=time_limit)
+    label = quote_comment(given.get("job-name") or name) or "script"
+    return JobSpec(
+        name=label, command=[script.path, *script.arguments], resources=resources, snapshot=False
+    )

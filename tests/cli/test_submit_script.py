@@ -1,0 +1,53 @@
+"""hpcrun submit of an sbatch script, without Slurm: dry runs and refusals."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.calling import Caller
+
+SCRIPT = "#!/bin/bash\n#SBATCH -N 2\n#SBATCH --output=logs/%j.out\n\nsrun python train.py\n"
+
+
+def test_dry_run_shows_the_call_and_the_difference(hpcrun: Caller) -> None:
+    hpcrun.write("old.sbatch", SCRIPT)
+    done = hpcrun("submit", "old.sbatch", "--dry-run", "-t", "5", "--", "a b")
+    assert done.code == 0, done
+    call, *diff = done.out.splitlines()
+    place = f"'--output={hpcrun.project}/logs/%j.out'"
+    assert call == (f"sbatch --parsable --time=5 --job-name=old.sbatch {place} job.sbatch 'a b'")
+    changed = [line for line in diff[2:] if line.startswith(("+", "-"))]
+    assert len(changed) == 1 and "inserted by hpcrun" in changed[0]
+    whole = hpcrun("submit", "old.sbatch", "--dry-run", "--json").json["job.sbatch"]
+    lines = whole.splitlines(keepends=True)
+    assert "".join(line for line in lines if "inserted by hpcrun" not in line) == SCRIPT
+    assert lines.index(next(line for line in lines if "inserted" in line)) == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "argv", "message"),
+    [
+        ("#!/usr/bin/env python3\n", [], "not a shell script (#!/usr/bin/env python3)"),
+        ("#!/bin/bash\r\nls\r\n", [], "DOS line ends"),
+        ("#!/bin/bash\n#SBATCH --array=1-5\n", [], "hpcrun records arrays from 0"),
+        ("#!/bin/bash\n#SBATCH -N1\n#SBATCH hetjob\n", [], "heterogeneous jobs"),
+        (SCRIPT, ["--set", "env.A=1"], "--set env.A=1: old.sbatch is an sbatch script"),
+        (SCRIPT, ["--debug"], "--debug: old.sbatch is an sbatch script"),
+    ],
+)
+def test_unsupported_script_is_one_clear_error(
+    hpcrun: Caller, text: str, argv: list[str], message: str
+) -> None:
+    hpcrun.write("old.sbatch", text)
+    done = hpcrun("submit", "old.sbatch", "--dry-run", *argv)
+    assert done.code == 2, done
+    assert message in done.err and "\n  fix: " in done.err and "Traceback" not in done.err
+
+
+def test_errors_of_lint_are_shown_before_the_submission(hpcrun: Caller) -> None:
+    hpcrun.write("old.sbatch", "#!/bin/bash\nls\n#SBATCH -N 2\n")
+    done = hpcrun("submit", "old.sbatch", "--dry-run")
+    assert (
+        "old.sbatch:3: sbatch ignores -N 2: a command stands above it [late-directive]" in done.err
+    )
+    assert "late-directive" not in hpcrun("submit", "old.sbatch", "--dry-run", "--no-check").err

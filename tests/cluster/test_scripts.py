@@ -1,0 +1,255 @@
+"""The user's own sbatch scripts: they run as with sbatch, and hpcrun records the run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.site import Site, Submitted
+from tests.json_schemas import check_json
+from tests.source import ROOT
+from tests.waiting import until
+
+# Writes all that a script or a rank can see of its start: arguments, directory, environment, CPUs.
+PROBE = r"""#!/bin/bash
+{
+    echo "argv:$(printf ' [%s]' "$0" "$@")"
+    echo "cwd: $PWD"
+    echo "cpus: $(grep Cpus_allowed_list /proc/self/status)"
+    echo "limits: $(ulimit -a | tr '\n' ' ')"
+    echo "umask: $(umask)"
+    env -0 | sort -z | tr '\n\0' ' \n'
+} >"$PROBED/${0##*/}-${SLURM_ARRAY_TASK_ID-}-${SLURM_PROCID-}-${SLURM_STEP_ID-}.txt"
+"""
+# Differences between any two jobs.
+_OWN = re.compile(
+    r"(SLURM_(JOB_?ID|ARRAY_JOB_ID|TASK_PID|LAUNCH_NODE_IPADDR|SRUN_COMM_PORT|STEP_LAUNCHER_PORT"
+    r"|GTIDS|JOB_(START|END)_TIME|STEP_RESV_PORTS)|SRUN_DEBUG|_|PROBED|TMPDIR)=.*"
+)
+
+SCRIPTS = {
+    "steps": (
+        """#!/bin/bash
+#SBATCH --nodes=2 --ntasks-per-node=2
+#SBATCH --gres=gpu:2
+#SBATCH -J steps-of-two
+#SBATCH --output=out/%x-%j.txt
+#SBATCH --error=out/%x-%j.err
+
+"$PROBER" batch "$@"
+srun "$PROBER" rank 'a  b'
+srun -N1 -n1 bash -c '"$PROBER" inner'
+echo done >&2
+""",
+        ["one two", "*", ""],
+    ),
+    "shell options": (
+        """#!/bin/bash -eu
+#SBATCH -N 1
+#SBATCH --export=ALL,ADDED=1
+#SBATCH --chdir=sub
+umask 027; set -x
+exec "$PROBER" "$@"
+""",
+        [],
+    ),
+    "sh": (
+        """#!/bin/sh
+# A comment, and directives after a blank line.
+
+#SBATCH --time=5
+
+"$PROBER" "$@"
+""",
+        ["-n", "--", "x"],
+    ),
+    "login shell": (
+        """#!/usr/bin/bash -l
+#SBATCH --ntasks=3
+srun --label "$PROBER"
+""",
+        [],
+    ),
+    "array": (
+        """#!/bin/bash
+#SBATCH --array=0-2
+"$PROBER" "$SLURM_ARRAY_TASK_ID"
+""",
+        ["x"],
+    ),
+    "functions and traps": (
+        """#!/bin/bash
+cleanup() { "$PROBER" cleanup; }
+trap cleanup EXIT
+sleep 0.1 &
+wait
+( "$PROBER" subshell )
+""",
+        [],
+    ),
+}
+
+
+def environ(site: Site, folder: Path) -> dict[str, str]:
+    """Return the environment of a submitting shell, with a folder for what the probes find."""
+    folder.mkdir()
+    (folder / "prober").write_text(PROBE)
+    (folder / "prober").chmod(0o755)
+    own = {"PROBED": str(folder), "PROBER": str(site.project / "prober"), "SHLVL": "1"}
+    return {**site.environ(), "SLURM_CONF": str(site.rig.conf), **own}
+
+
+def probes(folder: Path) -> dict[str, list[str]]:
+    """Return what the probes found, without what differs between any two jobs."""
+    found = {}
+    for path in sorted(folder.glob("*.txt")):
+        lines = path.read_text().splitlines()
+        kept = [re.sub(r"job\d+", "jobN", line) for line in lines if not _OWN.fullmatch(line)]
+        found[path.name] = kept
+    return found
+
+
+def outputs(site: Site) -> dict[str, list[str]]:
+    """Return the contents of the jobs' output files by name, without the ids of the jobs."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(site.project.glob("*.out")) + sorted(site.project.glob("*/*-*.*")):
+        if path.parent.name not in ("plain", "ours", "runs"):
+            text = re.sub(r"job\d+", "jobN", path.read_text())
+            found.setdefault(re.sub(r"\d+", "N", path.name, count=1), []).append(text)
+    return found
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_script_runs_as_with_sbatch(site: Site, name: str) -> None:
+    text, arguments = SCRIPTS[name]
+    script = site.project / "old.sbatch"
+    script.write_text(text)
+    for folder in ("out", "sub"):
+        (site.project / folder).mkdir()
+    (site.project / "prober").write_text(PROBE)
+    (site.project / "prober").chmod(0o755)
+    plain, ours = site.project / "plain", site.project / "ours"
+    done = subprocess.run(
+        ["sbatch", "--wait", "old.sbatch", *arguments],
+        cwd=site.project,
+        env=environ(site, plain),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    before = outputs(site)
+    submitted = site.hpcrun(
+        "submit", "old.sbatch", "--wait", "--", *arguments, env=environ(site, ours)
+    )
+    assert submitted.returncode == 0, submitted.stdout + submitted.stderr
+    assert probes(plain) and probes(ours) == probes(plain)
+    # The output files have the names that sbatch chooses, and the same content.
+    assert outputs(site) == {name: texts * 2 for name, texts in before.items()}
+
+
+def test_run_of_a_script_is_recorded(site: Site) -> None:
+    script = site.project / "old.sbatch"
+    text = "#!/bin/bash\n#SBATCH -o logs/%x.%j\n#SBATCH -J named\necho step 1 loss 2.5\nexit 7\n"
+    script.write_text(text)
+    (site.project / "logs").mkdir()
+    done = site.hpcrun("submit", "old.sbatch", "--wait", "--json")
+    assert done.returncode == 1, done.stderr
+    answer = json.loads(done.stdout)
+    check_json("submit", answer)
+    run = Submitted(answer["run_id"], answer["job_id"], Path(answer["run_dir"]))
+    assert run.record("end.json")["exit_code"] == 7
+    shown = site.status(run)
+    assert (shown["state"], shown["exit_code"], shown["name"]) == ("FAILED", 7, "named")
+    output = site.project / "logs" / f"named.{run.job_id}"
+    assert output.read_text() == "step 1 loss 2.5\n"
+    assert site.hpcrun("logs", run.job_id).stdout == "step 1 loss 2.5\n"
+    # What Slurm gets differs from the script by one line.
+    sent = (run.folder / "job.sbatch").read_text().splitlines(keepends=True)
+    inserted = [line for line in sent if "inserted by hpcrun" in line]
+    assert len(inserted) == 1
+    assert "".join(line for line in sent if line not in inserted) == text
+
+    script.write_text(text.replace("exit 7", "exit 0"))
+    again = json.loads(site.hpcrun("resubmit", run.job_id, "--json").stdout)
+    assert "the run uses the original script" in again["notes"][0]
+    now = json.loads(site.hpcrun("resubmit", run.job_id, "--code", "now", "--json").stdout)
+    done = site.hpcrun("wait", "--json", again["job_id"], now["job_id"])
+    states = {one["job_id"]: one["state"] for one in json.loads(done.stdout)["runs"]}
+    assert states == {again["job_id"]: "FAILED", now["job_id"]: "COMPLETED"}
+
+
+def test_signals_reach_the_script_as_with_sbatch(site: Site) -> None:
+    (site.project / "old.sbatch").write_text(
+        "#!/bin/bash\n#SBATCH --open-mode=append -o log\n"
+        "trap 'echo usr1; kill $!; exit 5' USR1\ntrap 'echo term' TERM\n"
+        "echo begins ${SLURM_RESTART_COUNT:-0}\nsleep 600 & wait $!; wait\n"
+    )
+    log = site.project / "log"
+    run = site.submit("old.sbatch")
+    until(lambda: log.exists() and "begins" in log.read_text(), run.log)
+    site.rig.run("scancel", "--batch", "--signal=USR1", run.job_id)
+    site.wait_for(run, "attempts/0/end.json")
+    assert run.record("end.json")["exit_code"] == 5
+    assert log.read_text() == "begins 0\nusr1\n"
+
+    log.unlink()
+    run = site.submit("old.sbatch")
+    until(lambda: log.exists() and "begins" in log.read_text(), run.log)
+    assert site.hpcrun("cancel", run.job_id).returncode == 0
+    assert site.hpcrun("wait", run.job_id).returncode == 1
+    assert site.status(run)["state"] == "CANCELLED"
+    assert log.read_text().count("term\n") == 1
+
+
+def test_second_job_of_a_run_ends_at_once(site: Site) -> None:
+    (site.project / "old.sbatch").write_text("#!/bin/bash\necho once >> count\n")
+    run = site.submit("old.sbatch")
+    assert site.hpcrun("wait", run.job_id).returncode == 0
+    done = subprocess.run(
+        ["sbatch", "--wait", "job.sbatch"],
+        cwd=run.folder,
+        env={**os.environ, "SLURM_CONF": str(site.rig.conf)},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 93
+    assert (site.project / "count").read_text() == "once\n"
+
+
+def test_script_waits_for_other_runs(site: Site) -> None:
+    (site.project / "first.sbatch").write_text("#!/bin/bash\nsleep 2; date +%s.%N > first\n")
+    (site.project / "second.sbatch").write_text("#!/bin/bash\ndate +%s.%N > second\n")
+    first = site.submit("first.sbatch")
+    second = site.submit("second.sbatch", "--after", first.job_id)
+    assert site.hpcrun("wait", second.job_id).returncode == 0
+    times = [float((site.project / name).read_text()) for name in ("first", "second")]
+    assert times == sorted(times)
+
+
+def test_commands_of_the_guide_work(site: Site) -> None:
+    """The commands at the beginning of docs/coming-from.md, on a script with one argument."""
+    guide = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")
+    block = guide.partition("```console\n")[2].partition("```")[0]
+    (site.project / "old.sbatch").write_text(
+        '#!/bin/bash\n#SBATCH --time=5\n#SBATCH -o %j.out\nsrun echo "lr ${2-none}"\n'
+    )
+    first = ""
+    lines = [line.removeprefix("$ ").split(" #")[0] for line in block.splitlines()]
+    assert len(lines) >= 5
+    for line in lines:
+        words = line.replace("4711", first).split()
+        done = site.hpcrun(*words[1:])
+        assert done.returncode == 0, (line, done.stdout, done.stderr)
+        if not first:
+            first = re.findall(r"as job (\d+)", done.stdout)[0]
+        if "--follow" in line:
+            assert "lr 0.1" in done.stdout
+    assert site.hpcrun("wait", first).returncode == 0
+    assert (site.project / f"{first}.out").read_text() == "lr none\n"
+    until(lambda: len(list(site.project.glob("*.out"))) == 3, "the job that waits for the first")
