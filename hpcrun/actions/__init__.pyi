@@ -17,7 +17,7 @@ from hpcrun.actions.fetch import find_wandb as find_wandb
 from hpcrun.actions.fetch import sync_offline as sync_offline
 from hpcrun.actions.fit import build_training_settings as build_training_settings
 from hpcrun.actions.fit import estimate_json as estimate_json
-from hpcrun.actions.fit import load_model_shape as load_model_shape
+from hpcrun.actions.fit import load_job_memory as load_job_memory
 from hpcrun.actions.fit import parse_parameter_count as parse_parameter_count
 from hpcrun.actions.follow_curve import CurveFollower as CurveFollower
 from hpcrun.actions.follow_curve import Followed as Followed
@@ -45,6 +45,7 @@ from hpcrun.actions.job_actions import Outcome as Outcome
 from hpcrun.actions.job_actions import cancel_jobs as cancel_jobs
 from hpcrun.actions.job_actions import requeue_jobs as requeue_jobs
 from hpcrun.actions.job_files import describe_job as describe_job
+from hpcrun.actions.job_memory import load_model_shape as load_model_shape
 from hpcrun.actions.lint import find_script_errors as find_script_errors
 from hpcrun.actions.lint import lint_paths as lint_paths
 from hpcrun.actions.lint import write_fixed as write_fixed

@@ -1,21 +1,19 @@
-"""Estimate the memory of a model from its configuration, from numbers, or from a job."""
+"""Settings and JSON of ``hpcrun fit``, and the memory of a job by its name."""
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+from hpcrun.actions.job_memory import MODEL_OPTIONS, JobMemory, estimate_job_memory
 from hpcrun.errors import InputError
-from hpcrun.fit import MemoryEstimate, ModelShape, Strategy, Training, Weights, read_model_config
-from hpcrun.plan import BUCKET
+from hpcrun.fit import MemoryEstimate, Strategy, Training, Weights
+
+if TYPE_CHECKING:
+    from hpcrun.context import Context
 
 _UNITS = {"": 1, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
-_NUMBERS = (
-    "give numbers: --params 7B --layers 32 --hidden 4096 --heads 32 --ffn 11008 --vocab 32000"
-)
 
 
 def parse_parameter_count(text: str) -> int:
@@ -35,58 +33,6 @@ def parse_parameter_count(text: str) -> int:
         raise InputError(
             f"{text}: not a number of parameters", fix="as in 7B, 1.5B or 125M"
         ) from None
-
-
-def load_model_shape(name: str, environ: Mapping[str, str], folder: Path) -> ModelShape:
-    """Read the dimensions of a model from its folder, its ``config.json`` or the hub's cache.
-
-    Args:
-        name: A folder, a file, or a name on the hub such as ``Qwen/Qwen2.5-7B``.
-        environ: Says where the hub's cache is.
-        folder: What relative paths are relative to.
-
-    Raises:
-        InputError: There is no such configuration, or it lacks a dimension.
-    """
-    path = find_model_config(name, environ, folder)
-    if path is None:
-        raise InputError(
-            f"{name}: no folder with a config.json, and not in the hub's cache"
-            f" ({_hub_cache(environ)})",
-            fix=f"download it (hf download {name} config.json), or {_NUMBERS}",
-        )
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read: {error}", fix=_NUMBERS) from error
-    if not isinstance(config, dict):
-        raise InputError(f"{path}: not a JSON object", fix=_NUMBERS)
-    return read_model_config(config, str(path))
-
-
-def find_model_config(name: str, environ: Mapping[str, str], folder: Path) -> Path | None:
-    """Find a model's ``config.json``; None if there is none on this machine."""
-    path = folder / Path(name).expanduser()
-    for candidate in (path / "config.json", path):
-        if candidate.is_file():
-            return candidate
-    if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) is None:
-        return None
-    model = _hub_cache(environ) / f"models--{name.replace('/', '--')}"
-    try:
-        revision = (model / "refs" / "main").read_text().strip()
-    except OSError:
-        revision = "*"
-    return next(iter(sorted(model.glob(f"snapshots/{revision}/config.json"))), None)
-
-
-def _hub_cache(environ: Mapping[str, str]) -> Path:
-    """Return the hub's cache (huggingface_hub/constants.py)."""
-    home = environ.get("HF_HOME") or str(
-        Path(environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME", "/")) / ".cache")
-        / "huggingface"
-    )
-    return Path(environ.get("HF_HUB_CACHE") or Path(home) / "hub")
 
 
 def build_training_settings(options: Mapping[str, Any]) -> Training:
@@ -113,6 +59,8 @@ def build_training_settings(options: Mapping[str, Any]) -> Training:
     is_half = options["precision"] != "fp32"
     weights: Weights = "pure" if not is_half else "master" if strategy == "zero" else "autocast"
     trainable = options["trainable"]
+    from hpcrun.plan import BUCKET
+
     return Training(
         strategy=strategy,
         zero_stage=stage,
@@ -131,6 +79,40 @@ def build_training_settings(options: Mapping[str, Any]) -> Training:
         trainable=None if trainable is None else parse_parameter_count(trainable),
         reduce_bucket=BUCKET,
     )
+
+
+def load_job_memory(
+    context: Context,
+    job: str,
+    overrides: Sequence[str],
+    *,
+    model: str | None,
+    sequence: int | None,
+) -> JobMemory:
+    """Load and plan a job, and estimate its memory.
+
+    Raises:
+        InputError: The job does not name a model whose dimensions are known.
+    """
+    from hpcrun.actions.checks.submission import Checks  # deferred: numbers need no job
+    from hpcrun.actions.prepare import load_spec, prepare_job
+
+    spec = load_spec(context, job, overrides)
+    plan = prepare_job(context, spec, checks=Checks(strict=False)).each()[0].plan
+    memory = estimate_job_memory(
+        *(spec, plan, context.cluster),
+        environ=context.environ,
+        project=context.project,
+        sequence=sequence,
+        model=model,
+    )
+    if memory is None:
+        options = ", ".join(f"--{name}" for name in MODEL_OPTIONS[:3])
+        raise InputError(
+            f"{job}: its arguments name no model with a config.json on this machine ({options})",
+            fix=f"hpcrun fit {job} --model DIR, or numbers instead of the job: --layers, --hidden",
+        )
+    return memory
 
 
 def estimate_json(estimate: MemoryEstimate, capacity: float | None) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from hpcrun.cli.options import (
     JOB_OR_RUN,
     RUN,
     JobCommand,
+    Value,
     cluster_option,
     job_options,
     json_option,
@@ -34,6 +35,7 @@ from hpcrun.errors import InputError
 
 if TYPE_CHECKING:
     from hpcrun.actions import Trial
+    from hpcrun.fit import ModelShape, Training
 
 
 @click.command("submit", cls=JobCommand)
@@ -197,7 +199,41 @@ def run(job: str | None, hostfile: str | None, cluster: str | None, **options: A
             raise
 
 
+def _refuse_options_of_jobs() -> None:
+    """Refuse options that a job file has keys for."""
+    call = click.get_current_context()
+    allowed = ("job", "model", "seq", "gpu", "table", "overrides", "cluster", "as_json")
+    for parameter in call.command.params:
+        source = call.get_parameter_source(parameter.name or "")
+        if parameter.name not in allowed and source is click.core.ParameterSource.COMMANDLINE:
+            raise InputError(
+                f"{parameter.opts[-1]} with a job: the job has it",
+                fix="--set KEY=VALUE, as in --set deepspeed.zero_stage=3",
+            )
+
+
+def _read_numbers(model: str | None, options: dict[str, Any]) -> tuple[ModelShape, Training]:
+    """Read the model and the settings from the options of ``hpcrun fit``."""
+    from hpcrun.actions import build_training_settings, load_model_shape, parse_parameter_count
+    from hpcrun.fit import build_shape
+
+    count = parse_parameter_count(options["params"]) if options["params"] else None
+    numbers = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab")
+    if model is not None:
+        given = [f"--{name.replace('_', '-')}" for name in ("params", *numbers) if options[name]]
+        if given:
+            raise InputError(f"--model and {given[0]}: the model's config.json has the dimensions")
+        shape = load_model_shape(model, os.environ, Path.cwd())
+    elif count is None and not (options["layers"] and options["hidden"]):
+        message = "name a job, or a model: --model DIR, --params 7B, or --layers and --hidden"
+        raise click.UsageError(message)
+    else:
+        shape = build_shape(parameters=count, **{name: options[name] for name in numbers})
+    return shape, build_training_settings(options)
+
+
 @click.command("fit")
+@click.argument("job", required=False, type=JOB)
 @click.option("--model", type=FILE, help="A folder with config.json, or a name in the hub's cache.")
 @click.option("--params", help="Number of parameters, e.g. 7B or 125M.")
 @click.option("--layers", type=click.IntRange(1), help="Number of transformer blocks.")
@@ -253,36 +289,48 @@ def run(job: str | None, hostfile: str | None, cluster: str | None, **options: A
 )
 @click.option("--gpu", help="GPU type or memory, e.g. a100-40g, h100 or 48G.")
 @click.option("--table", is_flag=True, help="Compare ZeRO stages, offload and checkpointing.")
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    type=Value("key=value", "keys"),
+    help="Override a key of the job, e.g. deepspeed.zero_stage=3.",
+)
+@cluster_option
 @json_option
 def fit(
+    job: str | None,
     model: str | None,
     gpu: str | None,
     table: bool,
+    overrides: tuple[str, ...],
+    cluster: str | None,
     as_json: bool,
     **options: Any,
 ) -> int:
     """Estimate the memory of a training before it is submitted.
 
-    The model is a folder with a config.json (--model), or numbers (--params, --layers, --hidden).
-    The estimate is computed, not measured: docs/memory.md says how accurate it is.
+    The model is the one that JOB's arguments name (--model_name_or_path), a folder with a
+    config.json (--model), or numbers (--params, --layers, --hidden). With JOB, the sharding, batch
+    and precision are the job's. The estimate is computed, not measured: docs/memory.md says how
+    accurate it is.
     """
-    from hpcrun.actions import build_training_settings as build_settings
-    from hpcrun.actions import estimate_json, load_model_shape, parse_parameter_count
-    from hpcrun.fit import build_shape, estimate_memory, list_candidates, parse_gpu
+    from hpcrun.actions import estimate_json
+    from hpcrun.fit import estimate_memory, list_candidates, parse_gpu
 
-    count = parse_parameter_count(options["params"]) if options["params"] else None
-    numbers = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab")
-    if model is not None:
-        given = [f"--{name.replace('_', '-')}" for name in ("params", *numbers) if options[name]]
-        if given:
-            raise InputError(f"--model and {given[0]}: the model's config.json has the dimensions")
-        shape = load_model_shape(model, os.environ, Path.cwd())
-    elif count is None and not (options["layers"] and options["hidden"]):
-        raise click.UsageError("name a model: --model DIR, --params 7B, or --layers and --hidden")
+    capacity = None
+    if job is not None:
+        _refuse_options_of_jobs()
+        from hpcrun.actions import load_job_memory
+
+        where = make_context(cluster, job=job)
+        memory = load_job_memory(where, job, overrides, model=model, sequence=options["seq"])
+        shape, training, capacity = memory.shape, memory.training, memory.capacity
     else:
-        shape = build_shape(parameters=count, **{name: options[name] for name in numbers})
-    training = build_settings(options)
-    capacity = parse_gpu(gpu) if gpu is not None else None
+        if overrides:
+            raise click.UsageError("--set changes a job: name one")
+        shape, training = _read_numbers(model, options)
+    capacity = parse_gpu(gpu) if gpu is not None else capacity
     estimate = estimate_memory(shape, training)
     candidates = list_candidates(shape, training) if table else []
     if as_json:

@@ -3,8 +3,11 @@ from hpcrun.fit.compare import describe_training as describe_training
 from hpcrun.fit.compare import list_candidates as list_candidates
 from hpcrun.fit.estimate import MemoryEstimate as MemoryEstimate
 from hpcrun.fit.estimate import estimate_memory as estimate_memory
+from hpcrun.fit.gpus import find_gpu_memory as find_gpu_memory
 from hpcrun.fit.gpus import parse_gpu as parse_gpu
 from hpcrun.fit.model_config import read_model_config as read_model_config
+from hpcrun.fit.settings import Place as Place
+from hpcrun.fit.settings import Precision as Precision
 from hpcrun.fit.settings import Strategy as Strategy
 from hpcrun.fit.settings import Training as Training
 from hpcrun.fit.settings import Weights as Weights

@@ -65,6 +65,7 @@ def compute_activations(shape: ModelShape, training: Training) -> Activations | 
             kept += stack.layers * block
             transient = max(transient, backward)
         kept += _norm_bytes(stack, training, tokens * stack.hidden)
+    kept += shape.stem_numbers * training.micro_batch * training.width
     logits = _logit_bytes(shape, training, training.micro_batch * (lengths[-1] or 0))
     return Activations(kept=kept, logits=logits, transient=transient)
 
@@ -77,16 +78,20 @@ def _stream_width(training: Training) -> int:
 def _norm_bytes(stack: Stack, training: Training, numbers: float) -> float:
     """Compute what one normalization keeps, with its output, the next operation's input.
 
-    An RMS norm of transformers keeps an fp32 copy of its input and the normalized values in the
-    format of the weights (models/llama/modeling_llama.py, LlamaRMSNorm.forward); layer_norm keeps
-    its input (tools/autograd/derivatives.yaml, native_layer_norm). Under autocast the output is in
-    fp32, and the next matrix multiplication keeps its 16-bit copy.
+    An RMS norm of transformers keeps an fp32 copy of its input, and the normalized values to
+    multiply them by the weight (models/llama/modeling_llama.py, LlamaRMSNorm.forward), in fp32 in
+    models/gemma/modeling_gemma.py; T5LayerNorm also keeps its input. layer_norm keeps its input
+    (tools/autograd/derivatives.yaml, native_layer_norm). Under autocast the output is in fp32, and
+    the next matrix multiplication keeps its 16-bit copy.
     """
     stream, width = _stream_width(training), training.width
-    output = numbers * width
-    if stack.norm == "layer":
-        return numbers * stream + output
-    return numbers * (4 + stream) + output
+    kept = {
+        "layer": stream,
+        "rms": 4 + stream,
+        "rms_fp32": 8,
+        "rms_t5": 4 + 2 * stream if stream < 4 else 8,
+    }
+    return numbers * (kept[stack.norm] + width)
 
 
 def _attention_bytes(
@@ -100,16 +105,17 @@ def _attention_bytes(
         pairs: Pairs of a query and a key, per head.
 
     Fused kernels keep queries, keys, values, the output and a log-sum-exp
-    (derivatives.yaml, _scaled_dot_product_flash_attention). eager attention keeps the softmax in
-    fp32 and its copy in the format of the values (modeling_llama.py, eager_attention_forward), with
+    (derivatives.yaml, _scaled_dot_product_flash_attention). eager attention keeps the softmax,
+    in many models in fp32 with a 16-bit copy (modeling_llama.py, eager_attention_forward), and with
     dropout a mask of one byte and another copy: 5as^2b of the paper with a softmax in 16 bits.
     """
     width = training.width
     q, kv = stack.heads * stack.head_dim, stack.kv_heads * stack.head_dim
-    if training.attention == "eager":
-        scores = stack.heads * pairs * (4 + width if width == 2 else 4)
-        if stack.dropout:
-            scores += stack.heads * pairs * (1 + width)
+    if training.attention == "eager" or stack.position_bias:
+        each = 4 + width if width == 2 and stack.softmax_fp32 else width
+        if stack.attention_dropout:
+            each += 1 + width
+        scores = stack.heads * pairs * each
         # Keys and values are repeated for each query head.
         return width * (2 * q * tokens + 2 * q * keys) + scores
     return width * (2 * q * tokens + 2 * kv * keys) + 4 * stack.heads * tokens
@@ -161,29 +167,36 @@ def _block_bytes(
 
 
 def _backward_bytes(stack: Stack, training: Training, tokens: float, length: float) -> float:
-    """Compute the gradients that exist while one block is differentiated.
+    """Compute how much memory the backward pass of one block adds to what the block keeps.
 
-    These are the gradient of the residual stream, and those of the feed-forward network's inner
-    tensors or of the attention's scores, whichever is larger.
+    Autograd frees what an operation keeps as soon as its gradient is computed. The block's
+    feed-forward network comes first: the gradient of its product replaces the product, and those of
+    its factors are added. When the attention follows, the network's tensors are already free; eager
+    attention then has several gradients of the scores at a time.
     """
     width = training.width
     inner = tokens * stack.ffn * (stack.active_experts if stack.experts > 1 else 1)
-    network = inner * width * (3 if stack.gated else 2)
-    attention = 4 * width * tokens * stack.heads * stack.head_dim
-    if training.attention == "eager":
-        attention = 2 * 4 * stack.heads * tokens * length
+    network = inner * width * (2 if stack.gated else 1)
+    attention = 4.0 * width * tokens * stack.heads * stack.head_dim
+    if training.attention == "eager" or stack.position_bias:
+        # In fp32 the gradients of the softmax and of its input, while its 16-bit copy is free;
+        # otherwise also the gradient of the scores before their scaling.
+        each = 2 * 4 - width if stack.softmax_fp32 and width == 2 else 3 * width
+        attention = float(each * stack.heads * tokens * length)
+    freed = _network_bytes(stack, training, tokens)
+    freed += _norm_bytes(stack, training, tokens * stack.hidden)
     stream = 2 * tokens * stack.hidden * _stream_width(training)
-    return stream + max(network, attention)
+    return stream + max(network, attention - freed)
 
 
 def _logit_bytes(shape: ModelShape, training: Training, tokens: float) -> float:
     """Compute the logits at the start of the backward pass.
 
-    The loss of transformers converts logits to fp32 (loss/loss_utils.py, ForCausalLMLoss);
-    cross_entropy keeps log_softmax's result, and its backward pass has the gradients of that result
-    and of its input at the same time (aten/src/ATen/native/LossNLL.cpp, SoftMax.cpp): three
-    tensors in fp32 besides the logits.
+    The loss of causal models in transformers converts logits to fp32 (loss/loss_utils.py,
+    ForCausalLMLoss). cross_entropy keeps the result of log_softmax, and its backward pass has the
+    gradients of that result and of its input at the same time (aten/src/ATen/native/LossNLL.cpp,
+    SoftMax.cpp): three tensors besides the logits.
     """
-    if training.width == 4:
-        return tokens * shape.vocab * 4 * 4
+    if training.width == 4 or not shape.upcast_logits:
+        return tokens * shape.vocab * training.width * 4
     return tokens * shape.vocab * (training.width + 3 * 4)

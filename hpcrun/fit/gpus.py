@@ -45,6 +45,8 @@ def find_gpu_memory(name: str) -> float | None:
 
     >>> find_gpu_memory("nvidia_a100-sxm4-80gb") / GIB, find_gpu_memory("A100-40G") / GIB
     (79.14, 39.38)
+    >>> find_gpu_memory("h100") / GIB, find_gpu_memory("h100-96gb") / GIB
+    (79.1, 94.5)
     >>> find_gpu_memory("a100"), find_gpu_memory("fastgpu"), find_gpu_memory("a100_3g.20gb")
     (None, None, None)
     """
@@ -62,6 +64,8 @@ def find_gpu_memory(name: str) -> float | None:
             continue
         if size is None and model in _AMBIGUOUS:
             return None
+        if size is None and memory:
+            continue  # a rarer size
         if size is not None and not memory and abs(int(size[1]) - gib) > 0.2 * gib:
             continue  # another size than the known one
         return gib * GIB

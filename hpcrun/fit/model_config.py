@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct, structs
 
 from hpcrun.errors import InputError
-from hpcrun.fit.shape import ModelShape, Stack
+from hpcrun.fit.shape import ModelShape, Norm, Stack
 
 # The same dimension under the names that transformers' configuration classes use.
 _HIDDEN = ("hidden_size", "n_embd", "d_model", "dim", "hidden_dim")
@@ -30,7 +30,7 @@ class Family(Struct, frozen=True, kw_only=True):
 
     tied: bool = False
     gated: bool = True
-    norm: str = "rms"
+    norm: Norm = "rms"
     bias: bool = False
     qkv_bias: bool = False
     head_norms: bool = False
@@ -40,7 +40,10 @@ class Family(Struct, frozen=True, kw_only=True):
     positions: str = ""
     segments: int = 0
     embedding_norm: bool = False
-    dropout: dict[str, float] = {}
+    softmax_fp32: bool = True
+    upcast_logits: bool = True
+    dropout: tuple[str, float] = ("", 0.0)
+    attention_dropout: tuple[str, float] = ("", 0.0)
 
 
 _LLAMA = Family()
@@ -51,7 +54,9 @@ _GPT2 = Family(
     bias=True,
     activation="gelu_new",
     positions="n_positions",
-    dropout={"resid_pdrop": 0.1, "attn_pdrop": 0.1},
+    softmax_fp32=False,
+    dropout=("resid_pdrop", 0.1),
+    attention_dropout=("attn_pdrop", 0.1),
 )
 _BERT = Family(
     tied=True,
@@ -63,7 +68,10 @@ _BERT = Family(
     positions="max_position_embeddings",
     segments=2,
     embedding_norm=True,
-    dropout={"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1},
+    softmax_fp32=False,
+    upcast_logits=False,
+    dropout=("hidden_dropout_prob", 0.1),
+    attention_dropout=("attention_probs_dropout_prob", 0.1),
 )
 _FAMILIES = {
     "llama": _LLAMA,
@@ -75,8 +83,8 @@ _FAMILIES = {
     "qwen3_moe": Family(head_norms=True),
     "phi3": _LLAMA,
     "olmo": _LLAMA,
-    "gemma": Family(tied=True, activation="gelu_pytorch_tanh"),
-    "gemma2": Family(tied=True, activation="gelu_pytorch_tanh", norms=4),
+    "gemma": Family(tied=True, norm="rms_fp32", activation="gelu_pytorch_tanh"),
+    "gemma2": Family(tied=True, norm="rms_fp32", activation="gelu_pytorch_tanh", norms=4),
     "gpt2": _GPT2,
     "gpt_neox": Family(gated=False, norm="layer", bias=True, activation="gelu"),
     "opt": Family(
@@ -86,7 +94,8 @@ _FAMILIES = {
         bias=True,
         activation="relu",
         positions="max_position_embeddings",
-        dropout={"dropout": 0.1, "attention_dropout": 0.0},
+        dropout=("dropout", 0.1),
+        attention_dropout=("attention_dropout", 0.0),
     ),
     "bloom": Family(
         tied=True,
@@ -95,7 +104,8 @@ _FAMILIES = {
         bias=True,
         activation="gelu",
         embedding_norm=True,
-        dropout={"hidden_dropout": 0.0, "attention_dropout": 0.0},
+        dropout=("hidden_dropout", 0.0),
+        attention_dropout=("attention_dropout", 0.0),
     ),
     "bert": _BERT,
     "roberta": _BERT,
@@ -106,12 +116,8 @@ _FAMILIES = {
         bias=True,
         causal=False,
         activation="gelu",
-        dropout={"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
-    ),
-    "t5": Family(tied=True, gated=False, activation="relu", dropout={"dropout_rate": 0.1}),
-    "mt5": Family(gated=True, activation="gelu_new", dropout={"dropout_rate": 0.1}),
-    "whisper": Family(
-        tied=True, gated=False, norm="layer", bias=True, activation="gelu", dropout={"dropout": 0.0}
+        dropout=("hidden_dropout_prob", 0.0),
+        attention_dropout=("attention_probs_dropout_prob", 0.0),
     ),
 }
 
@@ -138,6 +144,9 @@ class _Fields:
     def number(self, name: str, default: float = 0) -> float:
         value = self.config.get(name, default)
         return value if isinstance(value, int | float) else default
+
+    def is_active(self, dropout: tuple[str, float]) -> bool:
+        return self.number(*dropout) > 0
 
 
 def read_model_config(config: Mapping[str, Any], source: str) -> ModelShape:
@@ -211,7 +220,7 @@ def _read_stack(fields: _Fields, kind: str, family: Family, notes: list[str]) ->
         ffn=ffn,
         gated=family.gated,
         activation=_activation(config, family),
-        norm="rms" if family.norm == "rms" else "layer",
+        norm=family.norm,
         norms=family.norms,
         head_norms=family.head_norms,
         causal=family.causal,
@@ -220,7 +229,9 @@ def _read_stack(fields: _Fields, kind: str, family: Family, notes: list[str]) ->
         shared_ffn=shared,
         bias=family.bias or bool(config.get("attention_bias") and config.get("mlp_bias")),
         qkv_bias=family.qkv_bias or bool(config.get("attention_bias")),
-        dropout=any(fields.number(key, value) for key, value in family.dropout.items()),
+        dropout=fields.is_active(family.dropout),
+        attention_dropout=fields.is_active(family.attention_dropout),
+        softmax_fp32=family.softmax_fp32,
     )
     norm = hidden * (2 if stack.norm == "layer" else 1)
     embedding = vocab * hidden
@@ -239,6 +250,7 @@ def _read_stack(fields: _Fields, kind: str, family: Family, notes: list[str]) ->
         vocab=vocab,
         other_parameters=other,
         embedding_parameters=embedding,
+        upcast_logits=family.upcast_logits,
         notes=notes,
     )
 
@@ -253,7 +265,6 @@ def _activation(config: Mapping[str, Any], family: Family) -> str:
 def _read_t5(fields: _Fields, kind: str) -> ModelShape:
     """Read T5's encoder and decoder (modeling_t5.py); its linear layers have no bias."""
     config = fields.config
-    family = _FAMILIES["t5" if kind == "t5" else "mt5"]
     projection = str(config.get("feed_forward_proj", "relu" if kind == "t5" else "gated-gelu"))
     hidden, heads = fields.find(("d_model",)), fields.find(("num_heads",))
     encoder = Stack(
@@ -265,8 +276,12 @@ def _read_t5(fields: _Fields, kind: str) -> ModelShape:
         ffn=fields.find(("d_ff",)),
         gated=projection.startswith("gated"),
         activation="gelu_new" if projection.startswith("gated") else "relu",
+        norm="rms_t5",
+        position_bias=True,
         causal=False,
-        dropout=bool(fields.number("dropout_rate", 0.1)),
+        dropout=fields.is_active(("dropout_rate", 0.1)),
+        attention_dropout=fields.is_active(("dropout_rate", 0.1)),
+        softmax_fp32=False,
     )
     decoder = structs.replace(
         encoder,
@@ -275,7 +290,7 @@ def _read_t5(fields: _Fields, kind: str) -> ModelShape:
         cross_attention=True,
     )
     vocab = fields.find(("vocab_size",))
-    tied = bool(config.get("tie_word_embeddings", family.tied))
+    tied = bool(config.get("tie_word_embeddings", kind == "t5"))
     buckets = fields.find(("relative_attention_num_buckets",), 32)
     embedding = vocab * hidden
     return ModelShape(
@@ -284,6 +299,7 @@ def _read_t5(fields: _Fields, kind: str) -> ModelShape:
         vocab=vocab,
         other_parameters=embedding * (1 if tied else 2) + 2 * hidden + 2 * buckets * heads,
         embedding_parameters=embedding,
+        upcast_logits=False,
     )
 
 
@@ -305,7 +321,9 @@ def _read_whisper(fields: _Fields) -> ModelShape:
             activation=str(fields.config.get("activation_function", "gelu")),
             norm="layer",
             bias=True,
-            dropout=bool(fields.number("dropout")),
+            dropout=fields.is_active(("dropout", 0.0)),
+            attention_dropout=fields.is_active(("attention_dropout", 0.0)),
+            softmax_fp32=False,
             **settings,
         )
 
@@ -321,6 +339,9 @@ def _read_whisper(fields: _Fields) -> ModelShape:
         vocab=vocab,
         other_parameters=vocab * hidden + (frames + targets) * hidden + 4 * hidden + convolutions,
         embedding_parameters=vocab * hidden,
+        # Inputs and outputs of gelu after the two convolutions, the first at twice the frames.
+        stem_numbers=6 * frames * hidden,
+        upcast_logits=False,
         notes=[f"the encoder reads {frames} frames per sample; --seq is the length of the text"],
     )
 
@@ -346,7 +367,8 @@ def _read_vit(fields: _Fields) -> ModelShape:
         norm="layer",
         bias=True,
         causal=False,
-        dropout=any(fields.number(key, value) for key, value in family.dropout.items()),
+        dropout=fields.is_active(family.dropout),
+        attention_dropout=fields.is_active(family.attention_dropout),
         length=patches + 1,
     )
     patch_embedding = channels * patch * patch * hidden + hidden

@@ -6,7 +6,9 @@ from typing import Literal
 
 from msgspec import Struct
 
-Norm = Literal["layer", "rms"]
+# rms: LlamaRMSNorm; rms_fp32: GemmaRMSNorm, which multiplies by the weight in fp32; rms_t5:
+# T5LayerNorm.
+Norm = Literal["layer", "rms", "rms_fp32", "rms_t5"]
 
 
 class Stack(Struct, frozen=True, kw_only=True):
@@ -17,7 +19,7 @@ class Stack(Struct, frozen=True, kw_only=True):
         ffn: Width of the feed-forward network, for one expert.
         gated: The network has a gate (SwiGLU, GEGLU), so three matrices instead of two.
         activation: The name of the activation function in the model's configuration.
-        norm: Kind of the normalization; RMS norms of transformers compute in fp32.
+        norm: Kind of the normalization.
         norms: Normalizations in a block.
         head_norms: Queries and keys are normalized per head (Qwen3).
         cross_attention: A second attention reads the encoder.
@@ -26,8 +28,11 @@ class Stack(Struct, frozen=True, kw_only=True):
         shared_ffn: Width of experts that process every token; 0 without.
         bias: Linear layers have a bias.
         qkv_bias: Only queries, keys and values have a bias (Qwen2).
-        dropout: Dropout of attention and of residual connections is active during training.
+        dropout: Dropout of the residual connections is active during training.
+        attention_dropout: Dropout of the attention is active during training.
+        softmax_fp32: eager attention computes the softmax in fp32.
         causal: Positions attend only to earlier ones.
+        position_bias: Scores have a trained bias, for which fused kernels keep all scores (T5).
         length: Fixed sequence length, as of images or audio; None: that of the batch.
     """
 
@@ -50,6 +55,9 @@ class Stack(Struct, frozen=True, kw_only=True):
     bias: bool = False
     qkv_bias: bool = False
     dropout: bool = False
+    attention_dropout: bool = False
+    softmax_fp32: bool = True
+    position_bias: bool = False
     length: int | None = None
 
     @property
@@ -98,6 +106,8 @@ class ModelShape(Struct, frozen=True, kw_only=True):
         other_parameters: Embeddings, heads and everything else outside the blocks.
         given_parameters: The number of parameters that was given, instead of the counted one.
         embedding_parameters: Parameters of the input embedding, which autocast does not copy.
+        stem_numbers: Numbers of each sample that layers before the blocks keep.
+        upcast_logits: The loss converts the logits to fp32.
         notes: What was assumed.
     """
 
@@ -107,6 +117,8 @@ class ModelShape(Struct, frozen=True, kw_only=True):
     other_parameters: int = 0
     embedding_parameters: int = 0
     given_parameters: int | None = None
+    stem_numbers: int = 0
+    upcast_logits: bool = True
     notes: list[str] = []
 
     @property

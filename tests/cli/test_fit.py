@@ -71,7 +71,7 @@ def test_fit_without_dimensions_says_that_activations_are_missing(hpcrun: Caller
 @pytest.mark.parametrize(
     ("argv", "message", "fix"),
     [
-        ((), "name a model", ""),
+        ((), "name a job, or a model", ""),
         (("--model", "nothing"), "nothing: no folder with a config.json", "give numbers"),
         (("--params", "many"), "many: not a number of parameters", "7B"),
         (("--params", "7B", "--gpu", "a100"), "several sizes", "--gpu a100-40g or --gpu a100-80g"),
@@ -112,3 +112,104 @@ def test_fit_imports_neither_torch_nor_numpy(hpcrun: Caller) -> None:
     )
     found = {name.partition(".")[0] for name in done.stderr.split()}
     assert "hpcrun" in found and not found & {"torch", "numpy", "yaml", "jinja2", "paramiko"}
+
+
+# ---- jobs
+
+SCRIPT = """\
+import argparse, deepspeed
+parser = argparse.ArgumentParser()
+parser.add_argument("--model_name_or_path")
+parser.add_argument("--max_seq_length", type=int)
+parser.add_argument("--deepspeed_config")
+args = parser.parse_args()
+"""
+JOB = """\
+script: train.py
+framework: deepspeed
+args: [--model_name_or_path, qwen, --max_seq_length, 512, --deepspeed_config, "{deepspeed_config}"]
+resources: {gpus_per_node: 4, gpu_type: a100, time: 1h}
+batch: {micro_batch_per_gpu: 2}
+deepspeed: {zero_stage: 2}
+"""
+
+
+@pytest.fixture
+def project(hpcrun: Caller) -> Caller:
+    """A DeepSpeed job of a model with 7.6 billion parameters, on GPUs of 40 GB."""
+    profile = (hpcrun.project / "hpcrun.yaml").read_text()
+    hpcrun.write("hpcrun.yaml", profile + "gpu_types: {a100: {gres: a100-40g}}\n")
+    hpcrun.write("qwen/config.json", json.dumps(QWEN))
+    hpcrun.write("train.py", SCRIPT)
+    hpcrun.write("job.yaml", JOB)
+    return hpcrun
+
+
+def test_fit_of_a_job_uses_its_model_and_settings(project: Caller) -> None:
+    answer = project("fit", "job.yaml", "--json").json
+    check_json("fit", answer)
+    assert answer["parameters"] == 7_615_616_512
+    assert answer["gpu"]["capacity"] == round(39.38 * 2**30) and not answer["gpu"]["fits"]
+    assert answer["gpu"]["parts"]["master weights"] == 7_615_616_512
+    smaller = project("fit", "job.yaml", "--set", "deepspeed.zero_stage=3", "--json").json
+    assert smaller["gpu"]["total"] < answer["gpu"]["total"]
+    text = project("fit", "job.yaml").out
+    assert "ZeRO-2 on 4 GPUs" in text and "2 per GPU x 512 tokens" in text
+
+
+def test_fit_of_a_job_refuses_options_that_the_job_has(project: Caller) -> None:
+    done = project("fit", "job.yaml", "--zero", "3")
+    assert done.code == 2 and "--zero with a job" in done.err and "--set" in done.err
+
+
+def test_fit_of_a_job_without_a_known_model_names_the_options(project: Caller) -> None:
+    done = project("fit", "job.yaml", "--set", "args=[--model_name_or_path, other/model]")
+    assert done.code == 2 and "name no model" in done.err and "--model DIR" in done.err
+    known = project("fit", "job.yaml", "--set", "args=[]", "--model", "qwen", "--json").json
+    assert known["parameters"] == 7_615_616_512
+    assert any("activations are not included" in note for note in known["notes"])
+
+
+def test_submit_refuses_model_states_larger_than_the_gpu(project: Caller) -> None:
+    done = project("submit", "job.yaml", "--dry-run")
+    assert done.code == 2
+    assert "qwen needs 42.6 GiB per GPU for parameters, gradients and optimizer alone" in done.err
+    assert "--set deepspeed.zero_stage=2 --set deepspeed.offload.optimizer=cpu" in done.err
+    ignored = project("submit", "job.yaml", "--dry-run", "--no-check", "--json").json
+    assert any("--no-check: memory: qwen needs" in note for note in ignored["notes"])
+
+
+def test_submit_shows_the_memory_of_a_known_model(project: Caller) -> None:
+    options = ("--set", "deepspeed.zero_stage=3", "--set", "deepspeed.offload.optimizer=cpu")
+    notes = project("submit", "job.yaml", "--dry-run", "--json", *options).json["notes"]
+    (line,) = [note for note in notes if note.startswith("memory: ")]
+    assert "of 39.4 GiB per GPU (parameters" in line and "activations" in line
+    assert "may not fit" not in line
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"args": "args=[--deepspeed_config, '{deepspeed_config}']"},  # names no model
+        {"args": "args=[--model_name_or_path, other/model]"},  # is not on this machine
+        {"script": SCRIPT + "from peft import LoraConfig\n"},  # trains a part of the model
+        {"script": SCRIPT + "for p in model.parameters(): p.requires_grad = False\n"},
+        {"gpu": "fastgpu"},  # has an unknown size
+        {"config": json.dumps({**QWEN, "model_type": "unheard"})},
+        {"config": "{"},
+    ],
+)
+def test_submit_refuses_nothing_where_the_memory_is_uncertain(
+    project: Caller, change: dict[str, str]
+) -> None:
+    if "script" in change:
+        project.write("train.py", change["script"])
+    if "config" in change:
+        project.write("qwen/config.json", change["config"])
+    if "gpu" in change:
+        text = (project.project / "hpcrun.yaml").read_text()
+        project.write("hpcrun.yaml", text.replace("a100-40g", change["gpu"]))
+    options = ("--set", change["args"]) if "args" in change else ()
+    done = project("submit", "job.yaml", "--dry-run", *options)
+    assert done.code == 0, done
+    assert "--no-check" not in done.err

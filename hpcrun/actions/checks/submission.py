@@ -28,6 +28,7 @@ from hpcrun.actions.interpreter import (
     list_editable_folders,
     plan_module_check,
 )
+from hpcrun.actions.job_memory import check_memory, describe_memory, estimate_job_memory
 from hpcrun.actions.program import (
     Program,
     command_program,
@@ -201,6 +202,8 @@ class Checks:
         if program.script is not None and spec.command is None:
             typed = [*spec.args, *extra_args]
             check_own_deepspeed(spec, program.script, typed, findings)
+        if plan.accelerator == "cuda" and plan.gpus_per_node:
+            _check_memory(context, spec, plan, program, findings)
         if context.cluster.name == "sandbox":
             findings.notes += node_name_notes(_texts(context, plan, program))
         if plan.accelerator == "cpu":
@@ -275,6 +278,29 @@ class Checks:
             return findings
         ignored = [f"--no-check: {problem}" for problem in findings.problems]
         return Findings(notes=[*ignored, *findings.notes])
+
+
+def _check_memory(
+    context: Context, spec: JobSpec, plan: Plan, program: Program, findings: Findings
+) -> None:
+    """Estimate the memory per GPU if the job's model is known; refuse what certainly fails."""
+    text = ""
+    if program.path is not None:
+        with contextlib.suppress(OSError):
+            text = program.path.read_text(encoding="utf-8", errors="replace")
+    memory = estimate_job_memory(
+        *(spec, plan, context.cluster),
+        environ=context.environ,
+        project=context.project,
+        script=text,
+    )
+    # Without DeepSpeed, the script alone decides in which format it keeps the weights.
+    if memory is None or memory.training.strategy != "zero":
+        return
+    if fault := check_memory(memory):
+        findings.refuse("memory", fault)
+    else:
+        findings.notes.append(describe_memory(memory))
 
 
 def first_queries(context: Context, args: Sequence[str]) -> list[Query[Any]]:

@@ -1,0 +1,369 @@
+"""The memory of a job: the model that its arguments name, and the settings of its plan."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, structs
+
+from hpcrun.errors import InputError
+from hpcrun.fit import (
+    MemoryEstimate,
+    ModelShape,
+    Place,
+    Precision,
+    Training,
+    estimate_memory,
+    find_gpu_memory,
+    list_candidates,
+    read_model_config,
+)
+from hpcrun.text import GIB
+
+if TYPE_CHECKING:
+    from hpcrun.plan import Plan
+    from hpcrun.spec import Cluster, JobSpec
+
+# Options of training scripts: examples of transformers, TRL, nanoGPT, LLaMA-Factory.
+MODEL_OPTIONS = (
+    *("model_name_or_path", "model_name", "model", "base_model"),
+    "pretrained_model_name_or_path",
+)
+_LENGTH = (
+    *("max_seq_length", "max_length", "block_size", "seq_length", "seq_len", "max_seq_len"),
+    *("model_max_length", "cutoff_len", "context_length", "sequence_length"),
+)
+# Words of a script or its arguments for which the trained parameters or their format are unknown.
+_UNKNOWN_TRAINING = re.compile(
+    r"\b(peft|lora|qlora|bitsandbytes|BitsAndBytesConfig|load_in_[48]bit|galore|requires_grad"
+    r"|freeze\w*|device_map|use_peft|adapter\w*)\b",
+    re.I,
+)
+_NUMBERS = "give numbers: --layers 32 --hidden 4096 --heads 32 --ffn 11008 --vocab 32000"
+# The optimizers of the Trainer (transformers/training_args.py, OptimizerNames) by hpcrun's names.
+_OPTIMIZERS = {"adafactor": "adafactor", "sgd": "sgd", "lion_32bit": "lion"}
+
+
+class JobMemory(Struct, frozen=True, kw_only=True):
+    """The estimated memory of a job.
+
+    Attributes:
+        model: The model's name or folder.
+        capacity: Usable bytes of the smallest GPU that the job may get; None if unknown.
+        is_certain: The states are known: DeepSpeed trains all of a model of a known family.
+    """
+
+    model: str
+    shape: ModelShape
+    training: Training
+    estimate: MemoryEstimate
+    capacity: float | None
+    is_certain: bool
+
+
+def load_model_shape(name: str, environ: Mapping[str, str], folder: Path) -> ModelShape:
+    """Read the dimensions of a model from its folder, its ``config.json`` or the hub's cache.
+
+    Args:
+        name: A folder, a file, or a name on the hub such as ``Qwen/Qwen2.5-7B``.
+        environ: Says where the hub's cache is.
+        folder: What relative paths are relative to.
+
+    Raises:
+        InputError: There is no such configuration, or it lacks a dimension.
+    """
+    path = find_model_config(name, environ, folder)
+    if path is None:
+        raise InputError(
+            f"{name}: no folder with a config.json, and not in the hub's cache"
+            f" ({_hub_cache(environ)})",
+            fix=f"download it (hf download {name} config.json), or {_NUMBERS}",
+        )
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read: {error}", fix=_NUMBERS) from error
+    if not isinstance(config, dict):
+        raise InputError(f"{path}: not a JSON object", fix=_NUMBERS)
+    return read_model_config(config, str(path))
+
+
+def find_model_config(name: str, environ: Mapping[str, str], folder: Path) -> Path | None:
+    """Find a model's ``config.json``; None if there is none on this machine."""
+    path = folder / Path(name).expanduser()
+    for candidate in (path / "config.json", path):
+        if candidate.is_file():
+            return candidate
+    if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) is None:
+        return None
+    model = _hub_cache(environ) / f"models--{name.replace('/', '--')}"
+    try:
+        revision = (model / "refs" / "main").read_text().strip()
+    except OSError:
+        revision = "*"
+    return next(iter(sorted(model.glob(f"snapshots/{revision}/config.json"))), None)
+
+
+def _hub_cache(environ: Mapping[str, str]) -> Path:
+    """Return the hub's cache (huggingface_hub/constants.py)."""
+    home = environ.get("HF_HOME") or str(
+        Path(environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME", "/")) / ".cache")
+        / "huggingface"
+    )
+    return Path(environ.get("HF_HUB_CACHE") or Path(home) / "hub")
+
+
+def parse_arguments(words: Sequence[str]) -> dict[str, str]:
+    """Return the options of a command line by name, with dashes as underscores.
+
+    >>> parse_arguments(["--model-name=a/b", "--bf16", "--max_length", "512", "+x.y=3"])
+    {'model_name': 'a/b', 'bf16': 'true', 'max_length': '512', 'x.y': '3'}
+    """
+    found: dict[str, str] = {}
+    name = ""
+    for word in words:
+        if word.startswith("--") and len(word) > 2:
+            name, has_value, value = word[2:].partition("=")
+            name = name.replace("-", "_")
+            found[name] = value if has_value else "true"
+            name = "" if has_value else name
+        elif name:
+            found[name] = word
+            name = ""
+        elif match := re.fullmatch(r"\+{0,2}([\w.]+)=(.*)", word):
+            found[match[1]] = match[2]
+    return found
+
+
+def estimate_job_memory(
+    spec: JobSpec,
+    plan: Plan,
+    cluster: Cluster,
+    *,
+    environ: Mapping[str, str],
+    project: Path,
+    script: str = "",
+    sequence: int | None = None,
+    model: str | None = None,
+) -> JobMemory | None:
+    """Estimate the memory of a job; None if its model is unknown.
+
+    Args:
+        script: The text of the script, for signs that only a part of the model is trained.
+        sequence: Tokens per sample; None: as in the arguments.
+        model: The model; None: as in the arguments.
+
+    Raises:
+        InputError: ``model`` cannot be read.
+    """
+    arguments = parse_arguments(plan.program)
+    name = model or next((arguments[key] for key in MODEL_OPTIONS if key in arguments), None)
+    if name is None:
+        return None
+    try:
+        shape = load_model_shape(name, environ, project)
+    except InputError:
+        if model is not None:
+            raise
+        return None
+    training = _read_training(plan, arguments, sequence, shape)
+    if training is None:
+        return None
+    text = " ".join([script, *plan.program])
+    return JobMemory(
+        model=name,
+        shape=shape,
+        training=training,
+        estimate=estimate_memory(shape, training),
+        capacity=find_capacity(spec, cluster),
+        is_certain=training.strategy == "zero"
+        and not shape.notes
+        and _UNKNOWN_TRAINING.search(text) is None,
+    )
+
+
+def find_capacity(spec: JobSpec, cluster: Cluster) -> float | None:
+    """Return the usable bytes of the smallest GPU that a job may get; None if one is unknown."""
+    names = spec.resources.gpu_types or ([cluster.gpu_type] if cluster.gpu_type else [])
+    names = names or [name for name in cluster.gpu_types if name != "*"]
+    sizes = []
+    for name in names:
+        kind = cluster.gpu_types.get(name)
+        words = [name, *((kind.gres, kind.constraint) if kind is not None else ())]
+        known = {find_gpu_memory(word) for word in words if word} - {None}
+        if len(known) != 1:
+            return None
+        sizes.append(known.pop())
+    return min((size for size in sizes if size is not None), default=None)
+
+
+def _read_training(
+    plan: Plan, arguments: Mapping[str, str], sequence: int | None, shape: ModelShape
+) -> Training | None:
+    """Read the settings of a plan; None for settings that the memory model does not know."""
+    length = next((arguments[key] for key in _LENGTH if key in arguments), "")
+    optimizer = arguments.get("optim", "adamw")
+    if "8bit" in optimizer:
+        optimizer = "adamw_8bit"
+    optimizer = _OPTIMIZERS.get(optimizer, optimizer if "8bit" in optimizer else "adamw")
+    attention = arguments.get("attn_implementation", "sdpa")
+    micro_batch = arguments.get("per_device_train_batch_size", "")
+    if plan.effective_batch is not None:
+        micro_batch = str(plan.micro_batch_per_gpu)
+    if not micro_batch.isdecimal():
+        length, sequence = "", None  # without the batch, the activations are unknown
+    training = Training(
+        precision=_precision(plan, arguments),
+        optimizer=optimizer,
+        gpus=max(plan.world_size, 1),
+        gpus_per_node=max(plan.ranks_per_node, 1),
+        micro_batch=int(micro_batch) if micro_batch.isdecimal() else 1,
+        accumulation=plan.gradient_accumulation_steps,
+        sequence=sequence or (int(length) if length.isdecimal() else None),
+        checkpointing=arguments.get("gradient_checkpointing", "false").lower() in ("true", "1"),
+        attention="eager" if attention == "eager" else "sdpa",
+    )
+    if training.precision == "fp32":
+        training = structs.replace(training, weights="pure")
+    if plan.deepspeed_config is not None:
+        return _read_deepspeed(training, plan.deepspeed_config, arguments, shape)
+    accelerate = plan.accelerate_config or {}
+    kind = str(accelerate.get("distributed_type", ""))
+    if kind == "FSDP" or "fsdp" in arguments:
+        return structs.replace(training, strategy="fsdp")
+    return None if kind in ("MEGATRON_LM", "DEEPSPEED") else training
+
+
+def _precision(plan: Plan, arguments: Mapping[str, str]) -> Any:
+    for name in ("bf16", "fp16"):
+        if arguments.get(name, "").lower() in ("true", "1"):
+            return name
+    return plan.precision or "fp32"
+
+
+def _read_deepspeed(
+    training: Training,
+    config: Mapping[str, Any],
+    arguments: Mapping[str, str],
+    shape: ModelShape,
+) -> Training | None:
+    """Read the settings of DeepSpeed's JSON; None for model parallelism or an unknown format."""
+    precision: Precision | None = "fp32"
+    for name in ("bf16", "fp16"):
+        section = config.get(name)
+        enabled = section.get("enabled") if isinstance(section, Mapping) else False
+        if enabled is True or (enabled == "auto" and arguments.get(name, "") in ("true", "True")):
+            precision = "bf16" if name == "bf16" else "fp16"
+            break
+        if enabled == "auto":
+            precision = None
+    if precision is None:
+        return None
+    if any(config.get(key) for key in ("tensor_parallel", "sequence_parallel_size", "pipeline")):
+        return None
+    zero = config.get("zero_optimization")
+    zero = zero if isinstance(zero, Mapping) else {}
+
+    def place(key: str) -> Place:
+        section = zero.get(key)
+        device = section.get("device") if isinstance(section, Mapping) else "none"
+        return "cpu" if device == "cpu" else "nvme" if device == "nvme" else "none"
+
+    hidden = max([stack.hidden for stack in shape.stacks], default=0)
+
+    def number(key: str, default: int, auto: float = 0) -> int:
+        """Return a size; for "auto" the one that the Trainer derives from the hidden size."""
+        value = zero.get(key, default)
+        if value == "auto" and auto:
+            return int(auto * hidden**2)
+        return int(value) if isinstance(value, int | float) else default
+
+    stage = zero.get("stage", 0)
+    if type(stage) is not int or not 0 <= stage <= 3:
+        return None
+    types = config.get("data_types")
+    accumulates_fp32 = isinstance(types, Mapping) and types.get("grad_accum_dtype") == "fp32"
+    optimizer = config.get("optimizer")
+    kind = str(optimizer.get("type", "")).lower() if isinstance(optimizer, Mapping) else ""
+    known = {"lion": "lion", "sgd": "sgd", "muon": "muon"}
+    return structs.replace(
+        training,
+        strategy="zero",
+        zero_stage=stage,
+        precision=precision,
+        weights="pure" if precision == "fp32" else "master",
+        optimizer=known.get(kind, training.optimizer),
+        offload_optimizer=place("offload_optimizer") if stage else "none",
+        offload_param=place("offload_param") if stage == 3 else "none",
+        gradient_bytes=4 if accumulates_fp32 else None,
+        reduce_bucket=number("reduce_bucket_size", 500_000_000, auto=1),
+        prefetch_bucket=number("stage3_prefetch_bucket_size", 50_000_000, auto=0.9),
+        # The default of DeepSpeed is true for stage 3 only, which has one bucket anyway.
+        overlap_comm=zero.get("overlap_comm") is True,
+        sub_group=number("sub_group_size", 1_000_000_000),
+    )
+
+
+def describe_memory(memory: JobMemory) -> str:
+    """Describe the memory of a job in one line."""
+    estimate = memory.estimate
+    shown = {
+        name: sum(part.bytes for part in estimate.parts if part.name in names)
+        for name, names in {
+            "parameters": ("parameters", "master weights"),
+            "gradients": ("gradients",),
+            "optimizer": ("optimizer",),
+            "activations": ("activations", "logits and loss"),
+            "other": ("buckets", "fragmentation", "CUDA and NCCL"),
+        }.items()
+    }
+    parts = ", ".join(f"{name} {size / GIB:.1f}" for name, size in shown.items() if size)
+    size = f"{estimate.total / GIB:.1f}"
+    size += f" of {memory.capacity / GIB:.1f}" if memory.capacity else ""
+    text = f"memory: about {size} GiB per GPU ({parts})"
+    if not estimate.has_activations:
+        text = f"memory: about {size} GiB per GPU without activations ({parts})"
+    if memory.capacity and estimate.total > memory.capacity:
+        text += "; it may not fit: hpcrun fit JOB --table compares settings"
+    return text
+
+
+# States alone exceed the GPU by more than this: they agree within 1 % with DeepSpeed's engine, in
+# tests/fit/test_states.py, and activations, kernels and fragmentation come on top.
+REFUSAL_MARGIN = 1.03
+
+
+def check_memory(memory: JobMemory) -> str:
+    """Return why a job certainly does not fit; "" if it fits or may fit."""
+    if not memory.is_certain or memory.capacity is None:
+        return ""
+    if memory.estimate.states <= REFUSAL_MARGIN * memory.capacity:
+        return ""
+    states = f"{memory.estimate.states / GIB:.1f}"
+    message = (
+        f"{memory.model} needs {states} GiB per GPU for parameters, gradients and optimizer alone,"
+        f" and the GPU has {memory.capacity / GIB:.1f} GiB"
+    )
+    return f"{message}; {fix}" if (fix := suggest_smaller(memory)) else message
+
+
+def suggest_smaller(memory: JobMemory) -> str:
+    """Return the fastest setting of DeepSpeed that fits, as in "ZeRO-3 needs 18 GiB: --set ..."."""
+    if memory.capacity is None or memory.training.strategy != "zero":
+        return ""
+    for each in list_candidates(memory.shape, memory.training):
+        changed = each.training
+        is_same = changed.checkpointing == memory.training.checkpointing
+        if is_same and each.estimate.total <= 0.95 * memory.capacity:
+            options = [f"--set deepspeed.zero_stage={changed.zero_stage}"]
+            if changed.offload_optimizer != memory.training.offload_optimizer:
+                options.append(f"--set deepspeed.offload.optimizer={changed.offload_optimizer}")
+            if changed.offload_param != memory.training.offload_param:
+                options.append(f"--set deepspeed.offload.param={changed.offload_param}")
+            size = f"{each.estimate.total / GIB:.0f} GiB"
+            return f"{each.name} would need about {size}: {' '.join(options)}"
+    return ""
