@@ -487,7 +487,11 @@ def _use_details(cause: Cause, events: Sequence[LogEvent]) -> Cause:
 
 def _locate(cause: Cause, event: LogEvent, log: LogFindings) -> Cause:
     """Add rank and host: those that torchrun reports, or the only ones that the log names."""
-    ranks_are_known = any(e.rank is not None and not e.is_task for e in log.events)
+    # srun's own messages number the tasks as its labels do.
+    ranks_are_known = any(
+        e.rank is not None and not e.is_task and not e.rule.id.startswith("srun_")
+        for e in log.events
+    )
     is_launched = log.first_failure is not None or any(
         e.rule.id in ("torchrun_child", "torchrun_exit") for e in log.events
     )

@@ -427,3 +427,12 @@ def test_first_lines_written_again_mark_another_launch() -> None:
     assert cause.cls == "cancelled", "the second start was cancelled"
     other = "".join(f"\tsetting {n}: of the teardown\n" for n in range(9))
     assert cause_in(f"{first}{traceback(OOM)}{other}{SCANCEL}").cls == "oom_gpu"
+
+
+def test_label_of_srun_is_the_rank_where_srun_names_the_task_too() -> None:
+    error = "ValueError: no such optimizer"
+    labelled = "".join(f"3: {line}\n" for line in traceback(error).splitlines())
+    exits = "srun: error: node2: task 3: Exited with exit code 1\n"
+    assert cause_in(labelled + exits).rank == 3
+    ranked = f"0: [rank7]: {error}\n"
+    assert cause_in(ranked + labelled + exits).rank != 3, "the label is the number of a node"
