@@ -200,7 +200,9 @@ def _summarize_end(status: JobStatus) -> _PastRun:
         kept = f"it is {status.state}"
     elif begin is not None and status.end is None and is_process_alive(status.folder, begin):
         kept = f"process {begin.pid} of it still exists"
-    return _PastRun(status.state, ended_at, kept, bool(status.out_of_reach) and not status.final)
+    is_by_record = status.verdict.source == "record"  # Slurm may have requeued it
+    is_silent = bool(status.out_of_reach) and (not status.final or is_by_record)
+    return _PastRun(status.state, ended_at, kept, is_silent)
 
 
 def _keep_runs_in_use(units: Sequence[CleanupItem], *, is_mirror: bool) -> None:

@@ -226,6 +226,8 @@ def _describe_no_output(logs: JobLogs) -> str:
     statuses = logs.monitor.statuses
     paths = [file.name for file in (logs.output.files() if logs.output else ())]
     where = f" ({paths[0]})" if paths else ""
+    if logs.output and {job.stdout for job in logs.output.jobs} == {"/dev/null"}:
+        where = " (it is discarded: sbatch --output=/dev/null)"
     states = ", ".join(dict.fromkeys(status.state for status in statuses))
     yet = "" if all(status.final for status in statuses) else " yet"
     return f"job {statuses[0].job_id}: {states}; no output{yet}{where}"

@@ -44,6 +44,8 @@ _NOWHERE = Path("/dev/null")
 # in place of the task number.
 MAX_PENDING_TASKS = 64
 _NO_TASK = "4294967294"
+# The largest width of a number in a file name (sbatch.1, filename pattern).
+_MAX_WIDTH = 10
 
 
 class JobOutput(WatchedSlurmJobs):
@@ -72,7 +74,7 @@ class JobOutput(WatchedSlurmJobs):
         for job in jobs:
             for name in dict.fromkeys((job.stdout, job.stderr)):
                 is_here = self._context is None or self._context.cluster.host is None
-                path = _expand_filename(name, job.node_list, is_here=is_here)
+                path = _expand_filename(name, job, is_here=is_here)
                 if path and path not in found and path != "/dev/null":
                     place = Path(path) if is_here else self._places.get(path, _NOWHERE / "none")
                     found[path] = LogFile(
@@ -185,16 +187,31 @@ def _expand_pending_tasks(job: SlurmJob) -> list[SlurmJob]:
     ]
 
 
-def _expand_filename(path: str, nodes: str, *, is_here: bool = True) -> str:
-    """Fill the fields of a file name that Slurm leaves to the node that opens it: %N %n %t %s.
+def _expand_filename(path: str, job: SlurmJob, *, is_here: bool = True) -> str:
+    """Fill the fields of a file name that scontrol prints unexpanded.
+
+    These are the fields that the node fills in when it opens the file (%N %n %t %s %J), and, up to
+    26.05, all fields with a width. A width pads numbers only, to at most 10 digits.
 
     ``is_here``: the file is on this machine, whose file system shows the node's name.
+
+    >>> job = SlurmJob(job_id="7_3", source="", state="", number="9", user="ada", node_list="n1")
+    >>> _expand_filename("/o/%8j-%4a-%10u-%3n-%J-%s.txt", job, is_here=False)
+    '/o/00000009-0003-ada-000-9-batch.txt'
     """
-    if not re.search(r"%[0-9]*[Nnts]", path):
+    numbers = {"A": job.array, "J": job.number, "j": job.number, "n": "0", "t": "0"}
+    numbers["a"] = job.task if job.task.isdigit() else _NO_TASK
+    texts = {"s": "batch", "u": job.user, "x": job.name}
+
+    def fill(field: re.Match[str]) -> str:
+        width, letter = min(int(field[1] or 0), _MAX_WIDTH), field[2]
+        return texts[letter] if letter in texts else numbers[letter].zfill(width)
+
+    path = re.sub(r"%([0-9]*)([ntsJ])", fill, path)
+    path = re.sub(r"%([0-9]+)([Aajux])", fill, path)
+    if not re.search(r"%[0-9]*N", path):
         return path
-    path = re.sub(r"%([0-9]*)[nt]", lambda found: "0".zfill(int(found[1] or 0)), path)
-    path = re.sub(r"%[0-9]*s", "batch", path)
-    host = next(iter(expand_known_hosts(nodes)), "%N")
+    host = next(iter(expand_known_hosts(job.node_list)), "%N")
     likely = Path(re.sub(r"%[0-9]*N", host, path))
     if not is_here or likely.exists():
         return str(likely)

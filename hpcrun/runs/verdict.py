@@ -17,6 +17,8 @@ LOST_REPLY_WINDOW_S = 600.0
 RUNAWAY_AFTER_S = 3600.0
 # squeue may not show a job immediately after sbatch responded; the job is not lost yet.
 SUBMISSION_GRACE_S = 30.0
+# If Slurm does not answer, the record of an end counts after this time, in which Slurm may requeue.
+RECORD_COUNTS_AFTER_S = 60.0
 # Slurm counts whole seconds from the job's start, the job from the start of its script.
 _CLOCK_SKEW_S = 2.0
 # Slurm's reasons to end a job that never ran. Other reasons of a cancelled job state why it waited.
@@ -118,6 +120,10 @@ def decide_state(evidence: JobEvidence) -> Verdict:
         reason = "Slurm names a state that hpcrun does not know"
         return Verdict(state=UNKNOWN, source="squeue", reason=reason)
     if not evidence.in_reach:
+        if end is not None and end.next is None and not _may_be_requeued(evidence):
+            return _decide_by_record(
+                evidence, "Slurm does not answer; this is the run's own record"
+            )
         known = "it has no records yet"
         if end is not None:
             known = f"its own record shows that it ended with exit code {end.exit_code}"
@@ -125,6 +131,14 @@ def decide_state(evidence: JobEvidence) -> Verdict:
             known = "its own record shows that it began"
         return Verdict(state=UNKNOWN, reason=f"Slurm does not answer; {known}")
     return _decide_by_record(evidence)
+
+
+def _may_be_requeued(evidence: JobEvidence) -> bool:
+    """Return True soon after an end, and always after one that was requested from outside."""
+    end = evidence.history.end
+    if end is None or end.stopped_by is not None:
+        return True
+    return evidence.now - end.ended_at < RECORD_COUNTS_AFTER_S
 
 
 def _decide_copy(evidence: JobEvidence) -> Verdict:

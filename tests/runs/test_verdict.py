@@ -377,3 +377,25 @@ def test_run_sharing_a_job_has_a_separate_end() -> None:
     # The end of the job ends all of its runs; Slurm reports the reason.
     assert shared(STOPPED, state="TIMEOUT") == ("TIMEOUT", True)
     assert shared(LIVELY, state="NODE_FAIL") == ("NODE_FAIL", True)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "seconds", "state"),
+    [
+        (DONE, 30, UNKNOWN),
+        (DONE, 90, "COMPLETED"),
+        (FAILED, 90, "FAILED"),
+        (BETWEEN, 9000, UNKNOWN),
+        (STOPPED, 9000, UNKNOWN),  # Slurm may have requeued it
+        (BEGUN, 9000, UNKNOWN),
+        (LIVELY, 9000, UNKNOWN),
+    ],
+)
+def test_record_of_an_end_counts_if_slurm_stays_silent(
+    attempt: Attempt, seconds: float, state: str
+) -> None:
+    history = History(run_id="r", attempts=[attempt])
+    verdict = decide_state(JobEvidence(history=history, now=NOW + seconds, in_reach=False))
+    assert (verdict.state, verdict.final) == (state, state != UNKNOWN)
+    if verdict.final:
+        assert verdict.notes == ["Slurm does not answer; this is the run's own record"]
