@@ -2,16 +2,16 @@
 # hpcrun's harness: the part that is the same in every job. It records the run's history (begin, beat,
 # end, the first failure) and starts the processes. It needs bash 4.2 and coreutils.
 #
-#   batch [after|relaunch JOB]   claim this attempt (claim.sh), run the body of job.sbatch, wait for it,
-#                   record the end (survive.sh); JOB had the run before: another job, or this one
+#   batch [after|relaunch JOB]   claim this attempt, run the body of job.sbatch, wait for it, and record
+#                   the end (batch.sh); JOB had the run before: another job, or this one
 #   launch SRUN...  find the address of rank 0, write the hostfile, start one `node` per task
 #   launch WAY PYTHON HOST...  the same on the hosts of a hostfile, by ssh or pdsh: hosts.sh
 #   node            on each node: log file, network interface, then node.sh
 #   rank CMD...     around each rank: check the world, log file, run CMD, record a failure
 #   stacks          on each node, in a stall: write the stacks of its ranks (stacks.sh)
-#   beside S NODES COUNT MODE  run another mode on each of these nodes, next to the ranks (survive.sh)
-#   ask             on each node: ask the ranks to save and end (survive.sh)
-#   guard HOST      on another node: check that the batch script's HOST is alive (claim.sh)
+#   beside S NODES COUNT MODE  run another mode on each of these nodes, next to the ranks
+#   ask             on each node: ask the ranks to save and end
+#   guard HOST      on another node: check that the batch script's HOST is alive (batch.sh)
 #
 # Each file has one writer and appears by rename. attempts/N/: begin.json, beat (epoch seconds, at
 # least every 30 s), hostfile, failures/TIME-WHO.json, end.json. Exit code 93: a duplicate of a job that
@@ -63,106 +63,6 @@ now() {
     if [ -n "$at" ]; then printf '%s\n' "${at%???}"; else date +%s.%3N; fi
 }
 
-# ---- batch -------------------------------------------------------------------------------------
-
-batch() {
-    stopped='' child='' warned='' overdue=''
-    trap 'warned=1' URG # Slurm's warning, at a short job's start, too
-    . "$HPCRUN_RUN_DIR/survive.sh" && . "$HPCRUN_RUN_DIR/claim.sh" &&
-        . "$HPCRUN_RUN_DIR/jobside.sh" || exit 1
-    local attempt job begun code beat taken=1 secure_at=0 pause
-    job=$(slurm_job)
-    HPCRUN_JOBSIDE_PYTHON=$(find_python)
-    export HPCRUN_JOBSIDE_PYTHON
-    [ -z "${SLURM_JOB_ID-}" ] || [ -z "${HPCRUN_SPARE_NODES-}" ] || choose_nodes
-    attempt=$(claim "$job" "${2-}") || exit
-    [ -n "$attempt" ] || exit 0
-    attempt_dir=$HPCRUN_RUN_DIR/attempts/$attempt
-    export HPCRUN_ATTEMPT=$attempt
-    take_count || taken='' # ends below, where a record can say so
-    begun=$(now)
-    write_record "$attempt_dir/begin.json" "{\"attempt\": $attempt, \"job_id\": \"$job\",\
- \"host\": \"$host\", \"pid\": $$, \"nodes\": \"${SLURM_JOB_NODELIST:-$host}\",\
- \"begun_at\": $begun, \"restarts\": ${SLURM_RESTART_COUNT:-0}}"
-    say "attempt $attempt${job:+ of job $job} begins on ${SLURM_JOB_NODELIST:-$host}"
-    [ -n "$taken" ] || finish "$attempt" "$job" "$begun" 1
-    [ "$attempt" -eq 0 ] || note_rebooted_node $((attempt - 1)) || finish "$attempt" "$job" "$begun" 1
-
-    # The beat ends with this process in any case: the pipe between them closes.
-    exec {beat}> >(
-        trap - TERM INT HUP
-        # (In a list, as after ||, a command that ends with & would have no input.)
-        if [ -n "${HPCRUN_ALLOCATED-}" ]; then stand_guard <&0 & fi
-        write_record "$attempt_dir/kill_wait" "$(kill_wait)" # as it ends slurmctld may be silent
-        jobside watch <&0 &
-        while :; do
-            write_record "$attempt_dir/beat" "$(printf '%(%s)T' -1)"
-            if [ "$SECONDS" -ge "$secure_at" ]; then
-                secure_at=$((SECONDS + 300))
-                ! secure "${2-}" || secure_at=$((1 << 62))
-            fi
-            # Slurm reported a node as dead that is alive, and has restarted the job on another one.
-            ! is_replaced || [ -e "$attempt_dir/end.json" ] || kill -HUP $$
-            # One of several runs in a job: only this process can end it alone.
-            [ -z "${HPCRUN_SHARES_JOB-}" ] || [ ! -e "$HPCRUN_RUN_DIR/cancelled.json" ] || kill -INT $$
-            # More often until the first step.
-            [[ -e $attempt_dir/moved || $SECONDS -gt 600 ]] && pause=30 || pause=5
-            IFS= read -rt "$pause" _
-            [ $? -gt 128 ] || break
-        done
-    )
-
-    trap 'stop TERM' TERM
-    trap 'stop INT' INT
-    trap 'stop HUP' HUP
-    trap 'overdue=1' USR2
-    # bash runs a trap only while it waits, so the body runs in the background, where bash would
-    # make it ignore INT.
-    (
-        trap - INT QUIT
-        exec bash -- "$HPCRUN_RUN_DIR/job.sbatch" body
-    ) <&0 {beat}>&- &
-    child=$!
-    [ -z "$stopped" ] || kill -TERM "$child" 2>/dev/null
-    await
-    code=$?
-    exec {beat}>&-
-    finish "$attempt" "$job" "$begun" "$code"
-}
-
-stop() {
-    [ -n "$stopped" ] || say "received SIG$1: stopping"
-    stopped=$1
-    # Slurm has sent TERM to all processes; srun would forward it a second time.
-    [ -z "$child" ] || [ "$1${SLURM_JOB_ID:+ of Slurm}" = 'TERM of Slurm' ] ||
-        kill -TERM "$child" 2>/dev/null
-}
-
-# await: wait for $child and return its exit code. Any signal interrupts `wait`, also the CONT that
-# Slurm sends before TERM, so it is repeated until the child is gone. (No trap for CONT: if two
-# signals arrive together bash loses one.) KillWait after a stop, Slurm kills everything: the end is
-# recorded before that.
-await() {
-    local tenths=0 most
-    while [ -z "$stopped" ]; do
-        [ -n "$warned" ] || wait "$child"
-        if [ -n "$warned" ]; then
-            warned=''
-            near_the_end
-        fi
-        [ -z "$overdue" ] || return 143
-        [ -n "$stopped" ] || kill -0 "$child" 2>/dev/null || { code_of "$child"; return; }
-    done
-    most=$(cat -- "$attempt_dir/kill_wait" 2>/dev/null)
-    [[ $most =~ ^[0-9]{1,5}$ ]] || most=30
-    most=$((5 * most)) # tenths of a second: the other half is for what comes next
-    while kill -0 "$child" 2>/dev/null && [ $tenths -lt $most ]; do
-        sleep 0.1
-        tenths=$((tenths + 1))
-    done
-    return 143
-}
-
 # code_of PID: return the exit code of a child that has ended. A signal makes `wait` return a code
 # of its own, also if it arrives just as the child ends: bash keeps the child's. bash's message
 # about a killed child is discarded.
@@ -171,27 +71,25 @@ code_of() {
     wait "$1"
 } 2>/dev/null
 
+# beside SECONDS NODES COUNT MODE...: run `harness.sh MODE...` on each of the COUNT nodes NODES, in
+# parallel to the ranks; for at most SECONDS (0: no limit).
+beside() (
+    # Unset what the job requests for its ranks. A site's --export=NONE would leave the step no
+    # environment. With NO_KILL srun would wait forever for a dead node.
+    unset "${!SLURM_MEM@}" "${!SLURM_GPU@}" "${!SLURM_CPU@}" "${!SLURM_TRES@}" "${!SLURM_NTASKS@}" \
+        "${!SLURM_STEP_@}" SLURM_DISTRIBUTION SLURM_NO_KILL
+    # In a session of its own: if only the script is killed, its srun would end the guard's step.
+    exec env SLURM_EXPORT_ENV=ALL setsid timeout -k 5 "$1" srun --overlap --mem=0 --gres=none --mpi=none \
+        --quiet --nodelist="$2" --nodes="$3" --ntasks="$3" --ntasks-per-node=1 --job-name="hpcrun-$4" \
+        bash -- "$HPCRUN_RUN_DIR/harness.sh" "${@:4}"
+)
+
 # ---- launch ------------------------------------------------------------------------------------
 
 launch() {
     local hosts=("$host")
-    . "$HPCRUN_RUN_DIR/jobside.sh" && . "$HPCRUN_RUN_DIR/survive.sh"
-    HPCRUN_RESUME=$(newest_checkpoint "${HPCRUN_CHECKPOINT_DIR-}" "$HPCRUN_WORLD_SIZE")
-    write_record "$attempt_dir/resume" "$HPCRUN_RESUME"
-    write_record "$attempt_dir/mark" "$([ -z "$HPCRUN_RESUME" ] || jobside mark_of "$HPCRUN_RESUME")"
-    [ -n "$HPCRUN_JOBSIDE_PYTHON" ] || { [ -z "${HPCRUN_SURVIVE-}" ] && [ ! -d "${HPCRUN_CHECKPOINT_DIR-}" ]; } ||
-        say "no Python 3.6 or newer answers here: checkpoints are neither found nor pruned, stalls are" \
-            "not noticed, and the run does not continue by itself"
-    if [ -n "$HPCRUN_RESUME" ]; then
-        say "there is a checkpoint to go on from: $HPCRUN_RESUME"
-    elif [ "$HPCRUN_ATTEMPT" -gt 0 ] && [ -n "${HPCRUN_CHECKPOINT_DIR-}" ] &&
-        [ -n "$(find "$HPCRUN_CHECKPOINT_DIR/" -type f -size +0 -print -quit 2>/dev/null)" ]; then
-        say "what lies in $HPCRUN_CHECKPOINT_DIR is no whole checkpoint of a form known to hpcrun:" \
-            "checkpoint.marker names the last file that a script writes"
-    fi
-    # For programs that check instead of handling a signal: this file appears, or this time comes.
-    export HPCRUN_RESUME HPCRUN_END_TIME=${SLURM_JOB_END_TIME-} HPCRUN_STOP_FILE=$attempt_dir/stop
-    [[ $1 != @(ssh|pdsh) ]] || { . "$HPCRUN_RUN_DIR/hosts.sh" && launch_hosts "$@"; exit 1; }
+    . "$HPCRUN_RUN_DIR/jobside.sh"
+    [[ $1 != @(ssh|pdsh) ]] || { prepare_ranks && . "$HPCRUN_RUN_DIR/hosts.sh" && launch_hosts "$@"; exit 1; }
     if [ -n "${SLURM_JOB_ID-}" ]; then
         mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
     fi
@@ -207,21 +105,22 @@ launch() {
     fi
     MASTER_PORT=$(free_port)
     export MASTER_ADDR MASTER_PORT
-    HPCRUN_END_TIME=${HPCRUN_END_TIME:-$(end_time "$(show_job)")} # now slurmctld answers
+    prepare_ranks # now slurmctld answers
     write_hostfile "${hosts[@]}"
     say "rank 0 is on ${hosts[0]}, at ${MASTER_ADDR:-no known address} port $MASTER_PORT"
 
     if [ -z "${SLURM_JOB_ID-}" ]; then
         exec bash -- "$HPCRUN_RUN_DIR/harness.sh" node
     fi
-    # torchrun waits 30 s for ranks that save; torch 2.13 accepts another limit.
-    [ -z "${HPCRUN_SURVIVE-}${HPCRUN_SAVES-}" ] ||
-        export TORCH_ELASTIC_SHUTDOWN_TIMEOUT="${TORCH_ELASTIC_SHUTDOWN_TIMEOUT:-$(grace)}"
     # The guard may run on one of these nodes, and the previous attempt's step may still be ending
     # there.
     if [ -n "${HPCRUN_ALLOCATED-}" ]; then
         set -- "$1" --nodelist="$SLURM_JOB_NODELIST" --overlap "${@:2}"
-        for _ in {1..300}; do [ ! -e "$attempt_dir/guarded" ] || break; sleep 0.1; done
+        for _ in {1..300}; do
+            [ -n "${HPCRUN_JOBSIDE_PYTHON-}" ] || break
+            [ ! -e "$attempt_dir/guarded" ] || break
+            sleep 0.1
+        done
     fi
     # A job submitted with --export=NONE would give its steps an empty environment.
     export SLURM_EXPORT_ENV=ALL
@@ -236,6 +135,24 @@ launch() {
         unset "${!SLURM_CPU_BIND@}" "${!SLURM_STEP_@}"
     fi
     exec "$@" bash -- "$HPCRUN_RUN_DIR/harness.sh" node </dev/null
+}
+
+# prepare_ranks: export where the ranks resume, and what they may know about the end of the job.
+prepare_ranks() {
+    local grace=''
+    HPCRUN_RESUME='' HPCRUN_END_TIME=${SLURM_JOB_END_TIME-}
+    if [ -n "${HPCRUN_JOBSIDE_PYTHON-}" ]; then
+        {
+            IFS= read -rd '' HPCRUN_RESUME && IFS= read -rd '' HPCRUN_END_TIME && IFS= read -rd '' grace
+        } < <(jobside prepare_launch)
+    elif [ -n "${HPCRUN_SURVIVE-}" ] || [ -d "${HPCRUN_CHECKPOINT_DIR-}" ]; then
+        say "no Python 3.6 or newer answers here: checkpoints are neither found nor pruned, stalls are" \
+            "not noticed, and the run does not continue by itself"
+    fi
+    # For programs that check instead of handling a signal: this file appears, or this time comes.
+    export HPCRUN_RESUME HPCRUN_END_TIME HPCRUN_STOP_FILE=$attempt_dir/stop
+    # torchrun waits 30 s for ranks that save; torch 2.13 accepts another limit.
+    [ -z "$grace" ] || export TORCH_ELASTIC_SHUTDOWN_TIMEOUT="${TORCH_ELASTIC_SHUTDOWN_TIMEOUT:-$grace}"
 }
 
 # write_hostfile HOST...: write the hosts in the order of their ranks; export HPCRUN_HOSTFILE.
@@ -603,11 +520,10 @@ mode=$1
 shift
 attempt_dir=${HPCRUN_RUN_DIR-}/attempts/${HPCRUN_ATTEMPT:-0}
 case $mode in
-batch | launch | node | rank | ask) "$mode" "$@" ;;
+launch | node | rank | ask | beside) "$mode" "$@" ;;
+batch | guard) . "${BASH_SOURCE[0]%/*}/batch.sh" && "$mode" "$@" ;;
 stacks) . "${BASH_SOURCE[0]%/*}/stacks.sh" && stacks ;;
-beside) . "${BASH_SOURCE[0]%/*}/survive.sh" && beside "$@" ;;
 clean) . "${BASH_SOURCE[0]%/*}/local.sh" && clean_node "$host" "$@" ;;
-guard) . "${BASH_SOURCE[0]%/*}/survive.sh" && . "${BASH_SOURCE[0]%/*}/claim.sh" && guard "$@" ;;
 address | session | task)
     . "${BASH_SOURCE[0]%/*}/hosts.sh" && "$mode" "$@"
     ;;

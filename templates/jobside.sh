@@ -21,8 +21,3 @@ jobside() {
     [ -n "${HPCRUN_JOBSIDE_PYTHON-}" ] || return 127
     "$HPCRUN_JOBSIDE_PYTHON" -I -S "$HPCRUN_RUN_DIR/jobside.pyz" "$@"
 }
-
-# newest_checkpoint DIR WORLD_SIZE: print the path of the newest complete checkpoint, if any.
-newest_checkpoint() {
-    [ ! -d "$1" ] || jobside newest_checkpoint "$1" "$2"
-}

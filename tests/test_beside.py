@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.assets import shipped_folder
+from hpcrun.assets import build_archive, shipped_folder
+from hpcrun.render.files import ARCHIVE
 from tests.test_harness import Job, job
 
 __all__ = ["job"]
@@ -85,6 +86,9 @@ def test_a_job_whose_script_has_died_with_its_node_is_started_again(tmp_path: Pa
     for made in ("attempts/0", "logs"):
         (tmp_path / made).mkdir(parents=True)
     (tmp_path / "attempts/0/beat").write_text("1\n")
+    for name in ("batch.sh", "jobside.sh"):
+        (tmp_path / name).write_bytes((TEMPLATES / name).read_bytes())
+    (tmp_path / ARCHIVE).write_bytes(build_archive())
     scontrol = """#!/bin/bash
         echo "$*" >>asked
         case $* in

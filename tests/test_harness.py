@@ -296,9 +296,9 @@ def test_crash_loop_of_slurm_restarts_is_stopped(
         )
     for name, text in left.items():
         (folder / name).write_text(text)
-    parts = "survive.sh && . ./claim.sh && . ./jobside.sh"
+    parts = "batch.sh && . ./jobside.sh"
     program = (
-        f"eval \"$(sed '/^# ---- batch/,$d' harness.sh)\" && . ./{parts}; next_attempt 7 '' ''"
+        f"eval \"$(sed '/^# ---- launch/,$d' harness.sh)\" && . ./{parts}; next_attempt 7 '' ''"
     )
     env = {"HPCRUN_SURVIVE": "preempted node_fail", "HPCRUN_MAX_ATTEMPTS": str(most)}
     env |= {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "3", "PATH": os.environ["PATH"]}
@@ -360,9 +360,13 @@ def test_program_without_signal_handler_is_terminated(job: Job) -> None:
 @pytest.mark.slow
 def test_sigterm_during_the_end_record_does_not_damage_it(job: Job) -> None:
     with (job.run.path / "jobside.sh").open("a") as script:
-        script.write('jobside() { kill -TERM "$BASHPID"; printf "done\\nsaved\\n\\n0\\n"; }\n')
-    assert job.go()[0] == 0
-    assert (job.end.why, job.end.checkpoint) == ("done", "saved")
+        run = '"$HPCRUN_JOBSIDE_PYTHON" -I -S "$HPCRUN_RUN_DIR/jobside.pyz" "$@"'
+        script.write(f'jobside() {{ kill -TERM "$BASHPID"; {run}; }}\n')
+    saved = job.run.path / "checkpoints/step_1"
+    saved.mkdir(parents=True)
+    (saved / "model.bin").write_bytes(b"weights")
+    assert job.go(HPCRUN_CHECKPOINT_DIR=str(saved.parent))[0] == 0
+    assert (job.end.why, job.end.checkpoint) == ("done", str(saved))
 
 
 def test_sigterm_to_all_processes_is_handled(job: Job) -> None:

@@ -24,6 +24,68 @@ def answer(words: List[str]) -> None:
     """Prove that this Python can run the archive."""
 
 
+def next_attempt(words: List[str]) -> None:
+    """JOB BEFORE KNOWN: print the number of the attempt that starts now.
+
+    If the run is over or belongs to another job, print nothing and exit with the job's code.
+    """
+    from hpcrun.jobside.successors import next_attempt as find
+
+    job, before, known = words
+    claim = find(os.environ, job, before, int(known) if known else None, _complain)
+    if claim.attempt is not None:
+        _say(str(claim.attempt))
+    sys.exit(claim.code)
+
+
+def distrust_rebooted_node(words: List[str]) -> None:
+    """ATTEMPT: fail if the node of its script has rebooted, and the run is there again."""
+    from hpcrun.jobside.slurm import Job
+    from hpcrun.jobside.successors import distrust_rebooted_node as distrust
+
+    sys.exit(1 if distrust(Job(os.environ, _say), int(words[0])) else 0)
+
+
+def choose_nodes(words: List[str]) -> None:
+    """COUNT: print as many of the job's nodes as the ranks need, healthy ones first."""
+    from hpcrun.jobside.slurm import Job
+    from hpcrun.jobside.successors import choose_nodes as choose
+
+    _say(",".join(choose(Job(os.environ, _complain), int(words[0]))))
+
+
+def prepare_launch(words: List[str]) -> None:
+    """Record where the ranks resume, and print that, when the job ends, and its time for saving.
+
+    Each value ends with a NUL; it is empty if unknown.
+    """
+    from hpcrun.jobside.launch import prepare
+
+    sys.stdout.buffer.write(b"".join(os.fsencode(each) + b"\0" for each in prepare(os.environ)))
+    sys.stdout.buffer.flush()
+
+
+def time_left(words: List[str]) -> None:
+    """Print the reason of Slurm's warning, and the seconds until it ends the job."""
+    from hpcrun.jobside.launch import time_left as find
+
+    reason, seconds = find(os.environ)
+    _say("{} {}".format(reason, seconds))
+
+
+def replace_host(words: List[str]) -> None:
+    """HOST: make Slurm restart the job if it has lost HOST, which ran its script; fail if not."""
+    from hpcrun.jobside.slurm import Job
+    from hpcrun.jobside.successors import replace_host as replace
+
+    def append(line: str) -> None:
+        path = os.path.join(os.environ["HPCRUN_RUN_DIR"], "logs", "batch.log")
+        with open(path, "ab") as file:
+            file.write(os.fsencode(line + "\n"))
+
+    sys.exit(0 if replace(Job(os.environ, append), words[0]) else 1)
+
+
 def newest_checkpoint(words: List[str]) -> None:
     """DIR WORLD_SIZE: print the path of the newest complete checkpoint, if any."""
     from hpcrun.jobside.checkpoints import newest_checkpoint as newest
@@ -58,66 +120,50 @@ def save_room(words: List[str]) -> None:
     warn_of_room(words[0], int(words[1]), _complain)
 
 
-def mark_of(words: List[str]) -> None:
-    """CHECKPOINT: print a fingerprint that changes if the checkpoint is overwritten."""
-    from hpcrun.jobside.checkpoints import mark_of as mark
-
-    _say(mark(words[0]))
-
-
 def end(words: List[str]) -> None:
-    """CODE STATE PREEMPTED TOLD MARK PHASE SECONDS: print the decisions at the end of an attempt.
+    """CODE BEGUN STOPPED OVERDUE: end the attempt, and start the next one if the run continues.
 
-    One line each: why it ended, its newest complete checkpoint, whether the run continues ("yes", a
-    reason against it, or nothing), and the delay in seconds.
+    Prints to descriptor 3 the exit code of the batch script and, if it starts the ranks again in
+    this job, "relaunch".
     """
-    from hpcrun.jobside import ends
-    from hpcrun.jobside.checkpoints import newest_checkpoint as find_newest
+    from hpcrun.jobside.finish import Finish
+    from hpcrun.jobside.watcher import prune_checkpoints as prune
 
-    code, state, preempted, told, mark, phase, seconds = words
-    why = ends.classify_end(
-        state, preempted=bool(preempted), told=told, mark=mark, exit_code=int(code), phase=phase
+    code, begun, stopped, overdue = words
+    finish = Finish(
+        os.environ,
+        _say,
+        _complain,
+        begun=float(begun),
+        stopped=stopped,
+        is_overdue=bool(overdue),
     )
-    newest = _newest(find_newest)
-    decision = ends.decide(os.environ, why, newest, float(seconds))
-    for each in (why, newest, decision.note, decision.pause):
-        _say(str(each))
-
-
-def continuation(words: List[str]) -> None:
-    """STATE-OR-WHY: print whether the run continues after an attempt whose script is gone."""
-    from hpcrun.jobside import ends
-    from hpcrun.jobside.checkpoints import newest_checkpoint as find_newest
-
-    why = ends.classify_end(words[0], exit_code=1) if words[0][:1].isupper() else words[0]
-    _say(ends.decide(os.environ, why, _newest(find_newest), 0.0).note)
-
-
-def _newest(find: Callable[[str, int, str], str]) -> str:
-    world = int(os.environ.get("HPCRUN_WORLD_SIZE") or 1)
-    marker = os.environ.get("HPCRUN_CHECKPOINT_MARKER", "")
-    return find(os.environ.get("HPCRUN_CHECKPOINT_DIR", ""), world, marker)
+    outcome = finish.run(int(code))
+    os.write(3, "{} {}\n".format(outcome.code, outcome.next or "").encode())
+    _say("hpcrun: attempt {} ended with exit code {}".format(finish.job.attempt, outcome.code))
+    prune(os.environ, _say)
 
 
 def watch(words: List[str]) -> None:
-    """Run the watcher of the attempt until stdin ends."""
+    """BEFORE: watch the attempt until stdin ends; BEFORE is the job that had the run."""
     from hpcrun.jobside.watcher import watch as run
 
-    run(os.environ, _say, _complain)
+    run(os.environ, words[0] if words else "", _say, _complain)
 
 
 COMMANDS: Dict[str, Callable[[List[str]], None]] = {
     each.__name__: each
     for each in (
-        *(answer, newest_checkpoint, judge_checkpoints, prune_checkpoints, save_room, mark_of),
-        *(end, continuation, watch),
+        *(answer, next_attempt, distrust_rebooted_node, choose_nodes, prepare_launch, time_left),
+        *(replace_host, newest_checkpoint, judge_checkpoints, save_room, end, watch),
     )
 }
 
 
 def main() -> None:
     """Run the command that is named by the first argument."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     COMMANDS[sys.argv[1]](sys.argv[2:])
 
 

@@ -21,6 +21,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from hpcrun.jobside.progress import LogReader
 from hpcrun.jobside.records import write_record
+from hpcrun.jobside.slurm import slurm_job
 
 BEAT_S = 30
 LEAST_LIMIT_S, START_LIMIT_S = 600, 1800
@@ -271,11 +272,3 @@ class StallWatch:
             os.unlink(os.path.join(self.attempt, name))
         except OSError:
             pass
-
-
-def slurm_job(environ: Mapping[str, str]) -> str:
-    """Return the job id for Slurm's commands; a task's plain number may mean its whole array."""
-    if "SLURM_ARRAY_TASK_ID" in environ:
-        array = environ.get("SLURM_ARRAY_JOB_ID", "")
-        return "{}_{}".format(array, environ["SLURM_ARRAY_TASK_ID"])
-    return environ.get("SLURM_ARRAY_JOB_ID") or environ.get("SLURM_JOB_ID", "")

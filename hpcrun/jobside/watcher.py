@@ -2,15 +2,21 @@
 
 import os
 import select
+import signal
+import subprocess
+import threading
 import time
 import traceback
 from typing import Callable, Mapping, Set
 
 from hpcrun.jobside.checkpoints import newest_checkpoint, prune, size_of, warn_of_room
-from hpcrun.jobside.records import read_line
+from hpcrun.jobside.records import read_line, write_record
+from hpcrun.jobside.slurm import Job
 from hpcrun.jobside.stall import Actions, StallWatch
+from hpcrun.jobside.successors import Continuation, SpareGuard
 
 CHECKPOINTS_EVERY_S = 60.0
+GUARD_EVERY_S, SECURE_EVERY_S = 60.0, 300.0
 START_BEAT_S = 5.0
 
 Say = Callable[[str], None]
@@ -52,12 +58,64 @@ def prune_checkpoints(environ: Mapping[str, str], say: Say) -> None:
         )
 
 
-def watch(environ: Mapping[str, str], say: Say, complain: Say) -> None:
-    """Watch the attempt until stdin ends, as it does with the batch script."""
+class Successors:
+    """Keeps a way for the run to continue if a dead node ends the batch script."""
+
+    def __init__(self, job: Job, before: str) -> None:
+        self.job, self.before = job, before
+        self.is_secured = False
+
+    def secure(self) -> None:
+        if not self.is_secured:
+            # A request to stop must not prevent the record of a submitted job.
+            handler = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            try:
+                self.is_secured = Continuation(self.job).secure(self.before)
+            finally:
+                signal.signal(signal.SIGTERM, handler)
+
+    def note_kill_wait(self) -> None:
+        """Record how long a stopped job may live: as it ends slurmctld may be silent."""
+        if self.job.is_slurm and not os.path.exists(self.job.path("kill_wait")):
+            write_record(self.job.path("kill_wait"), str(self.job.kill_wait()))
+
+
+def start_guard(job: Job, node: str) -> "subprocess.Popen[bytes]":
+    """Start a watchdog on another node. Its input ends with this process."""
+    harness = os.path.join(job.run, "harness.sh")
+    process = subprocess.Popen(
+        ["bash", "--", harness, "beside", "0", node, "1", "guard", job.host],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+
+    def wait_for_guard() -> None:
+        if process.stdout is not None:
+            process.stdout.readline()
+            write_record(job.path("guarded"), "")
+            process.stdout.read()
+
+    threading.Thread(target=wait_for_guard, daemon=True).start()
+    return process
+
+
+def watch(environ: Mapping[str, str], before: str, say: Say, complain: Say) -> None:
+    """Watch the attempt until stdin ends, as it does with the batch script.
+
+    Args:
+        before: The job that had the run before this one, or "".
+    """
     keeper = CheckpointKeeper(environ, say, complain)
+    job = Job(environ, complain)
+    successors = Successors(job, before)
+    guard = SpareGuard(job, lambda node: start_guard(job, node))
     stalls = StallWatch(environ, say, Actions(environ))
     every = float(environ.get("HPCRUN_CHECKPOINTS_EVERY") or CHECKPOINTS_EVERY_S)
     duties = [
+        *([Duty(guard.look, lambda: GUARD_EVERY_S, 0.0)] if job.allocated else []),
+        Duty(successors.note_kill_wait, lambda: SECURE_EVERY_S, 0.0),
+        Duty(successors.secure, lambda: SECURE_EVERY_S, 0.0),
         Duty(keeper.look, lambda: every, every),
         Duty(
             lambda: stalls.look(time.time()),

@@ -24,8 +24,8 @@ from hpcrun.render.quoting import FILTERS, quote_bash, quote_expanded, quote_wor
 
 # Files that are identical in all runs.
 FIXED = (
-    *("harness.sh", "hardware.sh", "setup.sh", "local.sh", "hosts.sh", "clean.sh"),
-    *("preflight.sh", "stacks.sh", "survive.sh", "claim.sh", "jobside.sh"),
+    *("harness.sh", "batch.sh", "jobside.sh", "hardware.sh", "setup.sh", "local.sh", "hosts.sh"),
+    *("clean.sh", "preflight.sh", "stacks.sh"),
 )
 # The modules of hpcrun.jobside in one archive.
 ARCHIVE = "jobside.pyz"

@@ -1,16 +1,13 @@
-"""Why an attempt ended, whether its run continues, and how the job's bash script reacts."""
+"""Why an attempt ended, and whether its run continues."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hpcrun.assets import shipped_folder
 from hpcrun.jobside.checkpoints import mark_of
 from hpcrun.jobside.ends import Attempts, classify_end, decide, decide_continuation, pause_before
 from hpcrun.runs.ends import END_NAMES, END_STATES
@@ -84,23 +81,6 @@ DECISIONS = [
     (("setup", "preempted", 1, 20, 1, True), ""),
     (("setup", "", 0, 1, 1, False), ""),
 ]
-
-
-def ask_bash(calls: Sequence[Sequence[object]], **env: str) -> list[str]:
-    """Call functions of survive.sh; return the output of each."""
-    lines = [". templates/survive.sh"]
-    for name, *words in calls:
-        lines.append(f"printf '%s\\n' \"$({name} {' '.join(repr(str(word)) for word in words)})\"")
-    done = subprocess.run(
-        ["bash", "-c", "\n".join(lines)],
-        cwd=shipped_folder("templates").parent,
-        env={**os.environ, **env},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stderr == ""
-    return done.stdout.split("\n")[:-1]
 
 
 @pytest.mark.parametrize(("evidence", "why"), ENDS)
@@ -207,38 +187,6 @@ def test_every_end_has_a_description() -> None:
     told = {why for _, why in ENDS}
     assert told - END_NAMES.keys() == {"done", "error"}
     assert END_STATES.keys() < told
-
-
-@pytest.mark.parametrize(
-    ("config", "partition", "seconds"),
-    [("KillWait  = 90 sec", "GraceTime=0", "90"), ("", "GraceTime=120", "120"), ("", "", "30")],
-)
-def test_time_for_saving_follows_from_slurm_grace_times(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: str, partition: str, seconds: str
-) -> None:
-    stand_in = tmp_path / "scontrol"
-    stand_in.write_text(
-        f'#!/bin/sh\ncase $* in *partition*) echo "{partition}" ;; *) echo "{config}" ;; esac\n'
-    )
-    stand_in.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setenv("SLURM_JOB_PARTITION", "debug")
-    assert ask_bash([("grace",)]) == [seconds]
-
-
-def test_bad_node_is_excluded_even_if_scontrol_is_terminated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The SIGTERM to a requeued job also reaches scontrol."""
-    stand_in, asked = tmp_path / "scontrol", tmp_path / "asked"
-    stand_in.write_text(
-        f'#!/bin/sh\necho "$*" >>{asked}\n[ "$(wc -l <{asked})" -gt 1 ] || kill $$\n'
-    )
-    stand_in.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    env = {"HPCRUN_RUN_DIR": str(tmp_path), "HPCRUN_ATTEMPT": "0"}
-    ask_bash([("slurm_job() { echo 7; }; exclude", "node4")], **env)
-    assert asked.read_text().splitlines() == ["update JobId=7 ExcNodeList=node4"] * 2
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.traps.mutants import guard
 
 HARNESS = "templates/harness.sh"
-CLAIM = "templates/claim.sh"
+BATCH = "templates/batch.sh"
 RENDEZVOUS, SIGNALS = "tests/traps/test_rendezvous.py", "tests/traps/test_signals.py"
 WATCHING = "tests/traps/test_watching.py"
 ALONE, VERDICT = "tests/test_harness.py", "tests/runs/test_verdict.py"
@@ -22,7 +22,7 @@ GUARDS = [
     ),
     guard(
         36,
-        HARNESS,
+        BATCH,
         "    ) <&0 {beat}>&- &\n    child=$!\n",
         "    ) <&0 {beat}>&-\n    sh -c 'exit $0' $? &\n    child=$!\n",
         f"{SIGNALS}::test_stop_signal_is_handled_while_the_job_runs",
@@ -36,14 +36,14 @@ GUARDS = [
     ),
     guard(
         37,
-        HARNESS,
+        BATCH,
         '    while kill -0 "$child" 2>/dev/null && [ $tenths -lt $most ]; do\n',
         "    while false; do\n",
         f"{SIGNALS}::test_ranks_have_time_to_save_when_slurm_stops_the_job",
     ),
     guard(
         38,
-        HARNESS,
+        BATCH,
         '|| { code_of "$child"; return; }\n',
         "|| return 0\n",
         f"{ALONE}::test_setup_that_exits_before_the_launch_is_not_success",
@@ -57,9 +57,9 @@ GUARDS = [
     ),
     guard(
         38,
-        "templates/survive.sh",
-        "            code=${first#*'\"exit_code\": '}\n            code=${code%%,*}\n",
-        "            :\n",
+        "hpcrun/jobside/finish.py",
+        '            found = first.get("exit_code")\n',
+        "            found = code\n",
         f"{ALONE}::test_rank_that_failed_first_is_named",
         f"{SIGNALS}::test_exit_code_is_that_of_the_first_failure",
     ),
@@ -79,14 +79,14 @@ GUARDS = [
     ),
     guard(
         44,
-        CLAIM,
+        BATCH,
         '[ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]',
         '[ "$SLURM_RESTART_COUNT" -gt 0 ]',
         f"{SIGNALS}::test_first_start_has_restart_count_zero",
     ),
     guard(
         44,
-        CLAIM,
+        BATCH,
         '[ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]',
         "false",
         f"{SIGNALS}::test_first_start_has_restart_count_zero",
@@ -222,7 +222,7 @@ GUARDS = [
     ),
     guard(
         58,
-        CLAIM,
+        BATCH,
         '        ! mkdir -m "$mode" -- "$next" 2>/dev/null || break\n',
         '        ! mkdir -p -- "$next" 2>/dev/null || break\n',
         f"{ALONE}::test_one_of_many_concurrent_jobs_runs",
