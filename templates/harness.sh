@@ -140,8 +140,11 @@ launch() {
 # prepare_ranks: export where the ranks resume, and what they may know about the end of the job.
 prepare_ranks() {
     local grace=''
-    HPCRUN_RESUME='' HPCRUN_END_TIME=${SLURM_JOB_END_TIME-}
-    if [ -n "${HPCRUN_JOBSIDE_PYTHON-}" ]; then
+    HPCRUN_RESUME='' HPCRUN_END_TIME=${SLURM_JOB_END_TIME-} # set since Slurm 23.02
+    if [ -z "${HPCRUN_SURVIVE-}${HPCRUN_SAVES-}" ] && [ ! -d "${HPCRUN_CHECKPOINT_DIR-}" ] &&
+        { [ -z "${SLURM_JOB_ID-}" ] || [ -n "$HPCRUN_END_TIME" ]; }; then
+        write_record "$attempt_dir/resume" '' && write_record "$attempt_dir/mark" ''
+    elif [ -n "${HPCRUN_JOBSIDE_PYTHON-}" ]; then
         {
             IFS= read -rd '' HPCRUN_RESUME && IFS= read -rd '' HPCRUN_END_TIME && IFS= read -rd '' grace
         } < <(jobside prepare_launch)

@@ -106,13 +106,6 @@ def judge_checkpoints(words: List[str]) -> None:
             break
 
 
-def prune_checkpoints(words: List[str]) -> None:
-    """Remove complete checkpoints that newer ones replace."""
-    from hpcrun.jobside.watcher import prune_checkpoints as prune
-
-    prune(os.environ, _say)
-
-
 def save_room(words: List[str]) -> None:
     """DIR BYTES: warn if the disk may lack space for another checkpoint of this size."""
     from hpcrun.jobside.checkpoints import warn_of_room
@@ -127,7 +120,6 @@ def end(words: List[str]) -> None:
     this job, "relaunch".
     """
     from hpcrun.jobside.finish import Finish
-    from hpcrun.jobside.watcher import prune_checkpoints as prune
 
     code, begun, stopped, overdue = words
     finish = Finish(
@@ -141,7 +133,10 @@ def end(words: List[str]) -> None:
     outcome = finish.run(int(code))
     os.write(3, "{} {}\n".format(outcome.code, outcome.next or "").encode())
     _say("hpcrun: attempt {} ended with exit code {}".format(finish.job.attempt, outcome.code))
-    prune(os.environ, _say)
+    if os.environ.get("HPCRUN_CHECKPOINT_KEEP"):
+        from hpcrun.jobside.watcher import prune_checkpoints  # deferred: slow to load
+
+        prune_checkpoints(os.environ, _say)
 
 
 def watch(words: List[str]) -> None:

@@ -5,8 +5,6 @@ import os
 import re
 from typing import Collection, Dict, List, Mapping, NamedTuple, Optional
 
-from hpcrun.jobside.checkpoints import mark_of
-from hpcrun.jobside.progress import read_bar, read_step
 from hpcrun.jobside.records import (
     IDLE_ATTEMPTS_NOTE,
     MAX_IDLE_ATTEMPTS,
@@ -128,6 +126,8 @@ def steps_in(*parts: str) -> Optional[Steps]:
     >>> steps_in("step 1\\nstep 1,950"), steps_in("step 9\\nstep 5"), steps_in("max_steps=5")
     (Steps(first=1, last=1950), None, None)
     """
+    from hpcrun.jobside.progress import read_bar, read_step  # deferred: slow to load
+
     steps: List[int] = []
     bars: Dict[int, List[int]] = {}
     for line in re.split("[\r\n]+", "\n".join(parts)):
@@ -276,6 +276,20 @@ def _without_time(mark: str) -> str:
     return mark.rpartition(" ")[0] if " " in mark else mark
 
 
+def newest_of(environ: Mapping[str, str]) -> str:
+    """Return the newest complete checkpoint of the run."""
+    folder = environ.get("HPCRUN_CHECKPOINT_DIR", "")
+    if not os.path.isdir(folder):
+        return ""
+    from hpcrun.jobside.checkpoints import newest_checkpoint  # deferred: slow to load
+
+    return newest_checkpoint(
+        folder,
+        int(environ.get("HPCRUN_WORLD_SIZE") or 1),
+        environ.get("HPCRUN_CHECKPOINT_MARKER", ""),
+    )
+
+
 class Decision(NamedTuple):
     """Whether a run continues ("yes", a reason against it, or ""), and the delay in seconds."""
 
@@ -285,8 +299,10 @@ class Decision(NamedTuple):
 
 def decide(environ: Mapping[str, str], why: str, newest: str, seconds: float) -> Decision:
     """Decide whether a run continues after this attempt, which lasted ``seconds``."""
-    if not environ.get("SLURM_JOB_ID"):
+    if not environ.get("SLURM_JOB_ID") or why in ("done", "error", "cancelled"):
         return Decision("", 0)
+    from hpcrun.jobside.checkpoints import mark_of  # deferred: slow to load
+
     attempts = Attempts(environ)
     when = environ.get("HPCRUN_SURVIVE", "").split()
     idle = 0

@@ -2,14 +2,12 @@
 
 import os
 import signal
-import subprocess
 import time
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional
 
 from hpcrun.jobside import ends
 from hpcrun.jobside.records import read_json, write_json
 from hpcrun.jobside.slurm import MANY_TRIES, Job, Say, is_preempted, names_memory
-from hpcrun.jobside.successors import Continuation, newest_of, spare_is_left
 
 NO_RESTART = "Slurm would not start it again: see logs/batch.log"
 
@@ -63,7 +61,7 @@ class Finish:
         }
         evidence = self._find_evidence(code, first, end)
         why = ends.classify_end(exit_code=code, **evidence)
-        newest = newest_of(self.environ)
+        newest = ends.newest_of(self.environ)
         decision = ends.decide(self.environ, why, newest, time.time() - self.begun)
         # A program that was asked to end, saved and exited with 0 has not completed its work.
         killed_by = 15 if self.stopped else signal_number(code)
@@ -73,8 +71,7 @@ class Finish:
         end["checkpoint"] = newest or None
         note = decision.note
         following: Optional[str] = None
-        continuation = Continuation(job)
-        if note == "yes" and not self.is_stopped and spare_is_left(job, why):
+        if note == "yes" and self._has_spare_node(why):
             following = "relaunch"
             self._say_end(why, " on other nodes of the job")
             self._clean_nodes(is_stopped=False)
@@ -82,17 +79,27 @@ class Finish:
             write_json(job.path("end.json"), {**end, "next": "requeue"})
             self._say_end(why, "")
             self._clean_nodes(is_stopped=self.is_stopped)  # ranks that still run need their folders
-            following = continuation.go_on(decision.pause)
+            following = self._go_on(decision.pause)
             note = NO_RESTART
         note = "" if following else note
         write_json(job.path("end.json"), {**end, "next": following, "note": note or None})
-        heir = continuation.successor()
+        heir = job.successor()
         if heir and following != heir:
             job.call("scancel", "--state=PENDING", heir)
         if not following:
             self._clean_nodes(is_stopped=self.is_stopped)
             self._remove_secrets()
         return Outcome(code, following)
+
+    def _has_spare_node(self, why: str) -> bool:
+        from hpcrun.jobside.successors import spare_is_left  # deferred: slow to load
+
+        return not self.is_stopped and spare_is_left(self.job, why)
+
+    def _go_on(self, pause: int) -> Optional[str]:
+        from hpcrun.jobside.successors import Continuation  # deferred: slow to load
+
+        return Continuation(self.job).go_on(pause)
 
     def _say_end(self, why: str, where: str) -> None:
         text = "hpcrun: attempt {} ended ({}), and the run goes on{}"
@@ -222,6 +229,8 @@ class Finish:
         return sorted(int(name) for name in names if name.isdigit())
 
     def _run(self, argv: List[str]) -> None:
+        import subprocess  # deferred: slow to load
+
         try:
             subprocess.run(argv, stdin=subprocess.DEVNULL, timeout=60)
         except (OSError, subprocess.SubprocessError) as error:

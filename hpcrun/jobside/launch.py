@@ -5,7 +5,6 @@ import sys
 import time
 from typing import Mapping, Tuple
 
-from hpcrun.jobside.checkpoints import mark_of, newest_checkpoint
 from hpcrun.jobside.records import write_record
 from hpcrun.jobside.slurm import Job, is_preempted, parse_time
 
@@ -27,7 +26,7 @@ def prepare(environ: Mapping[str, str]) -> Tuple[str, str, str]:
     job = Job(environ, _say)
     newest = _find_checkpoint(job)
     write_record(job.path("resume"), newest)
-    write_record(job.path("mark"), mark_of(newest) if newest else "")
+    write_record(job.path("mark"), _mark_of(newest) if newest else "")
     if not job.is_slurm:
         return newest, "", ""
     ends = environ.get("SLURM_JOB_END_TIME", "")  # since Slurm 23.02
@@ -42,6 +41,8 @@ def _find_checkpoint(job: Job) -> str:
     folder = job.environ.get("HPCRUN_CHECKPOINT_DIR", "")
     if not os.path.isdir(folder):
         return ""
+    from hpcrun.jobside.checkpoints import newest_checkpoint  # deferred: slow to load
+
     world = int(job.environ.get("HPCRUN_WORLD_SIZE") or 1)
     newest = newest_checkpoint(folder, world, job.environ.get("HPCRUN_CHECKPOINT_MARKER", ""), _say)
     if newest:
@@ -52,6 +53,12 @@ def _find_checkpoint(job: Job) -> str:
             " checkpoint.marker names the last file that a script writes".format(folder)
         )
     return newest
+
+
+def _mark_of(checkpoint: str) -> str:
+    from hpcrun.jobside.checkpoints import mark_of  # deferred: slow to load
+
+    return mark_of(checkpoint)
 
 
 def _has_files(folder: str) -> bool:

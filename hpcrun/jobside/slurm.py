@@ -2,9 +2,6 @@
 
 import os
 import re
-import socket
-import subprocess
-import threading
 import time
 from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
 
@@ -57,6 +54,8 @@ def run_slurm(
     cwd: Optional[str] = None,
 ) -> Answer:
     """Run one of Slurm's commands. Its output and its messages are kept apart."""
+    import subprocess  # deferred: slow to load, and a successful end needs no command
+
     try:
         done = subprocess.run(
             argv,
@@ -269,6 +268,15 @@ class Job:
                 return answer
             self.sleep(RETRY_S)
 
+    def successor(self) -> str:
+        """Return the job that waits to continue this run, if any."""
+        for _ in range(25):
+            if not os.path.exists(self.path("chaining")):
+                break
+            self.sleep(0.2)
+        found = read_json(self.path("begin.json")).get("successor")
+        return found if isinstance(found, str) and found.isdigit() else ""
+
     # ---- What Slurm knows
 
     def show(
@@ -406,6 +414,8 @@ class Job:
                 why = "it cannot be reached from {}".format(self.host)
                 self.note_bad_node(record.get("NodeName", ""), why)
 
+        import threading  # deferred: rarely needed
+
         records = [
             record
             for record in self.show_nodes(self.node_list)
@@ -465,6 +475,8 @@ def is_unreachable(address: str, port: int, limit: float = 15.0) -> bool:
     A refused connection is an answer of a living host, as are all errors but those that report the
     host as unreachable.
     """
+    import socket  # deferred: rarely needed
+
     end = time.monotonic() + limit
     while True:
         try:

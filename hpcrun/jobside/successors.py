@@ -12,7 +12,6 @@ import time
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 
 from hpcrun.jobside import ends
-from hpcrun.jobside.checkpoints import newest_checkpoint
 from hpcrun.jobside.records import read_json, read_line, write_json, write_record
 from hpcrun.jobside.slurm import (
     MANY_TRIES,
@@ -140,16 +139,7 @@ def continuation(environ: Mapping[str, str], attempt: int, state: str) -> str:
     """
     why = ends.classify_end(state, exit_code=1) if state[:1].isupper() else state
     environ = {**environ, "HPCRUN_ATTEMPT": str(attempt)}
-    return ends.decide(environ, why, newest_of(environ), 0.0).note
-
-
-def newest_of(environ: Mapping[str, str]) -> str:
-    """Return the newest complete checkpoint of the run."""
-    return newest_checkpoint(
-        environ.get("HPCRUN_CHECKPOINT_DIR", ""),
-        int(environ.get("HPCRUN_WORLD_SIZE") or 1),
-        environ.get("HPCRUN_CHECKPOINT_MARKER", ""),
-    )
+    return ends.decide(environ, why, ends.newest_of(environ), 0.0).note
 
 
 def _ends_now(environ: Mapping[str, str], attempt: int, job: str) -> bool:
@@ -237,7 +227,7 @@ class Continuation:
         if job.begins_again(shown):
             self.exclude(names)
             return "requeue"
-        heir = self.successor()
+        heir = job.successor()
         if not (heir and self._release(heir, pause, names)):
             # Slurm may forget a delay that is set on a job while it ends; another job keeps it. And
             # if this one has come back to a bad node it has already waited its two minutes.
@@ -315,15 +305,6 @@ class Continuation:
         return job.call("scontrol", "update", "JobId=" + job.id, "Requeue=1").text is not None
 
     # ---- Another job
-
-    def successor(self) -> str:
-        """Return the job that waits to continue this run, if any."""
-        for _ in range(25):
-            if not os.path.exists(self.job.path("chaining")):
-                break
-            self.job.sleep(0.2)
-        found = read_json(self.job.path("begin.json")).get("successor")
-        return found if isinstance(found, str) and found.isdigit() else ""
 
     def secure(self, before: str) -> bool:
         """Make the run continue if a dead node ends this script.

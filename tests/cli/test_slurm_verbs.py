@@ -7,11 +7,13 @@ number, and the handling of each answer.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hpcrun.actions.checks import submission
 from tests.cli.calling import Caller, Done, replay
 from tests.json_schemas import check_json
 from tests.slurm_answers import sacct_row, show_job, squeue_row
@@ -88,6 +90,23 @@ def test_submit_shows_what_a_run_survives(
     assert line in out
     is_noted = "each attempt would start at step 0" in out
     assert is_noted == ("survive" in changes[0])
+
+
+@pytest.mark.parametrize("has_python", [True, False])
+@pytest.mark.parametrize("when", ["[preempted]", "[]"])
+def test_submit_notes_that_a_run_cannot_continue_without_a_python(
+    hpcrun: Caller, tools: Path, monkeypatch: pytest.MonkeyPatch, has_python: bool, when: str
+) -> None:
+    replay(tools, "sbatch", captured("sbatch", "taken"))
+    names = submission._FIND_PYTHON
+    if not has_python:
+        monkeypatch.setattr(
+            submission, "_FIND_PYTHON", re.sub(r"python in .*;", "python in x;", names)
+        )
+    done = submit(hpcrun, "--set", f"survive.when={when}")
+    assert done.code == 0, done
+    note = "no Python 3.6 or newer answers on the login node"
+    assert (note in " ".join(done.out.split())) == (not has_python and when != "[]")
 
 
 def test_refusal_of_slurm_is_reported_with_a_fix(hpcrun: Caller, tools: Path) -> None:

@@ -224,9 +224,9 @@ def test_run_is_secured_by_a_waiting_job(slurm: StandIns) -> None:
     slurm.answer(
         "squeue", "5 afterok:7(unfulfilled)\n6 afterok:7(unfulfilled),afterok:4(unfulfilled)"
     )
-    continuation = Continuation(slurm.job(**SURVIVES))
-    assert continuation.secure("")
-    assert continuation.successor() == "42"
+    job = slurm.job(**SURVIVES)
+    assert Continuation(job).secure("")
+    assert job.successor() == "42"
     assert json.loads((folder / "begin.json").read_text())["host"] == "n1"
     assert not (folder / "chaining").exists()
     assert "scontrol update JobId=5 Dependency=afterok:7?afterok:42" in slurm.called()

@@ -86,6 +86,19 @@ _WRITTEN = re.compile(
 )
 _BRING = "copy it to the cluster, and give its path there"
 _SHOW_PARTITIONS = RunCommand(tuple(SINFO), timeout=10.0)
+# As in templates/jobside.sh, find_python.
+_FIND_PYTHON = """
+old='import sys; sys.exit(sys.version_info < (3, 6))'
+for python in "$1" python3 /usr/bin/python3 /usr/libexec/platform-python; do
+    [ -z "$python" ] || ! "$python" -I -S -c "$old" || exit 0
+done 2>/dev/null
+exit 1
+"""
+_NO_PYTHON = (
+    "survive: no Python 3.6 or newer answers on the login node outside of modules and containers:"
+    " if the nodes have none either, the run starts and records its end, but does not continue by"
+    " itself; a system Python (/usr/bin/python3) or setup.venv on a shared file system suffices"
+)
 # Characters that do not occur in the names of files to check.
 _ODD = re.compile(r"[\s{}$*?:,\[\]<>|]")
 _CONFIG = re.compile(r"conf|cfg|deepspeed|recipe|hparam", re.I)
@@ -141,6 +154,7 @@ class Checks:
             check = _module_check(context, spec, found, plan)
             queries += [check.query] if check is not None else []
             queries += [_SHOW_PARTITIONS] if _unlisted(context, plan) else []
+            queries += [_python_query(plan)] if self._continues(plan) else []
         nodes = plan.nodes if plan is not None else 1
         if not self._given:  # the runs of a sweep share the directories
             queries += file_system_queries(context, host, nodes)
@@ -189,6 +203,8 @@ class Checks:
     ) -> None:
         """Check the properties that only a planned job has; add the results to ``findings``."""
         self._check_words(spec, program, given, findings)
+        if self._continues(plan) and answers[_python_query(plan)].exit_code == 1:
+            findings.notes.append(_NO_PYTHON)
         if check is not None:
             _check_python(spec, plan, check, answers, findings)
         if spec.snapshot and spec.command is None and not plan.reference_trainer:
@@ -218,6 +234,10 @@ class Checks:
                 world_size=plan.world_size,
             )
             findings.add(found_here)
+
+    def _continues(self, plan: Plan) -> bool:
+        """Return True if the job itself is to start further attempts of the run."""
+        return self.in_queue and bool(plan.survive.when)
 
     def _check_words(
         self, spec: JobSpec, program: Program, given: Sequence[str], findings: Findings
@@ -301,6 +321,13 @@ def _check_memory(
         findings.refuse("memory", fault)
     else:
         findings.notes.append(describe_memory(memory))
+
+
+def _python_query(plan: Plan) -> RunCommand:
+    """Return the query for a Python that works before the job's setup, by its exit code."""
+    is_bare = plan.python.startswith("/") and plan.setup.container is None
+    own = plan.python if is_bare else ""
+    return RunCommand(("bash", "-c", _FIND_PYTHON, "-", own), timeout=30.0)
 
 
 def first_queries(context: Context, args: Sequence[str]) -> list[Query[Any]]:
