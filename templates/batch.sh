@@ -220,8 +220,11 @@ record_end() {
     fi
     [ -n "$stopped" ] || ! signal_of "$code" >/dev/null || signal=$((code - 128))
     [ "$code" -ne 0 ] || why='done'
-    [ -z "${HPCRUN_SURVIVE-}" ] || [ "$code" -eq 0 ] ||
+    if [ -n "${HPCRUN_SURVIVE-}" ] && [ "$code" -ne 0 ]; then
         note="no Python 3.6 or newer answers on $host: the run does not continue by itself"
+        [ -z "$HPCRUN_JOBSIDE_PYTHON" ] ||
+            note="no decision was made whether the run continues: see the end of logs/batch.log"
+    fi
     write_record "$attempt_dir/end.json" "{\"attempt\": $HPCRUN_ATTEMPT, \"job_id\": \"$1\",\
  \"begun_at\": $2, \"stopped_by\": $stopped_by, \"first_failure\": ${first:-null}, \"exit_code\": $code,\
  \"signal\": $signal, \"ended_at\": $(now), \"why\": $(json_text "$why"), \"next\": null,\

@@ -622,6 +622,19 @@ def test_run_without_a_python_is_recorded_but_does_not_resume(job: Job) -> None:
     assert "trained" in job.log()
 
 
+def test_failed_decision_at_the_end_leaves_a_record(job: Job) -> None:
+    """For example because the disk is full, or the Python was removed meanwhile."""
+    with (job.run.path / "jobside.sh").open("a") as script:
+        script.write('jobside() { [ "$1" != end ] || { echo "a traceback" >&2; return 1; }; }\n')
+    job.write("exit 3")
+    code, out = job.go(HPCRUN_SURVIVE="preempted")
+    assert code == 3 and "a traceback" in out
+    assert (job.end.exit_code, job.end.next) == (3, None)
+    assert job.end.note == (
+        "no decision was made whether the run continues: see the end of logs/batch.log"
+    )
+
+
 @pytest.mark.parametrize("python", pythons(), ids=lambda path: path.rpartition("/")[2])
 def test_job_with_an_old_python_prunes_checkpoints_and_records_its_end(
     job: Job, python: str

@@ -106,6 +106,13 @@ def judge_checkpoints(words: List[str]) -> None:
             break
 
 
+def prune_checkpoints(words: List[str]) -> None:
+    """Remove complete checkpoints that newer ones replace."""
+    from hpcrun.jobside.watcher import prune_checkpoints as prune
+
+    prune(os.environ, _say)
+
+
 def save_room(words: List[str]) -> None:
     """DIR BYTES: warn if the disk may lack space for another checkpoint of this size."""
     from hpcrun.jobside.checkpoints import warn_of_room
@@ -134,9 +141,7 @@ def end(words: List[str]) -> None:
     os.write(3, "{} {}\n".format(outcome.code, outcome.next or "").encode())
     _say("hpcrun: attempt {} ended with exit code {}".format(finish.job.attempt, outcome.code))
     if os.environ.get("HPCRUN_CHECKPOINT_KEEP"):
-        from hpcrun.jobside.watcher import prune_checkpoints  # deferred: slow to load
-
-        prune_checkpoints(os.environ, _say)
+        prune_checkpoints([])
 
 
 def watch(words: List[str]) -> None:
@@ -150,7 +155,8 @@ COMMANDS: Dict[str, Callable[[List[str]], None]] = {
     each.__name__: each
     for each in (
         *(answer, next_attempt, distrust_rebooted_node, choose_nodes, prepare_launch, time_left),
-        *(replace_host, newest_checkpoint, judge_checkpoints, save_room, end, watch),
+        *(replace_host, newest_checkpoint, judge_checkpoints, prune_checkpoints, save_room),
+        *(end, watch),
     )
 }
 

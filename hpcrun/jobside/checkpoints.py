@@ -7,13 +7,16 @@ large, numerous, and stored on a network file system.
 
 import errno
 import heapq
+import io
 import json
 import os
+import pickle
 import re
 import shutil
 import stat
 import struct
 from typing import (
+    Any,
     Callable,
     Dict,
     FrozenSet,
@@ -514,8 +517,12 @@ class _Check:
                 if not self.has(re.escape(folder) + r"(__[0-9]+)?\.metadata"):
                     raise Damage("{}.metadata is missing".format(folder))
             elif base.endswith(".metadata"):
-                for shard in sorted(set(re.findall(rb"__[0-9]*_[0-9]*\.distcp", _read(at)))):
+                record = _read(at)
+                for shard in sorted(set(re.findall(rb"__[0-9]*_[0-9]*\.distcp", record))):
                     self.need(folder + os.fsdecode(shard))
+                for shard, size in sorted(_shard_sizes(record).items()):
+                    if self.have.get(folder + shard, size) < size:
+                        raise Damage("{} is cut off".format(folder + shard))
         if self.unit.path.endswith(".ckpt"):
             if self.has(r"\.metadata"):
                 self.need("meta.pt")
@@ -587,6 +594,51 @@ class _Check:
             is_cut = content[:1] in (b"P", b"\x80")
         if is_cut:
             raise Damage("{} is cut off".format(name))
+
+
+class _Inert(Dict[Any, Any]):
+    """Stands for any object in a pickle of unknown origin, of which only the state is kept."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.state: Any = None
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return id(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def append(self, _: Any) -> None:
+        """Ignore the items of what is a list elsewhere."""
+
+
+class _InertUnpickler(pickle.Unpickler):
+    """Reads a pickle without importing or calling anything that it names."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        return _Inert
+
+
+def _shard_sizes(record: bytes) -> Dict[str, int]:
+    """Return the least size of each file that a .metadata of torch.distributed.checkpoint lists.
+
+    A file may hold several tensors, each a file of torch.save in itself, so that its end does not
+    show that others are missing. Of an unknown form the result is empty.
+    """
+    sizes: Dict[str, int] = {}
+    try:
+        metadata = _InertUnpickler(io.BytesIO(record)).load()
+        stored = metadata.state["storage_data"]
+        for info in stored.values():
+            name, end = info.state["relative_path"], info.state["offset"] + info.state["length"]
+            if isinstance(name, str) and isinstance(end, int):
+                sizes[name] = max(end, sizes.get(name, 0))
+    except Exception:  # whatever a pickle may contain
+        return {}
+    return sizes
 
 
 def _read(path: str, most: int = 256 << 20) -> bytes:

@@ -93,6 +93,8 @@ WRITTEN = {
     "plain/folders": ("step-00000020", "step-00000010"),
     "plain/weights": ("step20.safetensors", "step10.safetensors"),
     "dcp": ("step-20", "step-10"),
+    "fsdp": ("step_20", "step_10"),
+    "megatron": ("iter_0000020", "iter_0000010"),
     "deepspeed-0": ("global_step20", "global_step10"),
     "deepspeed-1": ("global_step20", "global_step10"),
     "deepspeed-3": ("global_step20", "global_step10"),
@@ -146,12 +148,14 @@ def test_truncated_or_missing_file_makes_a_checkpoint_incomplete(way: str, tmp_p
     assert newest(folder, ranks) == (last, "")
     files = [path for path in [folder / last, *(folder / last).rglob("*")] if path.is_file()]
     assert files
+    rng = random.Random(way)
     for path in files:
         content, times = path.read_bytes(), path.stat()
-        for harm in ("cut", "half", "empty", "gone"):
+        for harm in ("cut", "half", "random", "empty", "gone"):
             path.write_bytes(content)
             os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
             cuts = {"cut": len(content) - 1, "half": len(content) // 2, "empty": 0}
+            cuts["random"] = rng.randrange(max(1, len(content) - 1))
             if harm == "gone":
                 path.unlink()
             else:
@@ -804,3 +808,13 @@ def test_short_text_file_is_a_valid_custom_checkpoint(tmp_path: Path) -> None:
     write(tmp_path / "step-10.pt", b'{"step": 10}')
     write(tmp_path / "step-20.pt", b"PK\x03\x04 cut")
     assert newest(tmp_path, 1) == ("step-10.pt", passed_over("step-20.pt", "step-20.pt is cut off"))
+
+
+def test_pickle_with_code_is_only_read(tmp_path: Path) -> None:
+    """The .metadata of a checkpoint may be anybody's: nothing that it names is called."""
+    marker = tmp_path / "called"
+    folder = tmp_path / "c/step-20"
+    write(folder / "__0_0.distcp")
+    write(folder / ".metadata", f"cos\nsystem\n(S'touch {marker} # __0_0.distcp'\ntR.".encode())
+    assert newest(tmp_path / "c")[0] == "step-20"
+    assert not marker.exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -87,6 +88,35 @@ def write_dcp(folder: Path) -> None:
     """Save with torch.distributed.checkpoint."""
     for step in STEPS:
         write_dcp_to(folder / f"step-{step}")
+
+
+def write_fsdp(folder: Path) -> None:
+    """Save in shards, as accelerate's save_state does with FSDP, which itself wants GPUs."""
+    for step in STEPS:
+        at = folder / f"step_{step}"
+        write_dcp_to(at / "pytorch_model_fsdp_0")
+        write_dcp_to(at / "optimizer_0")
+        torch.save({"step": step}, at / f"random_states_{RANK}.pkl")
+        if RANK == 0:
+            torch.save({"last_epoch": step}, at / "scheduler.bin")
+        dist.barrier()
+
+
+def write_megatron(folder: Path) -> None:
+    """As Megatron-LM's save_checkpoint does with --ckpt-format torch_dist: two files per rank."""
+    import torch.distributed.checkpoint as dcp
+
+    for step in STEPS:
+        at = folder / f"iter_{step:07d}"
+        state = {f"layer{i}": torch.full((8,), float(RANK + i)) for i in range(4)}
+        shards = {f"rank{RANK}/{name}": tensor for name, tensor in state.items()}
+        dcp.save(shards, storage_writer=dcp.FileSystemWriter(at, thread_count=2))
+        if RANK == 0:
+            torch.save({"iteration": step, "args": {}}, at / "common.pt")
+            record = {"sharded_backend": "torch_dist", "common_backend": "torch"}
+            (at / "metadata.json").write_text(json.dumps(record) + "\n")
+            (folder / "latest_checkpointed_iteration.txt").write_text(str(step))
+        dist.barrier()
 
 
 def write_accelerate(folder: Path, *, zero: bool) -> None:
@@ -192,11 +222,13 @@ def write_plain(folder: Path) -> None:
 def main() -> None:
     """Write the checkpoints named by the first argument below the folder in the second."""
     way, folder = sys.argv[1], Path(sys.argv[2])
-    if way in ("dcp", "lightning-fsdp"):
+    if way in ("dcp", "fsdp", "megatron", "lightning-fsdp"):
         dist.init_process_group("gloo")
     ways: dict[str, Callable[[Path], None]] = {
         "plain": write_plain,
         "dcp": write_dcp,
+        "fsdp": write_fsdp,
+        "megatron": write_megatron,
         "lightning": write_lightning,
         "lightning-fsdp": write_lightning_fsdp,
         "lightning-deepspeed": write_lightning_deepspeed,
