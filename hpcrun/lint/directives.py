@@ -26,7 +26,17 @@ use-min-nodes verbose version wait wait-all-nodes= wckey= wrap= x11?
 TAKES_VALUE = {word.rstrip("=?"): word[-1] in "=" for word in _LONG.split()}
 MAY_TAKE_VALUE = {word.rstrip("?") for word in _LONG.split() if word.endswith("?")}
 # Options of srun that pyxis and other plugins add to sbatch on some sites.
-PLUGIN_PREFIXES = ("container-", "no-container", "uenv", "view", "environment", "bell", "image")
+PLUGIN_PREFIXES = (
+    "container-",
+    "no-container",
+    "uenv",
+    "view",
+    "environment",
+    "bell",
+    "image",
+    "module",
+    "volume",
+)
 SHORT = {
     "a": "array",
     "A": "account",

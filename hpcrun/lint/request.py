@@ -87,6 +87,9 @@ def count_gpus_per_node(script: Script) -> int | None:
         return count_gpus_of(script.value("gpus-per-node"))
     nodes = count_nodes(script)
     if script.has("gpus-per-task"):
+        # Without a number of tasks, the command line gives it.
+        if not any(script.has(one) for one in ("ntasks", "ntasks-per-node", "tasks-per-node")):
+            return None
         each, tasks = count_gpus_of(script.value("gpus-per-task")), count_tasks_per_node(script)
         return each * tasks if each and tasks else None
     if script.has("gpus") and nodes == 1:

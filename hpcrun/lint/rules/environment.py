@@ -75,6 +75,23 @@ def _(script: Script) -> Iterator[Found]:
 
 
 @rule(
+    "not-a-number",
+    "warning",
+    "a word as the value of a variable that is a number",
+    section=SECTION,
+    source="NCCL reads a number, and ignores anything else",
+    fix="write the number, or remove the variable",
+    bad="export NCCL_IB_GID_INDEX=mlx5_0\n",
+    good="export NCCL_IB_GID_INDEX=$GID\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    names = "NCCL_IB_(GID_INDEX|TIMEOUT|RETRY_CNT|TC|SL|PKEY|QPS_PER_CONNECTION)|OMP_NUM_THREADS"
+    names += "|NCCL_(NSOCKS_PERTHREAD|SOCKET_NTHREADS|MIN_NCHANNELS|MAX_NCHANNELS)|MASTER_PORT"
+    for one in _of_name(script, names, r"[A-Za-z].*"):
+        yield Found(one.start, f"{one.name} is a number; {one.value.text} is none")
+
+
+@rule(
     "renamed-variable",
     "note",
     "an old name of a variable",

@@ -225,7 +225,7 @@ def _(script: Script) -> Iterator[Found]:
 def _(script: Script) -> Iterator[Found]:
     for one in script.directives:
         if one.written and not one.written.startswith("-"):
-            if re.match("[\u2010-\u2015\u2212]", one.written):
+            if re.match("[\u2010-\u2015\u2212]", one.written) or _is_template(script, one):
                 continue
             yield Found(one.start, f"sbatch refuses the script: {one.written} is not an option")
 
@@ -510,8 +510,12 @@ def _(script: Script) -> Iterator[Found]:
     good="#SBATCH --account=abc123\n",
 )
 def _(script: Script) -> Iterator[Found]:
+    lines: set[int] = set()
     for one in script.directives:
-        if one.known and _is_placeholder(one.value):
+        if _is_template(script, one) and one.line_start not in lines:
+            lines.add(one.line_start)
+            yield Found(one.start, "the line is a template that a program must fill in")
+        elif one.known and _is_placeholder(one.value):
             yield Found(one.start, f"{one.written} still has the placeholder {one.value}")
 
 
@@ -707,6 +711,12 @@ def _same_folder(word: str, folder: str) -> bool:
     return word.rstrip("/").removeprefix("./") == folder.rstrip("/").removeprefix("./")
 
 
+def _is_template(script: Script, one: Directive) -> bool:
+    """Return True for a directive with the braces of a template, e.g. Jinja's."""
+    line = script.data[one.line_start :].split(b"\n", 1)[0]
+    return b"{{" in line or b"{%" in line
+
+
 def _is_placeholder(value: str) -> bool:
     """Return True for values such as <account>, YOUR_ACCOUNT and {{ name }}.
 
@@ -714,7 +724,7 @@ def _is_placeholder(value: str) -> bool:
     [True, True, True, False, True]
     """
     return bool(
-        re.search(r"<[\w .@-]*[A-Za-z][\w .@-]*>|\{\{.*\}\}|\{[A-Za-z_]\w*\}", value)
+        re.search(r"<[\w .@-]*[A-Za-z][\w .@-]*>|\{\{.*\}\}|\{[A-Za-z_]\w*\}|(?i:x{5,})", value)
         or re.fullmatch(
             r"(?i)(your|my)[-_ ]?(account|project|partition|queue|email|user|name|qos)"
             r"([-_@].*)?|(?i:XXX+|TODO|CHANGE_?ME|REPLACE_?ME)",

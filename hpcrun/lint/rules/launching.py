@@ -184,7 +184,7 @@ def _(script: Script) -> Iterator[Found]:
             continue
         name, text = early[0]
         ignored = program.kind in _LAUNCHERS and not is_static(program)
-        ignored = ignored and text.startswith(("node-rank", "machine-rank"))
+        ignored = ignored and bool(re.search("(node|machine)[-_]rank", text))
         where = "all tasks get the value of the first node, 0"
         if ignored:
             yield Found(
@@ -241,6 +241,8 @@ def _(script: Script) -> Iterator[Found]:
 def _(script: Script) -> Iterator[Found]:
     if not is_multi_node(script):
         return
+    if (script.number("ntasks") or count_nodes(script) or 0) < (count_nodes(script) or 0):
+        return  # see tasks-fewer-than-nodes
     for program in launchers(script):
         step = program.step
         if step is None or step.get("nodes") == "1" or step.get("?") or program.command.background:
@@ -674,6 +676,8 @@ def _(script: Script) -> Iterator[Found]:
 def _(script: Script) -> Iterator[Found]:
     nodes, each = script.number("nodes"), script.number("ntasks-per-node")
     total = script.number("ntasks") or (nodes * each if nodes and each else None)
+    if total is None and nodes and nodes > 1 and not script.has("ntasks-per-node"):
+        total = None if script.has("tasks-per-node") or script.has("ntasks-per-gpu") else nodes
     for program in find_programs(script):
         if program.kind not in ("mpirun", "horovodrun") or program.command.background:
             continue

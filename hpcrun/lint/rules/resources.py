@@ -100,11 +100,30 @@ def _(script: Script) -> Iterator[Found]:
 def _(script: Script) -> Iterator[Found]:
     nodes, each = script.number("nodes"), count_tasks_per_node_option(script)
     total, one = script.number("ntasks"), script.option("ntasks")
+    if nodes and total and total < nodes:
+        return  # see tasks-fewer-than-nodes
     if nodes and each and total and one is not None and total != nodes * each:
         text = f"the job has {total} tasks, not {nodes} nodes x {each}"
         if total > nodes * each:
             text = f"{total} tasks do not fit on {nodes} nodes with at most {each} each"
         yield Found(one.start, text)
+
+
+@rule(
+    "tasks-fewer-than-nodes",
+    "warning",
+    "fewer tasks than nodes",
+    section=SECTION,
+    source="Slurm 22.05: can't run 1 processes on 4 nodes, setting nnodes to 1",
+    fix="--ntasks-per-node=1 instead of --ntasks=1",
+    bad="#SBATCH --nodes=4\n#SBATCH --ntasks=1\nsrun python t.py\n",
+    good="#SBATCH --nodes=4\n#SBATCH --ntasks-per-node=1\nsrun python t.py\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    nodes, tasks = script.number("nodes"), script.option("ntasks")
+    if nodes and tasks is not None and tasks.value.isdigit() and int(tasks.value) < nodes:
+        text = f"{tasks.value} tasks use at most {tasks.value} of {nodes} nodes"
+        yield Found(tasks.start, text.replace("1 tasks use", "1 task uses"))
 
 
 @rule(

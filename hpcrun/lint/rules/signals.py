@@ -5,27 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from hpcrun.lint.launch import Program
 from hpcrun.lint.request import list_training
 from hpcrun.lint.rule import Found, rule
 from hpcrun.lint.script import Command, Script
 
 SECTION = "Signals and requeueing"
 _HARMLESS = {
-    *(
-        "echo",
-        "date",
-        "printf",
-        "exit",
-        "true",
-        ":",
-        "conda",
-        "deactivate",
-        "hostname",
-        "module",
-        "ml",
-    ),
-    *("pwd", "sleep", "ls", "cat", "nvidia-smi", "dcgmi", "sacct", "seff", "squeue", "scontrol"),
+    *("echo", "date", "printf", "exit", "true", ":", "conda", "deactivate", "hostname", "module"),
+    *("ml", "pwd", "sleep", "ls", "cat", "nvidia-smi", "dcgmi", "sacct", "seff", "squeue"),
+    *("scontrol", "rm", "kill"),
 }
 
 
@@ -294,7 +282,7 @@ def _(script: Script) -> Iterator[Found]:
         return
     if any("$?" in word for one in after for word in one.args) or "$?" in script.text:
         return
-    if all(one.name in _HARMLESS for one in after):
+    if all(one.name in _HARMLESS or _deactivates(one) for one in after):
         line = script.line_of(after[-1].start)
         text = f"if it fails, the job is COMPLETED: {after[-1].name} in line {line} succeeds"
         yield Found(last.command.start, text)
@@ -358,7 +346,7 @@ def _(script: Script) -> Iterator[Found]:
     training = list_training(script)
     if any(one.name in ("wait", "sleep", "tail", "while") for one in script.commands):
         return
-    if training and all(_runs_on(one) for one in training):
+    if training and training[-1].command.background and not training[-1].command.function:
         last = training[-1].command
         after = [one for one in script.commands if one.start > last.end and not one.substituted]
         if all(one.name in _HARMLESS for one in after) and not re.search(
@@ -399,5 +387,5 @@ def _exits_on_error(script: Script) -> bool:
     return False
 
 
-def _runs_on(program: Program) -> bool:
-    return program.command.background
+def _deactivates(command: Command) -> bool:
+    return command.name in ("source", ".") and command.args[:1] == ["deactivate"]
