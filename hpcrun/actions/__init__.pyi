@@ -92,5 +92,7 @@ from hpcrun.actions.slow import explain_speed as explain_speed
 from hpcrun.actions.submit import estimate_start as estimate_start
 from hpcrun.actions.submit import submit_job as submit_job
 from hpcrun.actions.top import Top as Top
+from hpcrun.actions.when import StartEstimate as StartEstimate
+from hpcrun.actions.when import estimate_starts as estimate_starts
 from hpcrun.actions.why import add_cause as add_cause
 from hpcrun.actions.why import explain_jobs as explain_jobs

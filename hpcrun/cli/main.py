@@ -24,6 +24,7 @@ SECTIONS = {
         "submit": "Submit a job to Slurm.",
         "run": "Run a job in the foreground: on this machine, in an salloc or on other hosts.",
         "fit": "Estimate the memory of a training before it is submitted.",
+        "when": "Ask Slurm when a job would start in several shapes.",
         "rehearse": "Test in a sandbox whether a job recovers from interruptions.",
         "jobs": "List the jobs that can be submitted.",
         "show": "Show a job, or a run's job and files.",

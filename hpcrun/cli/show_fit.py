@@ -1,14 +1,19 @@
-"""Output of memory estimates: the parts of one configuration, and the table of several."""
+"""Output of estimates before submission: memory by part, and starts by shape."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
 
 import click
 
-from hpcrun.cli.output import print_line, print_message, print_pairs, print_table
+from hpcrun.cli.output import print_line, print_message, print_note, print_pairs, print_table
 from hpcrun.fit import Candidate, MemoryEstimate, ModelShape, Training, describe_training
 from hpcrun.text import GIB, format_bytes
+
+if TYPE_CHECKING:
+    from hpcrun.actions import StartEstimate
 
 
 def format_parameters(count: int) -> str:
@@ -77,3 +82,25 @@ def show_candidates(candidates: Sequence[Candidate], capacity: float | None) -> 
         for each in candidates
     ]
     print_table(["CONFIGURATION", "GPU GiB", "HOST GiB", ""], rows)
+
+
+def show_starts(estimates: Sequence[StartEstimate], now: datetime) -> None:
+    """Print when each shape of a job would start."""
+    from hpcrun.monitor import NOT_EXPECTED, format_time  # deferred: fit needs no job states
+
+    rows = []
+    for one in estimates:
+        start = datetime.fromisoformat(one.start) if one.start else None
+        end = datetime.fromisoformat(one.latest_end) if one.latest_end else None
+        rows.append(
+            (
+                str(one.nodes),
+                one.partition or "-",
+                format_time(start, now) if start else "-",
+                format_time(end, now) if end else "-",
+                f"{one.gpu_hours:.1f}" if one.gpu_hours is not None else "-",
+                f"refused: {one.refused}" if one.refused else "" if start else NOT_EXPECTED,
+            )
+        )
+    print_table(["NODES", "PARTITION", "START", "END AT MOST", "GPU-HOURS AT MOST", ""], rows)
+    print_note("not submitted; starts are Slurm's current estimates")

@@ -1,4 +1,4 @@
-"""The verbs submit, run, fit, rehearse, jobs and show."""
+"""The verbs submit, run, fit, when, rehearse, jobs and show."""
 
 from __future__ import annotations
 
@@ -347,6 +347,75 @@ def fit(
     else:
         show_fit(shape, training, estimate, capacity)
     return 0
+
+
+def _parse_numbers(context: click.Context, parameter: click.Parameter, text: str) -> list[int]:
+    """Parse the numbers of nodes of ``hpcrun when``."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not all(word.isdecimal() and int(word) for word in words):
+        raise click.BadParameter(f"{text}: not a list of numbers, as in 1,2,4")
+    return [int(word) for word in words]
+
+
+@click.command("when")
+@click.argument("job", type=JOB)
+@click.option(
+    "-N",
+    "--nodes",
+    default="",
+    metavar="LIST",
+    callback=_parse_numbers,
+    help="Numbers of nodes to compare, e.g. 1,2,4 (default: the job's).",
+)
+@click.option(
+    "-p",
+    "--partition",
+    default="",
+    metavar="LIST",
+    help="Partitions to compare, e.g. gpu,long (default: the job's).",
+)
+@click.option("-t", "--time", help="The time limit, e.g. 2h.")
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    type=Value("key=value", "keys"),
+    help="Override a key of the job, e.g. batch.micro_batch_per_gpu=4.",
+)
+@cluster_option
+@json_option
+def when(
+    job: str,
+    nodes: list[int],
+    partition: str,
+    time: str | None,
+    overrides: tuple[str, ...],
+    cluster: str | None,
+    as_json: bool,
+) -> int:
+    """Ask Slurm when a job would start in several shapes, without submitting it.
+
+    The earliest end comes first. The start is Slurm's current estimate (sbatch --test-only): jobs
+    that end early make it earlier, and jobs with a higher priority later. The end and the cost are
+    those of a job that runs to its time limit. The exit code is 1 if Slurm refuses all shapes.
+    """
+    from datetime import datetime
+
+    import msgspec
+
+    from hpcrun.actions import estimate_starts
+    from hpcrun.cli.show_fit import show_starts
+
+    where = make_context(cluster, job=job)
+    changes = [*overrides, *([f"resources.time={time}"] if time is not None else [])]
+    partitions = [word.strip() for word in partition.split(",") if word.strip()]
+    now = datetime.now()
+    found = estimate_starts(where, job, changes, nodes, partitions, now)
+    if as_json:
+        emit_json({"cluster": where.cluster.name, "shapes": msgspec.to_builtins(found)})
+    else:
+        show_starts(found, now)
+    return 1 if all(one.refused for one in found) else 0
 
 
 def describe_trial(trial: Trial) -> str:

@@ -52,5 +52,6 @@ from hpcrun.monitor.targets import unknown_run_error as unknown_run_error
 from hpcrun.monitor.waiting import NOT_EXPECTED as NOT_EXPECTED
 from hpcrun.monitor.waiting import add_wait_reasons as add_wait_reasons
 from hpcrun.monitor.waiting import describe_stage as describe_stage
+from hpcrun.monitor.waiting import format_time as format_time
 from hpcrun.monitor.waiting import is_expected as is_expected
 from hpcrun.monitor.waiting import parse_time as parse_time
