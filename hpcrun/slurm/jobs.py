@@ -373,8 +373,10 @@ def without_banner(stdout: str) -> tuple[str, str]:
 
 
 def _squeue_rows(stdout: str) -> list[list[str]]:
-    *rows, rest = stdout.split(_ROW)
-    return [*(row.lstrip("\n").split(_FIELD) for row in rows), rest.strip().split(_FIELD)]
+    """Split rows into fields; the name, the last field, may contain both separators."""
+    *rows, rest = re.split(rf"{_ROW}(?:\n|\Z)", stdout)
+    columns = len(_SQUEUE) - 1
+    return [*(row.lstrip("\n").split(_FIELD, columns) for row in rows), rest.strip().split(_FIELD)]
 
 
 def _is_job(fields: Sequence[str]) -> bool:

@@ -46,7 +46,7 @@ Time = Annotated[
     ),
 ]
 Memory = Annotated[
-    str, Meta(pattern=r"^[0-9]+[KMGT]?B?$", description="memory as in 200G; a bare number is MB")
+    str, Meta(pattern=r"^[0-9]+([KMGT]B?)?$", description="memory as in 200G; a bare number is MB")
 ]
 Duration = Annotated[
     str,

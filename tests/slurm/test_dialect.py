@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcrun.slurm.commands import parse_sbatch
-from hpcrun.slurm.jobs import parse_sacct, parse_show_job, parse_squeue
+from hpcrun.slurm.jobs import (
+    _SQUEUE,
+    is_squeue_garbled,
+    parse_sacct,
+    parse_show_job,
+    parse_squeue,
+)
 from hpcrun.slurm.reasons import matches_answer, refusal_fix
 from hpcrun.slurm.states import ACTIVE, FINAL, UNKNOWN, WAITING, is_final, parse_state
 from tests.slurm_answers import sacct_row, squeue_row
@@ -128,3 +134,13 @@ def test_refusals_have_fixes(text: str, fix: str) -> None:
     stderr = f"sbatch: error: Batch job submission failed: {text}\n"
     assert not matches_answer(stderr, "silence")
     assert fix in refusal_fix(stderr) and bool(refusal_fix(stderr)) == bool(fix)
+
+
+@pytest.mark.parametrize("name", ["x\x1ey", "x\x1fy", "\x1e", "a\x1e\x1fb\x1e", "x y"])
+def test_separators_in_the_names_of_jobs_hide_no_job(name: str) -> None:
+    row = ["7", "7", "RUNNING", *[""] * (len(_SQUEUE) - 5), "/w", name]
+    other = [*row[:-1], "other"]
+    other[0] = other[1] = "8"
+    answer = "".join("\x1f".join(each) + "\x1e\n" for each in (row, other))
+    assert not is_squeue_garbled(answer)
+    assert [(job.job_id, job.name) for job in parse_squeue(answer)] == [("7", name), ("8", "other")]

@@ -362,3 +362,14 @@ def test_cluster_profile_that_is_not_yaml_is_refused() -> None:
     with pytest.raises(SpecError) as caught:
         load_cluster("a: [", source="c.yaml")
     assert str(caught.value) == "c.yaml:2: column 1: expected a value here"
+
+
+@pytest.mark.parametrize("text", ["200", "200G", "200GB", "4T", "512K", "512MB", "0"])
+def test_memory_in_units_of_slurm_is_accepted(text: str) -> None:
+    assert read(f"resources: {{memory_per_node: {text}}}").resources.memory_per_node == text
+
+
+@pytest.mark.parametrize("text", ["200B", "0B", "200GBB", "G", "200 G", "2g"])
+def test_memory_in_other_units_is_refused(text: str) -> None:
+    (problem,) = problems(f"resources: {{memory_per_node: {text}}}")
+    assert "expected memory as in 200G; a bare number is MB" in problem
