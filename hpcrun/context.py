@@ -399,10 +399,10 @@ def read_text(path: Path) -> str:
 
 
 def expand_user_path(text: str, environ: Mapping[str, str], project: Path, where: str) -> Path:
-    """Expand ``~`` and ``$NAME`` in a path that is relative to the project.
+    """Expand ``~``, ``~USER`` and ``$NAME`` in a path that is relative to the project.
 
     Raises:
-        InputError: A variable is not set; the message names ``where``.
+        InputError: A variable is not set, or there is no such user; the message names ``where``.
     """
     expanded = text
     if "$" in text:
@@ -417,6 +417,12 @@ def expand_user_path(text: str, environ: Mapping[str, str], project: Path, where
             raise InputError(message, fix="write $$ for a dollar sign") from error
     if expanded == "~" or expanded.startswith("~/"):
         expanded = home_dir(environ) + expanded[1:]
+    elif expanded.startswith("~"):
+        user = expanded.partition("/")[0]
+        expanded = os.path.expanduser(expanded)  # noqa: PTH111 - of another user
+        if expanded.startswith("~"):
+            fix = f"write the path out, or ./{user} for a folder of that name"
+            raise InputError(f"{where}: {text}: there is no user {user[1:]}", fix=fix)
     return project / expanded
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from hpcrun.assets import home_dir
 from hpcrun.context import (
+    expand_user_path,
     find_project,
     job_environment,
     load_context,
@@ -18,6 +19,7 @@ from hpcrun.context import (
     slurm_transport,
 )
 from hpcrun.errors import InputError
+from hpcrun.remote.far import quote_profile_path
 from hpcrun.remote.local import LocalTransport
 from tests.needs import require_root
 
@@ -212,3 +214,29 @@ def test_a_home_that_nobody_says_is_the_systems() -> None:
     home = pwd.getpwuid(os.getuid()).pw_dir
     assert home_dir({}) == home_dir({"HOME": ""}) == home
     assert home_dir({"HOME": "/h"}) == "/h"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("~", "/home/ada"),
+        ("~/runs", "/home/ada/runs"),
+        ("runs", "/project/runs"),
+        ("./~nosuchuser/runs", "/project/~nosuchuser/runs"),
+        ("runs~", "/project/runs~"),
+        ("~root/runs", f"{pwd.getpwnam('root').pw_dir}/runs"),
+    ],
+)
+def test_home_folders_in_paths_are_expanded(text: str, expected: str) -> None:
+    found = expand_user_path(text, {"HOME": "/home/ada"}, Path("/project"), "runs_dir")
+    assert str(found) == expected
+
+
+@pytest.mark.parametrize("text", ["~nosuchuser/runs", "~nosuchuser", "~$WHO/runs"])
+def test_home_folder_of_an_unknown_user_is_refused(text: str) -> None:
+    environ = {"HOME": "/home/ada", "WHO": "nosuchuser"}
+    with pytest.raises(InputError, match=r"runs_dir: .*: there is no user nosuchuser"):
+        expand_user_path(text, environ, Path("/project"), "runs_dir")
+    if "$" not in text:
+        with pytest.raises(InputError, match="only your own home folder is known"):
+            quote_profile_path(text)

@@ -9,11 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from hpcrun.errors import InputError
+
 # In the folder of the runs: prefix of uploads that are incomplete, and the folder of the copies of
 # code, which are named by a hash of their content.
 INCOMING, CODE = ".incoming-", ".code"
 # In the folder where sbatch ran: its output and exit code, for a client that lost the connection.
 ANSWER = ".sbatch-answer"
+_WRITE_OUT = "write the path out, or ./~NAME for a folder of that name"
 # Last member of a stream of files: a stream without it was truncated.
 WHOLE = ".whole"
 # Number of copies of code that are kept on the cluster.
@@ -37,7 +40,12 @@ def quote_profile_path(text: str) -> str:
 
     >>> [quote_profile_path(path) for path in ("~/my runs", "$SCRATCH/runs", "runs")]
     ['"$HOME"\\'/my runs\\'', '"${SCRATCH:?is not set there}"\\'/runs\\'', '"$HOME"/\\'runs\\'']
+
+    Raises:
+        InputError: The path begins with the home folder of another user.
     """
+    if re.match("~[^/]", text):
+        raise InputError(f"{text}: only your own home folder is known, as ~/", fix=_WRITE_OUT)
     if text == "~" or text.startswith("~/"):
         text = "$HOME" + text[1:]
     head = "" if text.startswith(("/", "$")) else '"$HOME"/'
