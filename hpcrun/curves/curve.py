@@ -114,6 +114,7 @@ class Curve(Struct, frozen=True):
         restarts: Further attempts and resumptions, in order.
         total_steps: Planned number of steps, or None if the log does not show it.
         notes: How ambiguities of the log were resolved, for the user.
+        axis: What the steps of the loss count: "step", "epoch", or "point" without either.
         seconds: How long the run took, or None if the log does not show it.
         seconds_from: Where the log shows how long the run took.
         is_over: Whether the log shows that the training has ended.
@@ -124,6 +125,7 @@ class Curve(Struct, frozen=True):
     restarts: tuple[Restart, ...]
     total_steps: int | None = None
     notes: tuple[str, ...] = ()
+    axis: str = "step"
     seconds: float | None = None
     seconds_from: str = ""
     is_over: bool = False

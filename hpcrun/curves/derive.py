@@ -155,11 +155,23 @@ def derive_curve(store: Store, build: Callable[..., Series] = build_series) -> C
         restarts,
         total,
         (*notes, *store.notes()),
+        _name_axis(chooser, losses, axis),
         seconds,
         seconds_from,
         _is_over(logs),
         _peak_memory(chooser),
     )
+
+
+def _name_axis(chooser: MetricChooser, losses: MetricPoints | None, axis: StepAxis) -> str:
+    """Return what the steps of the loss count."""
+    if axis.in_order:
+        return "point"
+    if axis is chooser.by_epoch or chooser.is_logged_once_per_epoch(losses):
+        return "epoch"
+    known = [each for each in axis.rows_of(LOSS) if each.epochs is not None]
+    counts_epochs = known and all(np.array_equal(each.steps, each.epochs) for each in known)
+    return "epoch" if counts_epochs and len(known) == len(axis.rows_of(LOSS)) else "step"
 
 
 def _measure_time(
@@ -704,9 +716,12 @@ class MetricChooser:
         return max(found, key=lambda bar: (bar.source == training, bar.work), default=None)
 
     def _of_lines(self, name: str, sides: Sequence[str]) -> MetricPoints | None:
-        without_steps = self.in_order.rows_of(name)
+        without_steps, at_epochs = self.in_order.rows_of(name), self.by_epoch.rows_of(name)
+        if not all(each.is_result for each in self.by_step.rows_of(name) + at_epochs):
+            # Scores without a position may repeat those with one.
+            without_steps = [each for each in without_steps if not each.is_result]
+            at_epochs = [each for each in at_epochs if not each.is_result]
         own = self.by_step.points(name) if OWN_STEP in sides else None
-        at_epochs = self.by_epoch.rows_of(name)
         if own is not None:
             least = min(_FEW_ROWS, _SMALL_SHARE * sum(map(len, without_steps)))
             if len(own.values) >= max(least, sum(each.distinct_steps for each in at_epochs) / 2):

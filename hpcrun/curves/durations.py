@@ -7,6 +7,7 @@ of the times of epochs or steps.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby, pairwise
 
@@ -78,10 +79,24 @@ def _are_swapped(log: StoredLog) -> bool:
     return bool(max(swapped) - min(swapped) < max(days) - min(days))
 
 
+def _spans_training(log: StoredLog, clock: str) -> bool:
+    """Return True if most rows of the training stand between time stamps of a clock."""
+    trained = [form.offsets for form in log.forms.values() if form.layout.split == "train"]
+    stamped = [each.offset for each in log.stamps if each.clock == clock]
+    for form in log.forms.values():
+        if form.clock == clock and form.times:
+            stamped += (form.offsets[0], form.offsets[-1])
+    low, high = min(stamped, default=0), max(stamped, default=0)
+    inside = sum(bisect_right(each, high) - bisect_left(each, low) for each in trained)
+    return 2 * inside >= sum(map(len, trained))
+
+
 def time_between_stamps(log: StoredLog) -> float | None:
     """Return the seconds between the first and the last time stamp of a log, of any lines."""
     timed = [form for form in log.forms.values() if form.times and form.clock != ELAPSED]
     clock = _main_clock(log, timed)
+    if not _spans_training(log, clock):
+        return None
     times = _stamps(log, clock)
     if clock == DAY_OR_MONTH_FIRST and _are_swapped(log):
         times = np.array([*map(swap_day_and_month, times.tolist())])
@@ -109,7 +124,8 @@ def stated_time(log: StoredLog) -> float | None:
     places = [offset for offset, _ in found]
     above = np.zeros(len(found), np.int64)
     for form in log.forms.values():
-        if form.layout.split == "train" and form.layout.bar is None:
+        states_total = any(fold(name) in _TOTALS for name in form.layout.names)
+        if form.layout.split == "train" and form.layout.bar is None and not states_total:
             above += np.searchsorted(np.asarray(form.offsets), places)
     groups = groupby(zip(above.tolist(), found, strict=True), key=lambda each: each[0])
     return _add_up([max(seconds for _, (_, seconds) in group) for _, group in groups])
@@ -179,9 +195,13 @@ def step_time(metrics: Mapping[str, Series], *, counts_epochs: bool) -> float | 
     values = np.asarray(series.values if series.sample is None else series.sample)
     values = values[np.isfinite(values) & (values >= 0)]
     steps = np.asarray(series.steps, float)
-    stride = float(np.median(np.diff(steps))) if len(steps) > 1 else 1.0
-    count = min(steps[-1] - steps[0] + stride, steps[-1] + 1)
-    return float(values.mean() * count) if values.size else None
+    if series.sample is not None or len(values) < len(steps):
+        stride = float(np.median(np.diff(steps))) if len(steps) > 1 else 1.0
+        count = min(steps[-1] - steps[0] + stride, steps[-1] + 1)
+        return float(values.mean() * count) if values.size else None
+    # A value holds for the steps since the one before it; the first one for as many as the second.
+    first = min(steps[1] - steps[0] if len(steps) > 1 else 1.0, max(steps[0], 1.0))
+    return float(values @ np.diff(steps, prepend=steps[0] - first)) or None
 
 
 def add_attempts(

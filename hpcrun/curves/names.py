@@ -89,7 +89,7 @@ _STEPS = (
     "iterations it ite itr itrs niter train_iter train_iteration training_iteration "
     "total_timesteps timesteps timestep time_total_timesteps total_env_interacts num_timesteps "
     "updates batch batches batchid minibatch mini_batch micro_step episode round global_round "
-    "communication_round update generation n_iter n_step n_updates i count"
+    "communication_round update generation n_iter n_step n_updates misc_nupdates nupdates i count"
 )
 _EPOCHS = (
     "epoch época epoca train_epoch epch ep trainer_epoch end_of_epoch epoch_loaded epoch_epoch"
@@ -222,10 +222,12 @@ _NO_LOSS = words(
     "min max minimum maximum patience threshold alpha lambda lowest highest final target expected"
 )
 _TERMS = words("pix total g d simple percep gan real fake train val test mos metric")
+_LETTERS_ONLY = pattern_of("[a-z]+")
 _SCORES = words(
     "acc accuracy ppl perplexity reward rewards map miou iou f1 bleu rouge wer cer auc dice psnr "
     "ssim return entropy kl precision recall score bpb mae mse rmse fid elbo nll top1 top5 "
-    "err error l1 acc1 acc5 acc@1 acc@5 prec@1 prec@5 hella hellaswag"
+    "err error l1 acc1 acc5 acc@1 acc@5 prec@1 prec@5 hella hellaswag auroc auprc mcc kappa "
+    "jaccard lpips meteor cider chrf pearson spearman ndcg mrr rmsle map50 ap50"
 )
 
 
@@ -250,7 +252,9 @@ def is_score_name(name: str) -> bool:
     (True, True, False)
     """
     folded = fold(name)
-    return "io_u" in folded or not _SCORES.isdisjoint(folded.split("_"))  # Keras: mean_io_u
+    if "io_u" in folded or not _SCORES.isdisjoint(folded.split("_")):  # Keras: mean_io_u
+        return True
+    return "map" in _LETTERS_ONLY.findall(name.lower())  # mAP@0.5
 
 
 class Spelling(Struct, frozen=True):

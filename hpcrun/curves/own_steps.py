@@ -25,7 +25,16 @@ from numpy.typing import NDArray
 
 from hpcrun.curves.curve import is_increasing
 from hpcrun.curves.durations import times_by_form
-from hpcrun.curves.names import EPOCH, EVAL_LOSS, LOSS, LOSSES, LR, STEP_SECONDS, name_in
+from hpcrun.curves.names import (
+    EPOCH,
+    EVAL_LOSS,
+    LOSS,
+    LOSSES,
+    LR,
+    STEP_SECONDS,
+    name_in,
+    split_of,
+)
 from hpcrun.curves.passes import (
     Bools,
     CountedSteps,
@@ -34,7 +43,7 @@ from hpcrun.curves.passes import (
     find_changes,
     restarts_each_epoch,
 )
-from hpcrun.curves.store import StoredLog, StoredRows
+from hpcrun.curves.store import StoredLog, StoredRows, states_results
 
 # Sources of the steps of rows: their own lines, neighbouring rows, or a progress bar.
 OWN_STEP, FROM_NEIGHBOUR, FROM_BAR = "", "placed", "drawn"
@@ -103,6 +112,7 @@ class Rows(Struct, eq=False):
         is_mean: the lines call their losses means.
         length: number of steps of an epoch, if known.
         distinct_steps: how many distinct steps were assigned to rows that had none.
+        is_result: the lines state scores without a position, which count only below the training.
     """
 
     names: tuple[str, ...]
@@ -119,6 +129,7 @@ class Rows(Struct, eq=False):
     is_mean: bool = False
     length: int | None = None
     distinct_steps: int = 0
+    is_result: bool = False
 
     def __len__(self) -> int:
         """Count the rows."""
@@ -172,7 +183,8 @@ def read_rows(log: StoredLog) -> list[Rows]:
     splits = [each.split for each in marks]
     if 0 < 2 * sum(map(bool, splits)) <= len(splits):  # the training has headings too
         rows = [part for each in rows for part in _split_by_heading(each, headings, splits)]
-    rows = _drop_epoch_means(_drop_repeated_losses(_keep_evaluation_means(rows, headings)))
+    rows = _keep_evaluation_means(_scope_results(rows), headings)
+    rows = _drop_epoch_means(_drop_repeated_losses(rows))
     return _count_through_epochs(rows)
 
 
@@ -204,7 +216,11 @@ def _build_rows(form: StoredRows, headings: Ints, epochs_of: Floats, times: Floa
         bar, steps, priority, source = None, None, PRIORITY_OWN_LOSS, OWN_STEP
     positions = (offsets, steps, epochs, times)
     own = layout.rank, bar, form.total, layout.is_mean
-    return _drop_duplicates(Rows(names, columns, *positions, source, priority, *own))
+    rows = Rows(names, columns, *positions, source, priority, *own)
+    if states_results(form):
+        # A score says nothing about the progress of the training.
+        rows = replace(rows, priority=0, is_result=True)
+    return _drop_duplicates(rows)
 
 
 def _drop_redrawn_bars(log: StoredLog, rows: Sequence[Rows], headings: Ints) -> list[Rows]:
@@ -322,6 +338,27 @@ def epochs_from_headings(
         return None
     first = epochs[0] - 1 if epochs[0] > least else math.nan
     found: Floats = np.append(first, epochs)[np.searchsorted(headings, offsets, "right")]
+    return found
+
+
+def _scope_results(rows: Sequence[Rows]) -> list[Rows]:
+    """Name scores without a split after the evaluation whose rows stand right above all of them."""
+    split_at: dict[int, str] = {}
+    lines = [each for each in rows if not each.is_result and each.bar is None and each.names]
+    for number, each in enumerate(lines):
+        splits = {split_of(name) for name in each.names} & {"eval", "test"}
+        split_at[number] = next(iter(splits), "") if each.priority == 0 else ""
+    offsets = join_columns(each.offsets for each in lines)
+    owners = np.repeat(np.arange(len(lines)), [*map(len, lines)])
+    order = np.argsort(offsets, kind="stable")
+    found = []
+    for each in rows:
+        if each.is_result and not any(map(split_of, each.names)) and len(lines):
+            above = np.searchsorted(offsets[order], each.offsets) - 1
+            splits = {split_at[owners[order[at]]] if at >= 0 else "" for at in above.tolist()}
+            if len(splits) == 1 and (split := splits.pop()):
+                each = replace(each, names=tuple(name_in(split, name) for name in each.names))
+        found.append(each)
     return found
 
 

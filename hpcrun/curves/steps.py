@@ -115,7 +115,7 @@ def find_steps(log: StoredLog) -> LogSteps:
     >>> [(rows.source, rows.steps.tolist()) for rows in steps.by_step if rows.names]
     [('placed', [1, 2])]
     """
-    rows = _drop_start_memory(read_rows(log))
+    rows = _drop_start(read_rows(log))
     own = [each for each in rows if each.steps is not None and each.bar is None]
     without_steps = [
         drop_summary(each)
@@ -187,8 +187,8 @@ def find_steps(log: StoredLog) -> LogSteps:
     )
 
 
-def _drop_start_memory(rows: Sequence[Rows]) -> list[Rows]:
-    """Drop lines that state only memory and stand above all lines and bars of the training."""
+def _drop_start(rows: Sequence[Rows]) -> list[Rows]:
+    """Drop lines without a step that state memory or scores above all lines of the training."""
     trained = [
         each.offsets[0]
         for each in rows
@@ -197,7 +197,9 @@ def _drop_start_memory(rows: Sequence[Rows]) -> list[Rows]:
     ]
     first, found = min(trained, default=0), []
     for each in rows:
-        if each.names == (MEMORY_BYTES,) and each.steps is None:
+        is_memory = each.names == (MEMORY_BYTES,) and each.steps is None
+        # Scores that are stated only above the training may be settings.
+        if is_memory or (each.is_result and each.offsets[-1] < first):
             each = each.select(each.offsets >= first)
         found += [each] if len(each) else []
     return found

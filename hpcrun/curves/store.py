@@ -22,6 +22,7 @@ from hpcrun.curves.names import (
     TEST_LOSS,
     TRAIN_LOSS,
     is_loss_name,
+    is_score_name,
     split_of,
     stand_in_rank,
 )
@@ -38,6 +39,7 @@ _MAX_MARKS = 100_000
 # A total that differs on each line ("5/5", "6/6") is not the total of a training.
 _MAX_TOTALS = 100
 _MIN_RECURRING_ROWS = 3
+_MIN_TRAINING_ROWS = 2
 
 
 class StoredRows(Frame, eq=False):
@@ -193,7 +195,8 @@ class Store:
         A single line may not show whether it is a measurement, but the whole log does: prose and
         settings do not recur with the same names and other numbers. A layout that is not sure needs
         three rows, with losses that differ and are not all integers, and more than twice as many of
-        these losses as sure lines have, not counting bars. Truncated lines, which have only the
+        these losses as sure lines have, not counting bars. Scores without a position count if the
+        log has losses of a training. Truncated lines, which have only the
         first of the names, are treated like complete lines.
         """
         sure: dict[str, int] = {}
@@ -207,6 +210,16 @@ class Store:
         proven_names = {
             layout.names for layout, forms in unsure.items() if _is_recurring(forms, sure)
         }
+        trains = sure.get(LOSS, 0) >= _MIN_TRAINING_ROWS or any(
+            LOSS in names for names in proven_names
+        )
+        trains |= any(sum(x.epoch is not None for x in log.marks) > 1 for log in self.logs)
+        if trains:
+            proven_names |= {
+                layout.names
+                for layout, forms in unsure.items()
+                if all(states_results(form) or _states_evaluation(form) for form in forms)
+            }
         lengths = {len(each.names) for each in unsure if each.names}
         proven_names |= {names[:end] for names in proven_names for end in lengths}
         unproven = {layout for layout in unsure if layout.names not in proven_names}
@@ -338,6 +351,21 @@ def choose_stand_in_loss(logs: list[StoredLog]) -> tuple[list[StoredLog], str]:
         replace(log, forms={key: renamed(form) for key, form in log.forms.items()}) for log in logs
     ]
     return logs, "" if chosen == TRAIN_LOSS else chosen
+
+
+def states_results(form: StoredRows) -> bool:
+    """Return True if rows state scores and no loss, and have no position."""
+    names = form.layout.names
+    is_placed = form.steps is not None or form.epochs is not None
+    scores = any(map(is_score_name, names)) and not any(map(is_loss_name, names))
+    return scores and not is_placed and not form.layout.is_sure
+
+
+def _states_evaluation(form: StoredRows) -> bool:
+    """Return True if a row states the losses of an evaluation, and has no position."""
+    losses = [name for name in form.layout.names if is_loss_name(name)]
+    is_placed = form.steps is not None or form.epochs is not None
+    return not is_placed and bool(losses) and all(split_of(n) in ("eval", "test") for n in losses)
 
 
 def _is_recurring(forms: Sequence[StoredRows], sure: dict[str, int]) -> bool:

@@ -511,7 +511,9 @@ def _judge(found: LineFields, place: Row, values: dict[str, float]) -> bool | No
         lost = True  # "Generator loss: 2.5, Discriminator loss: 1.5"
     if names == {LR} and not settings:
         return False  # "Current learning rate: 5e-4"
-    if not lost or (found.stray_items and LOSS in values):
+    if not lost:
+        return False if _states_scores(found, names) and not settings else None
+    if found.stray_items and LOSS in values:
         return None  # "Pretrained model - loss: 2.5"
     worded = any(isinstance(field.value, str) for field in found.fields)
     known = all(is_known(field.key, field.unit) for field in found.fields)
@@ -520,6 +522,25 @@ def _judge(found: LineFields, place: Row, values: dict[str, float]) -> bool | No
     return None if worded or settings else False
 
 
+def _states_scores(found: LineFields, names: Collection[str]) -> bool:
+    """Return True if a line without a position states scores, and otherwise only known names."""
+    scores = [*filter(is_score_name, names)]
+    others = [field for field in found.fields if field.key not in names]
+    return (
+        bool(scores)
+        and _CONDITIONS.isdisjoint("_".join(map(fold, names)).split("_"))
+        and all(is_known(name) or is_score_name(name) for name in names)
+        and not any(isinstance(field.value, str) for field in others)
+        and found.stray_items <= _MAX_STRAY_BESIDE_SCORES
+    )
+
+
+_MAX_STRAY_BESIDE_SCORES = 1
+# Words of settings and of scores that were not measured here.
+_CONDITIONS = words(
+    "target threshold thresh weight coef min max minimum maximum best highest lowest patience delta"
+    " expected baseline previous prev training_precision mixed bf16 fp16 fp32 amp dtype loss scale"
+)
 # Names of settings, and names that accompany losses of another kind, as in trading.
 _SETTINGS = words(
     "batch_size num_workers max_epochs num_epochs epochs weight_decay momentum seed max_steps "

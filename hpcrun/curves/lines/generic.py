@@ -199,6 +199,12 @@ _REWRITE_RULES = {
     r"(?<!\w)(?:after|processed) (\d{1,15}) (?:training )?"
     r"(step|iter(?:ation)?|epoch|update|batch)(?:es|s)?(?=[\s:,.;|]|\Z)": r"\2 \1",
     r"\A(\d{1,9})[ -](step|iter|epoch)(?=[ :,])": r"\2 \1",
+    # "Accuracy of the network on the 10000 test images: 71 %".
+    rf"\A(\W{{0,9}}(?:\w{{1,20}} )?(?:accuracy|acc|error|f1|auc|perplexity)) (?:of|on|for|over) "
+    rf"(?:[\w'-]{{1,20}} ){{0,8}}?({_SIDES})"
+    r"(?: (?:images|set|data|dataset|samples|examples|split)){0,3} ?(?:is|was)? ?[:=]? ?(?=\d)": (
+        r"\2 \1: "
+    ),
     # A weight after the loss: "loss = 2.5 * 1".
     r"(loss ?[=:] ?\d[\d.e+-]{0,30}) \* \d{1,9}(?:\.\d{1,9})?(?= |\Z)": r"\1",
     # "Train loss 10 2.5", "Validation loss 10: 2.5" (Tacotron 2).
@@ -270,6 +276,11 @@ _REWRITE_RULES = {
 _REWRITES = [
     (pattern_of(pattern, re.IGNORECASE), plain) for pattern, plain in _REWRITE_RULES.items()
 ]
+# A batch of an evaluation shows its value, and in parentheses the mean of all batches so far.
+_EVALUATED_BATCH = pattern_of(r"\W{0,9}(?:test|val|valid|validation|eval)\w{0,6}:? ", re.IGNORECASE)
+_MEAN_BESIDE = pattern_of(
+    r"(?<![\w.])\d[\d.]{0,20}(?:e[+-]\d\d)? \([ ]{0,4}(\d+\.\d{1,12}(?:e[+-]\d\d)?)\)"
+)
 _UNITS = ("unit", "unit2", "unit3", "unit4")
 # Keys whose value may name a split: stage=train, msg="training".
 _SPLIT_KEYS = SPLIT_SPELLINGS | words("msg message event")
@@ -394,6 +405,8 @@ def _split_items(text: str) -> _Items | None:
         return None
     for pattern, plain in _REWRITES:
         text = pattern.sub(plain, text)
+    if _EVALUATED_BATCH.match(text):
+        text = _MEAN_BESIDE.sub(r"\1", text)
     found, place = _Items([]), 0
     # Possible start of a remark, with the numbers of fields and stray items before it.
     remark = cell = None

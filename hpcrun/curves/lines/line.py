@@ -40,17 +40,24 @@ NEEDLES: tuple[bytes, ...] = (
     ),
     # Loss and epoch in other languages.
     *map(str.encode, ("损失", "損失", "손실", "轮", "отер", "поха", "poca", "rdida")),
-    *(b" avg, ", b"envinteracts"),  # darknet, Spinning Up
+    *(b" avg, ", b"envinteracts", b" : up. "),  # darknet, Spinning Up, Marian
     # The time that a training took, and its end.
     *b"ing time,total time,ompleted in,inished in,elapsed".split(b","),
     *b"early stop,earlystop,stopping_early".split(b","),
     *b"perda,perte,verlust".split(b","),
+    # Scores, which an evaluation may print without a step or an epoch.
+    *b"accura, acc,_acc,acc@,acc:,prec@,auc,auroc,iou,map@,map:,map=,map50,bleu,chrf,psnr".split(
+        b","
+    ),
+    *b"ssim,f1,dice,rouge,wer,cer:,fid,recall,precision,reward,rew_mean,rewmean,perplex,ppl,rmse,mae,ndcg".split(
+        b","
+    ),
 )
 _NEEDLES = tuple(map(bytes.decode, NEEDLES))
 # Searched for in every block of a very long log.
 ALWAYS_SEARCHED: tuple[bytes, ...] = (b"loss",)
 # Searched for in some blocks of a very long log.
-COMMON_NEEDLES = frozenset({b"loss", b"step", b"iter", b"epoch", b"it/s", b"s/it"})
+COMMON_NEEDLES = frozenset({b"loss", b"step", b"iter", b"epoch", b"it/s", b"s/it", b"accura"})
 
 # Keys under which loggers that print JSON store the message itself.
 _MESSAGE_KEYS = ("message", "msg", "log", "event", "text", "textPayload")

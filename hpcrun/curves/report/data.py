@@ -44,6 +44,7 @@ def _run(run: ParsedRun, full: bool) -> dict[str, Any]:
         "warnings": list(run.warnings),
         "notes": list(curve.notes),
         "total_steps": curve.total_steps,
+        "axis": curve.axis,
         "resumed": [to_builtins(restart) for restart in curve.restarts],
         "files": run.files,
         "bytes": run.bytes,

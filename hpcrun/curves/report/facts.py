@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
@@ -25,6 +26,7 @@ from hpcrun.curves.names import (
 )
 from hpcrun.curves.report.parsed import ParsedRun
 from hpcrun.curves.report.thin import quantile, quantile_of
+from hpcrun.patterns import pattern_of
 from hpcrun.text import (
     LARGEST,
     format_bytes,
@@ -50,12 +52,19 @@ _LEARNING_NAMES = (
 )
 
 
+_EPISODE_REWARD = pattern_of(r"(?:\A|/)ep(?:isode)?_?rew(?:ard)?_?mean\Z", re.IGNORECASE)
+
+
 def main_metric(runs: Sequence[ParsedRun]) -> str | None:
     """Choose the metric to draw: the training loss, the evaluation loss, or the most useful one."""
     counts: dict[str, int] = {}
     for run in runs:
         for name, series in run.curve.metrics.items():
             counts[name] = max(counts.get(name, 0), series.summary.count)
+    # The loss of reinforcement learning says little about its progress.
+    rewards = (name for name in counts if counts[name] > 1 and _EPISODE_REWARD.search(name))
+    if (reward := next(rewards, None)) is not None:
+        return reward
     for name in (LOSS, EVAL_LOSS):
         if name in counts:
             return name

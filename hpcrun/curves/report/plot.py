@@ -148,7 +148,7 @@ def _prepare(
     is_braille = not look.ascii_only and (look.colour or not (several or is_smoothed))
     sgr = line_sgr(index)
     mark = "" if is_braille else line_mark(index, look, several)
-    places = thin(x, smoothed, 2 * look.width)
+    places = thin(x, smoothed if is_smoothed else y, 2 * look.width)
     if line.is_points:  # gaps separate the points
         mark = "o" if look.ascii_only else "•"
         places = [each for place in places for each in (place, (place[0], math.nan))]

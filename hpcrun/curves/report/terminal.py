@@ -145,7 +145,7 @@ def metric_plot(runs: Sequence[ParsedRun], name: str, look: Display) -> str:
         lines,
         look,
         title=f"{runs[0].source}: {name}" if alone else name,
-        x_label="step" if by == "step" else "point",
+        x_label=(runs[0].curve.axis if alone else "step") if by == "step" else "point",
         verticals=restarts,
     )
 

@@ -66,6 +66,7 @@ def test_json_has_the_documented_structure() -> None:
                 "warnings": [],
                 "notes": [],
                 "total_steps": None,
+                "axis": "step",
                 "resumed": [],
                 "files": 1,
                 "bytes": 52_000,

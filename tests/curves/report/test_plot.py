@@ -228,3 +228,17 @@ def test_trend_ends_within_its_points() -> None:
     assert trends[:2] == [None, None]
     for fall, trend in zip(falls[2:], trends[2:], strict=True):
         assert trend is not None and min(fall) <= trend.end <= trend.begin <= fall[-trend.points]
+
+
+def test_few_points_are_drawn_as_they_are() -> None:
+    """A spike of a short curve must not be smoothed away."""
+    values = [1.1, 1.1, 1.1, 1.1, 4.33, 1.1, 1.1, 1.1, 1.1, 1.1]
+    text = plot_lines(
+        [Line("loss", [float(step) for step in range(10)], values)],
+        Display(80, 20),
+        title="loss",
+        x_label="step",
+    )
+    rows = text.splitlines()
+    assert "smooth" not in rows[0]
+    assert any(set(row.partition("┤")[2] or row.partition("│")[2]) - {" "} for row in rows[1:3])

@@ -33,6 +33,8 @@ def _read_mllog(found: re.Match[str], line: StrippedLine) -> Row | None:
         return None
     if key in _MLLOG_KEYS and isinstance(value, float):
         value = {key: value}
+    elif key in _MLLOG_KEYS and isinstance(value, dict):
+        value = {f"{key}/{name}": number for name, number in value.items()}
     elif key != "tracked_stats" or not isinstance(value, dict):
         return None
     places = {name: each for name, each in metadata.items() if name in _MLLOG_NAMES}
@@ -147,6 +149,15 @@ FORMATS: tuple[LineFormat, ...] = (
         r"(?: : gNorm (?P<grad_norm>⟨N⟩))?",
         "Ep. 1 : Up. 1,000 : Sen. 123,456 : Cost 9.85 * 123,456 after 1,234,567 "
         ": Time 12.3s : 10000.00 words/s : gNorm 1.25",
+    ),
+    form(
+        "marian",
+        " : Up. ",
+        r"Ep\. (?P<epoch>\d+) : Up\. (?P<step>[\d,]+) : (?P<key>[a-z][\w-]*) : (?P<number>⟨N⟩)"
+        r" : (?:new best|stalled )",
+        "[valid] Ep. 3 : Up. 3000 : bleu-detok : 27.5 : stalled 1 times (last best: 27.75)",
+        split="eval",
+        sure=True,
     ),
     # tqdm_loggable: tqdm_logging.py. Counts above a thousand are rounded, so they are not steps.
     form(
@@ -268,7 +279,7 @@ FORMATS: tuple[LineFormat, ...] = (
         "stable-baselines3",
         "|",
         r"\|\s{1,40}(?:\w+/)?(?:step\s{1,60}\|\s{1,20}(?P<rounded>\d{1,3}|\d\.?\d{0,2}e\+\d\d)"
-        r"|(?P<key>total_timesteps|step|[a-z_]*loss|learning_rate|grad_norm"
+        r"|(?P<key>total_timesteps|step|ep_?rew_?mean|ep_?len_?mean|success_rate|[a-z_]*loss|learning_rate|grad_norm"
         r"|TotalEnvInteracts|Loss(?:Pi|V|Q))\s{1,60}"  # Spinning Up
         r"\|\s{1,20}(?P<number>⟨N⟩))\s{1,40}\|\Z",
         "|    loss                 | 0.0123      |",

@@ -1,0 +1,137 @@
+"""The metrics of evaluations that programs print without a step or an epoch, in their scope."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from hpcrun.curves.report.facts import main_metric
+from hpcrun.curves.report.parsed import ParsedRun
+from tests.curves.parsing import parse_chunks
+
+
+def train(
+    *below: str, epochs: int = 4, form: str = "epoch {e} step {s} loss {loss:.3f}"
+) -> ParsedRun:
+    """Parse a training that prints some lines below each epoch: § is a score, ¶ the epoch."""
+    lines: list[str] = []
+    for e in range(1, epochs + 1):
+        for s in range(1, 4):
+            lines.append(form.format(e=e, s=(e - 1) * 3 + s, loss=3 - e / 5 - s / 20))
+        lines += [each.replace("§", f"0.3{e}").replace("¶", f"{e}") for each in below]
+    return parse_text(lines)
+
+
+def parse_text(lines: Sequence[str]) -> ParsedRun:
+    return parse_chunks("a.log", [(0, ["".join(f"{line}\n" for line in lines).encode()])])
+
+
+SCORES = [
+    ("[EVAL] mIoU: §", "eval_mIoU"),
+    ("[Val] dice §", "eval_dice"),
+    ("validation accuracy: §", "validation accuracy"),
+    ("val acc = §", "val acc"),
+    ("Testing accuracy §", "Testing accuracy"),
+    ("test F1: §", "test F1"),
+    ("Accuracy of the network on the 10000 test images: § %", "test Accuracy"),
+    ("Test Accuracy of the model on the validation set: §", "validation Test Accuracy"),
+    ("accuracy on the validation data is §", "validation accuracy"),
+    ("eval point avg class IoU: §", "eval point avg class IoU"),
+    ("acc: §", "acc"),
+    ("AUC: §", "AUC"),
+    ("=> avg_acc: §", "avg_acc"),
+    ("mAP@0.5: §", "mAP@0.5"),
+    ("BLEU = §", "BLEU"),
+    ("WER: §%", "WER"),
+    ("Test: PSNR § SSIM 0.91", "test_PSNR"),
+    ("validation metrics: accuracy: §, auc: 0.9", "eval_accuracy"),
+    ('Eval results: {"f1": §, "precision": 0.8}', "eval_f1"),
+    ("  eval_accuracy           =     §", "eval_accuracy"),
+    ("Test net output #0: accuracy = §", "eval_accuracy"),
+    ("Ep. ¶ : Up. ¶00 : bleu-detok : § : new best", "eval_bleu-detok"),
+    ("[valid] Ep. ¶ : Up. ¶00 : chrf : § : stalled 2 times (last best: 7.0)", "eval_chrf"),
+    (
+        "2026-11-20 08:00:0¶ INFO [valid] Ep. ¶ : Up. ¶00 : cross-entropy : § : new best",
+        "eval_cross-entropy",
+    ),
+    ('{"itr": ¶, "FID": §, "IS_mean": 7.5}', "FID"),
+]
+
+
+@pytest.mark.parametrize(("line", "name"), SCORES)
+def test_scores_without_a_position_are_evaluations(line: str, name: str) -> None:
+    found = {key.lower(): value for key, value in train(line).curve.metrics.items()}
+    assert name.lower() in found, sorted(found)
+    summary = found[name.lower()].summary
+    assert (summary.count, summary.first.value, summary.last.value) == (4, 0.31, 0.34)
+
+
+@pytest.mark.parametrize(("line", "name"), SCORES[:18])
+def test_scores_of_a_log_without_training_are_ignored(line: str, name: str) -> None:
+    del name
+    text = line.replace("§", "0.3").replace("¶", "1")
+    assert parse_text(["loading", text, "done"]).curve.metrics == {}
+
+
+@pytest.mark.parametrize(
+    "line", ["acc: 0.9", "map: 0.5", "f1 = 0.5", "  recall: 0.25", "target accuracy: 0.9"]
+)
+def test_scores_above_the_training_alone_are_settings(line: str) -> None:
+    lines = [line, *(f"step {step} loss {3 - step / 9:.3f}" for step in range(1, 20))]
+    assert [*parse_text(lines).curve.metrics] == ["loss"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["best accuracy: §", "target accuracy: §", "accuracy threshold: §", "max f1: §", "min_acc: §"],
+)
+def test_conditions_and_best_scores_are_no_points(line: str) -> None:
+    assert [*train(line, form="step {s} loss {loss:.3f}").curve.metrics] == ["loss"]
+
+
+@pytest.mark.parametrize("split", ["Test", "Val", "Validation"])
+def test_evaluation_meters_show_the_mean(split: str) -> None:
+    batches = [
+        f"{split}: [{batch}/3] Loss 0.5 (0.6) Acc@1 20.000 (3{batch}.000)" for batch in (1, 2, 3)
+    ]
+    name = "test_Acc@1" if split == "Test" else "eval_Acc@1"
+    assert train(*batches).curve.metrics[name].values == [33.0] * 4
+    # The closing line without a split belongs to the evaluation above it.
+    closed = train(*batches, " * Acc@1 32.500 Acc@5 90.125").curve.metrics
+    assert closed[name].values == [32.5] * 4
+    assert closed[name.replace("@1", "@5")].values == [90.125] * 4
+
+
+def test_mlperf_values_may_be_objects() -> None:
+    event = ':::MLLOG {{"key": "{}", "value": {}, "metadata": {{"epoch_num": {}}}}}'
+    lines = [event.format("train_loss", 3 - n / 9, n) for n in range(1, 9)]
+    lines += [event.format("eval_accuracy", '{"BBOX": 0.13, "SEGM": 0.12}', 8)]
+    metrics = parse_text(lines).curve.metrics
+    assert {"eval_accuracy/BBOX", "eval_accuracy/SEGM"} <= metrics.keys()
+
+
+def test_episode_reward_is_the_main_number_of_reinforcement_learning() -> None:
+    lines: list[str] = []
+    for n in range(1, 9):
+        lines += ["-" * 34, f"| rollout/ep_rew_mean | {n}.5      |"]
+        lines += [
+            f"| total_timesteps     | {n * 100}      |",
+            f"| train/loss          | {9 / n:.2f}     |",
+        ]
+    run = parse_text(lines)
+    assert main_metric([run]) == "ep_rew_mean"
+    assert run.curve.values("ep_rew_mean") == [n + 0.5 for n in range(1, 9)]
+
+
+@pytest.mark.parametrize(
+    ("form", "axis"),
+    [
+        ("Epoch {e}, Train Loss: {loss:.3f}, Validate Loss: 0.5{s}", "epoch"),
+        ("step {s} loss {loss:.3f}", "step"),
+        ("Epoch {e} step {s} loss {loss:.3f}", "step"),
+    ],
+)
+def test_axis_is_named_after_what_the_steps_count(form: str, axis: str) -> None:
+    lines = [form.format(e=n, s=n * 10, loss=3 - n / 9) for n in range(1, 12)]
+    assert parse_text(lines).curve.axis == axis
