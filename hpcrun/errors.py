@@ -32,10 +32,12 @@ class HpcrunError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Support pickling between processes, whatever arguments a subclass takes."""
-        return _again, (type(self), self.args, self.__dict__)
+        return _rebuild_error, (type(self), self.args, self.__dict__)
 
 
-def _again(kind: type[HpcrunError], args: tuple[Any, ...], state: dict[str, Any]) -> HpcrunError:
+def _rebuild_error(
+    kind: type[HpcrunError], args: tuple[Any, ...], state: dict[str, Any]
+) -> HpcrunError:
     error = kind.__new__(kind, *args)
     error.__dict__.update(state)
     return error

@@ -1,4 +1,4 @@
-"""Reading files that others may write to."""
+"""ParsedScript files that others may write to."""
 
 from __future__ import annotations
 

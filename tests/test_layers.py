@@ -56,7 +56,7 @@ def stubs() -> dict[str, dict[str, str]]:
 PUBLIC = sorted(PACKAGE.glob("*/__init__.pyi"))
 
 
-def names_imported(path: Path) -> set[tuple[str, str]]:
+def names_imported_modules(path: Path) -> set[tuple[str, str]]:
     """Return (module, name) of everything that a module imports from hpcrun, at any place."""
     return {
         (node.module, alias.name)
@@ -67,11 +67,11 @@ def names_imported(path: Path) -> set[tuple[str, str]]:
     }
 
 
-def modules_imported(path: Path) -> set[str]:
+def modules_imported_modules(path: Path) -> set[str]:
     """Return the modules of hpcrun that a module imports, entry points resolved."""
     known = {dotted(module) for module in modules()}
     found = set()
-    for module, imported in names_imported(path):
+    for module, imported in names_imported_modules(path):
         target = stubs().get(module, {}).get(imported, module)
         inside = f"{target}.{imported}"
         found.add(inside if inside in known else target)
@@ -82,9 +82,9 @@ def test_every_part_has_a_layer() -> None:
     assert {part(path) for path in modules()} == set(LAYERS)
 
 
-def parts_imported(path: Path) -> set[str]:
+def parts_imported_modules(path: Path) -> set[str]:
     """Return the other parts of hpcrun that a module imports."""
-    parts = {module.split(".")[1] for module in modules_imported(path) if "." in module}
+    parts = {module.split(".")[1] for module in modules_imported_modules(path) if "." in module}
     return parts - {part(path)}
 
 
@@ -92,12 +92,15 @@ def test_imports_point_down() -> None:
     upwards = {
         f"{name(path)}: {imported}"
         for path in modules()
-        for imported in parts_imported(path)
+        for imported in parts_imported_modules(path)
         if LAYERS.index(imported) < LAYERS.index(part(path))
         or imported in MAY_NOT_IMPORT.get(part(path), ())
     }
     assert upwards == set()
-    assert parts_imported(PACKAGE / "api.py") > {"actions", "monitor"}  # imports are found at all
+    assert parts_imported_modules(PACKAGE / "api.py") > {
+        "actions",
+        "monitor",
+    }  # imports are found at all
 
 
 def test_packages_are_imported_through_their_entry_point() -> None:
@@ -105,7 +108,7 @@ def test_packages_are_imported_through_their_entry_point() -> None:
     inside = {
         f"{name(path)}: from {module} import {imported}"
         for path in modules()
-        for module, imported in names_imported(path)
+        for module, imported in names_imported_modules(path)
         if module.count(".") > 0
         and module.split(".")[1] != part(path)
         and (PACKAGE / module.split(".")[1]).is_dir()
@@ -124,7 +127,11 @@ def test_no_public_name_is_that_of_a_module() -> None:
 
 
 def test_every_public_name_is_used_outside_its_package() -> None:
-    used = {(module, imported) for path in modules() for module, imported in names_imported(path)}
+    used = {
+        (module, imported)
+        for path in modules()
+        for module, imported in names_imported_modules(path)
+    }
     unused = {
         f"{package}: {one}"
         for package, names in stubs().items()
@@ -135,7 +142,7 @@ def test_every_public_name_is_used_outside_its_package() -> None:
 
 
 def test_modules_import_each_other_in_no_cycle() -> None:
-    graph = {dotted(path): modules_imported(path) for path in modules()}
+    graph = {dotted(path): modules_imported_modules(path) for path in modules()}
     done: set[str] = set()
 
     def visit(module: str, way: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""Reading JSON into types, by several threads at once."""
+"""ParsedScript JSON into types, by several threads at once."""
 
 from __future__ import annotations
 

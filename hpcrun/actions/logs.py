@@ -199,9 +199,9 @@ class JobLogs:
         return self._ranks_per_node[run.path]
 
     def chosen(self) -> list[LogFile]:
-        return self._choose(self.files(), self.query)
+        return self._select_files(self.files(), self.query)
 
-    def _choose(self, files: Sequence[LogFile], query: LogQuery) -> list[LogFile]:
+    def _select_files(self, files: Sequence[LogFile], query: LogQuery) -> list[LogFile]:
         last = max((file.attempt for file in files if file.attempt is not None), default=0)
         wanted = last if query.attempt == -1 else query.attempt
         return [
@@ -261,9 +261,9 @@ class JobLogs:
                 raise InputError(f"--attempt {query.attempt}: {_list('attempt', there)}")
         if chosen:
             return
-        of_nodes = self._choose(files, structs.replace(query, ranks=frozenset()))
+        of_nodes = self._select_files(files, structs.replace(query, ranks=frozenset()))
         if query.nodes and not of_nodes:
-            files = self._choose(files, structs.replace(query, ranks=frozenset(), nodes=()))
+            files = self._select_files(files, structs.replace(query, ranks=frozenset(), nodes=()))
             there = sorted({file.node for file in files if file.node is not None})
             raise InputError(f"--node {','.join(query.nodes)}: {_list('node', there)}")
         if query.ranks:
@@ -327,10 +327,10 @@ class JobLogs:
             if snapshot.is_over:
                 return
             if with_lines and len(self.runs) == 1:
-                yield from self._silence(snapshot.statuses[0])
+                yield from self._silence_warning(snapshot.statuses[0])
             sleep(LOOK_EVERY)
 
-    def _silence(self, status: JobStatus) -> Iterator[str]:
+    def _silence_warning(self, status: JobStatus) -> Iterator[str]:
         """Report each stage that lasts for a moment, until the program prints something."""
         now = time.monotonic()
         if self._has_spoken or status.run is None or status.final:
@@ -360,7 +360,7 @@ class JobLogs:
                 yield from self._events_of(file)
             self._known = files
             self._next_list = time.monotonic() + max(LIST_EVERY, LIST_EACH * len(files))
-        for file in self._known if is_last else self._due():
+        for file in self._known if is_last else self._files_to_check():
             yield from self._events_of(file, is_last=is_last)
         for file in self._known if is_last else ():
             if rest := self._tail.rest(file):
@@ -385,7 +385,7 @@ class JobLogs:
         self._attempts[key] = max(before, file.attempt)
         return file.attempt > before
 
-    def _due(self) -> list[LogFile]:
+    def _files_to_check(self) -> list[LogFile]:
         if len(self._known) <= FILES_A_TURN:
             return self._known
         always = [f for f in self._known if f.rank == 0 or f.attempt is None][-LIVELY:]
@@ -517,11 +517,11 @@ class _Stamps:
         if re.search(r"(Z|[+-]\d\d:?\d\d|UTC.*)\s*$", stamp) and seconds > 400 * _DAY:
             return seconds
         try:
-            return self._local(stamp, seconds)
+            return self._to_local_time(stamp, seconds)
         except (ValueError, OverflowError, OSError):
             return None
 
-    def _local(self, stamp: str, seconds: float) -> float:
+    def _to_local_time(self, stamp: str, seconds: float) -> float:
         fields = time.gmtime(seconds)
         part = seconds % 1
         if seconds > 400 * _DAY:

@@ -114,7 +114,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
 
 def load_spec(context: Context, job: str, overrides: Sequence[str] = ()) -> JobSpec:
     """Load a job by name or file, with --set overrides. Raises SpecError, InputError."""
-    path = find_job(job, context.project, context.environ, cwd=_elsewhere(context))
+    path = find_job(job, context.project, context.environ, cwd=_other_base(context))
     if is_in_mirror(path, context.environ):
         spec = read_spec_of_cluster(context, path, overrides)
     else:
@@ -126,7 +126,7 @@ def load_spec(context: Context, job: str, overrides: Sequence[str] = ()) -> JobS
 def read_spec(context: Context, text: str, source: str, overrides: Sequence[str] = ()) -> JobSpec:
     """Parse a job's text and the jobs that it extends. Raises SpecError, InputError."""
     resolve = partial(
-        resolve_job_name, project=context.project, environ=context.environ, cwd=_elsewhere(context)
+        resolve_job_name, project=context.project, environ=context.environ, cwd=_other_base(context)
     )
     return load_job(text, source=source, resolve=resolve, overrides=overrides)
 
@@ -165,7 +165,7 @@ def read_spec_of_cluster(context: Context, path: Path, overrides: Sequence[str] 
 _NOT_FROM_HERE = "hpcrun submit JOB with your own job file"
 
 
-def _elsewhere(context: Context) -> Path | None:
+def _other_base(context: Context) -> Path | None:
     """Return the base of relative paths, or None if it is the current directory."""
     with contextlib.suppress(FileNotFoundError):  # the current directory no longer exists
         if context.cwd == Path.cwd():
@@ -243,7 +243,7 @@ def prepare_spec(
     if (checks or Checks()).in_queue:
         refuse_other_clusters(context.cluster, context.environ)
     host = query_host(context, spec, extra_args, host)
-    with _kept(errors):
+    with _collect_error(errors):
         found = find_interpreter(context, spec, host)
     login = host.login
     run_dir = login.runs_dir / run_id
@@ -274,12 +274,12 @@ def prepare_spec(
         return in_code if is_copied else context
 
     job, of_file = spec, list[str]()
-    with _kept(errors):
+    with _collect_error(errors):
         job, of_file = inspect_accelerate(having(spec.accelerate), spec)
-    with _kept(errors):
+    with _collect_error(errors):
         python = "" if found.inside else found.python
         given = inspect_deepspeed(having(job.deepspeed), job, python, extra_args)
-    with _kept(errors):
+    with _collect_error(errors):
         plan = build_plan(
             job, context.cluster, place, extra_args=extra_args, after=after, deepspeed_input=given
         )
@@ -459,7 +459,7 @@ def new_run_id(spec: JobSpec) -> str:
 
 
 @contextlib.contextmanager
-def _kept(errors: list[InputError]) -> Iterator[None]:
+def _collect_error(errors: list[InputError]) -> Iterator[None]:
     try:
         yield
     except InputError as error:

@@ -30,7 +30,7 @@ MODULES = 40
 _UNKNOWN_VERSION = (0, 0)
 
 
-class Reading(msgspec.Struct, frozen=True):
+class ParsedScript(msgspec.Struct, frozen=True):
     """The result of parsing a script: its facts, or the error and line at which Python fails."""
 
     facts: ScriptFacts | None = None
@@ -200,23 +200,23 @@ def _shebang(data: bytes) -> str:
     return name if name in ("bash", "sh", "zsh", "ksh", "dash", "perl", "Rscript", "ruby") else ""
 
 
-def parse_script(data: bytes, version: tuple[int, ...]) -> Reading:
+def parse_script(data: bytes, version: tuple[int, ...]) -> ParsedScript:
     """Parse a script as this version of Python; ignore text not written by a person."""
     if max(map(len, data.split(b"\n"))) > LONGEST_LINE:
-        return Reading()
+        return ParsedScript()
     if b"\0" in data:
-        return Reading(fault="not Python: it has a NUL byte")
+        return ParsedScript(fault="not Python: it has a NUL byte")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # warnings about the script, not about hpcrun
         try:
             tree = ast.parse(data, feature_version=(version[0], version[1]))
-            return Reading(facts=read_script(tree))
+            return ParsedScript(facts=read_script(tree))
         except SyntaxError as error:
-            return Reading(fault=f"{error.msg or 'invalid syntax'}", line=error.lineno)
+            return ParsedScript(fault=f"{error.msg or 'invalid syntax'}", line=error.lineno)
         except ValueError as error:
-            return Reading(fault=str(error))
+            return ParsedScript(fault=str(error))
         except (RecursionError, MemoryError):
-            return Reading()
+            return ParsedScript()
 
 
 def _python_version(python: str) -> tuple[int, ...]:
@@ -254,7 +254,7 @@ def _with_modules(context: Context, path: Path, script: Script) -> Script:
     texts: dict[Path, bytes] = {}
 
     def imports_of(file: Path) -> Iterator[str]:
-        return _imported(texts[file])
+        return _imported_modules(texts[file])
 
     for file in modules_of(context.project, path, facts.imports, imports_of):
         text = texts[file] = content_of(file) or b""
@@ -305,7 +305,7 @@ def _module_files(project: Path, folder: Path, name: str) -> Iterator[Path]:
                 yield file
 
 
-def _imported(data: bytes) -> Iterator[str]:
+def _imported_modules(data: bytes) -> Iterator[str]:
     pattern = rb"^[ \t]*(?:from[ \t]+([.\w]+)[ \t]+import[ \t]+\(?([\w, \t]*)|import[ \t]+([.\w]+))"
     for start, names, module in re.findall(pattern, data, re.MULTILINE):
         found = (start or module).decode("ascii", "replace")

@@ -105,7 +105,7 @@ def prepare_again(
             raise InputError(message, fix="hpcrun submit makes another sweep of the job")
     statuses = status_of(context, runs_of(found))
     if failed:
-        statuses = _failed(found, statuses)
+        statuses = _select_failed(found, statuses)
     for status in statuses:
         _check_over(status, fresh=fresh)
     plan = _plan_of(statuses[0])
@@ -118,7 +118,7 @@ def prepare_again(
         return _script_again(
             context, statuses[0], overrides=overrides, extra_args=extra_args, code=code
         )
-    where = _place(context, statuses[0], plan, named_cluster=named_cluster)
+    where = _find_context(context, statuses[0], plan, named_cluster=named_cluster)
     notes: list[str] = []
     changed: list[str] = []
     if code == "then" and (plan.snapshot or plan.reference_trainer):
@@ -132,7 +132,8 @@ def prepare_again(
         changed = _changed_files(where.project, copy) if plan.snapshot else []
         if changed:
             notes.append(
-                f"{_listed(changed)} changed since: the run takes the original code; --code now "
+                f"{_format_list(changed)} changed since: the run takes the original code; --code "
+                "now "
                 "uses the current one"
             )
         where = structs.replace(where, code=copy)
@@ -142,7 +143,7 @@ def prepare_again(
     probes = [PathProbe(str(Path(_plan_of(status).checkpoint_dir))) for status in statuses]
     host = query_host(where, spec, extra_args, also=probes)
     folders = [None if fresh else _checkpoints(context, host, status) for status in statuses]
-    after = _after(where, plan)
+    after = _earlier_dependency(where, plan)
     origin = Origin(str(found.path / "spec.yaml"), tuple(overrides))
     make: partial[Prepared] = partial(prepare_spec, checkpoint_dir=folders[0])
     if isinstance(found, SweepFolder):
@@ -166,7 +167,7 @@ def prepare_again(
         # checkpoints.
         notes.append(_no_resume(made, folders, statuses))
         folders = [None] * len(folders)
-        make = partial(make, **_afresh(make))
+        make = partial(make, **_drop_checkpoints(make))
         made = make(where, spec, **how, checks=checks)
     _check_own_folder(context, host, made, statuses, folders)
     for run, status, folder in zip(made.each(), statuses, folders, strict=True):
@@ -238,7 +239,7 @@ def _script_again(
     )
 
 
-def _afresh(make: partial[Prepared]) -> dict[str, Any]:
+def _drop_checkpoints(make: partial[Prepared]) -> dict[str, Any]:
     """Return the arguments of a partial without the checkpoints of earlier runs."""
     if "made" not in make.keywords:
         return {"checkpoint_dir": None}
@@ -301,17 +302,19 @@ def _changed_files(project: Path, copy: Path) -> list[str]:
     return sorted(changed)
 
 
-def _listed(names: Sequence[str], most: int = 3) -> str:
+def _format_list(names: Sequence[str], most: int = 3) -> str:
     """Format the first few names with the matching verb form.
 
-    >>> _listed(["a.py"]), _listed(["a.py", "b.py"])
+    >>> _format_list(["a.py"]), _format_list(["a.py", "b.py"])
     ('a.py has', 'a.py, b.py have')
     """
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return f"{', '.join(names[:most])}{more} {'has' if len(names) == 1 else 'have'}"
 
 
-def _failed(found: RunFolder | SweepFolder, statuses: Sequence[JobStatus]) -> list[JobStatus]:
+def _select_failed(
+    found: RunFolder | SweepFolder, statuses: Sequence[JobStatus]
+) -> list[JobStatus]:
     left = [status for status in statuses if status.final and not status.ok]
     if not left:
         out_of_reach = next((status.out_of_reach for status in statuses if not status.final), "")
@@ -362,7 +365,9 @@ def _plan_of(status: JobStatus) -> Plan:
     return status.plan
 
 
-def _place(context: Context, status: JobStatus, plan: Plan, *, named_cluster: bool) -> Context:
+def _find_context(
+    context: Context, status: JobStatus, plan: Plan, *, named_cluster: bool
+) -> Context:
     """Return a context with the earlier run's project and the current profile of its cluster.
 
     The profile of the current directory may belong to another project, with another account,
@@ -439,7 +444,7 @@ def _checkpoints(context: Context, host: ClusterHost, status: JobStatus) -> str 
     return str(folder)
 
 
-def _after(context: Context, plan: Plan) -> Dependency | None:
+def _earlier_dependency(context: Context, plan: Plan) -> Dependency | None:
     """Return the dependency of the earlier run, which applies to the new run, too."""
     folder = after_checkpoint_dir(plan.environment)
     if folder is None:

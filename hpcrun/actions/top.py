@@ -323,7 +323,7 @@ class _TopJob:
         news = False
         try:
             if self._log is not None and self._log.read_new():
-                self._progress, news = self._now(self._log.curve(), now), True
+                self._progress, news = self._current_progress(self._log.curve(), now), True
         except InputError:  # the log cannot be read
             self._log, self._progress, news = None, Progress(), True
         if self.known.run is not None and now >= self._records_at:
@@ -365,14 +365,14 @@ class _TopJob:
             why_no_use=self.why_no_use or ("" if self.step is None else self.step.trouble),
         )
 
-    def _now(self, curve: Curve, now: float) -> Progress:
+    def _current_progress(self, curve: Curve, now: float) -> Progress:
         metric = next((name for name in (LOSS, EVAL_LOSS) if name in curve.metrics), None)
         lasts = {name: series.summary.last for name, series in curve.metrics.items()}
         last = lasts[metric] if metric is not None else None
         step = max((each.step for each in lasts.values() if each.step is not None), default=None)
         if last is not None and last.step is not None:
             step = last.step
-        observed = self._observed(now, step)
+        observed = self._measure_step_time(now, step)
         pace = seconds_per_step(curve) or observed
         rate, unit = (None, None) if not pace else (1 / pace, "steps_per_second")
         for name in (SAMPLES_PER_SECOND, TOKENS_PER_SECOND):
@@ -391,7 +391,7 @@ class _TopJob:
             seconds_left=None if left is None or pace is None else left * pace,
         )
 
-    def _observed(self, now: float, step: int | None) -> float | None:
+    def _measure_step_time(self, now: float, step: int | None) -> float | None:
         """Add an observation of a step; return the measured seconds per step."""
         if step is None or (self._seen and step < self._seen[-1][1]):
             self._seen.clear()

@@ -75,12 +75,13 @@ class LogPrinter:
         if self._masker is not None:
             data = self._maskers.setdefault(path, FileMasker(self._masker)).mask(data)
         if self._as_json:
-            lines = [_as_json(event.file, line) for line in self._kept(data)]
+            lines = [_as_json(event.file, line) for line in self._filter_states(data)]
             emit_bytes("".join(lines).encode())
             return
         if self._keeps is not None:
             data = b"".join(
-                line if line.endswith((b"\n", b"\r")) else line + b"\n" for line in self._kept(data)
+                line if line.endswith((b"\n", b"\r")) else line + b"\n"
+                for line in self._filter_states(data)
             )
         if self._folder is not None:
             data = self._folder.remove_repeated(event.file, data)
@@ -130,7 +131,7 @@ class LogPrinter:
             self._end = b"\n"
         self._last = None
 
-    def _kept(self, data: bytes) -> Iterator[bytes]:
+    def _filter_states(self, data: bytes) -> Iterator[bytes]:
         for found in _STATES.finditer(data):
             if self._keeps is None or self._keeps(found.group()):
                 yield found.group()

@@ -15,7 +15,7 @@ def describe_full_disk(folder: Path) -> str:
     space, files = free_space(folder)
     what = ""
     if files == 0:
-        what = "no more files can be created"
+        what = "no inodes are left"
     if space is not None and space < ALMOST_FULL_BYTES:
         what = f"{space // 1000} KB are left" if space else "no space is left"
     return f"disk: the file system of {folder} is full: {what}; make room there" if what else ""

@@ -387,12 +387,12 @@ class _SweepRow:
             run = self.folder.run(index)
             if str(index) in self.seen.ends or not read_mtime_ns(run.attempts):
                 continue
-            history = read_history_summary(run, None, self._part(index))
+            history = read_history_summary(run, None, self._task_record(index))
             if history.chained or find_successor_job(history):
                 found[index] = run, history
         return found
 
-    def _part(self, index: int) -> tuple[Task, Submitted | None]:
+    def _task_record(self, index: int) -> tuple[Task, Submitted | None]:
         task = Task(sweep_id=self.folder.sweep_id, index=index, values={})
         return task, self.submitted and derive_task_record(self.submitted, index)
 
@@ -436,7 +436,7 @@ class _SweepRow:
         self, answers: SlurmAnswers | None, *, is_news: bool
     ) -> tuple[Counter[str], str]:
         """Count the runs by state and cache ends; also return why Slurm did not answer, or ""."""
-        shown = self._shown(answers) if answers else {}
+        shown = self._shown_states(answers) if answers else {}
         unknown = {index for index in range(self.tasks) if index not in shown}
         unknown -= {int(index) for index in self.seen.ends}
         if unknown and is_news:
@@ -472,7 +472,7 @@ class _SweepRow:
             cache_record(self.folder.seen, seen)
         return states, silence
 
-    def _shown(self, answers: SlurmAnswers) -> dict[int, str]:
+    def _shown_states(self, answers: SlurmAnswers) -> dict[int, str]:
         """Return the states that Slurm shows by task number; squeue overrides sacct."""
         tag, array = self.folder.path.name, self.history.job_id
         if self.history.shares_job:
@@ -494,7 +494,9 @@ class _SweepRow:
         if answers is None:
             return UNKNOWN, None, ""
         seen = read_optional_record(run.seen, CachedState)
-        status = determine_status(answers, run, read_history_summary(run, seen, self._part(index)))
+        status = determine_status(
+            answers, run, read_history_summary(run, seen, self._task_record(index))
+        )
         # Records of a LOST run may still arrive, unless it never began.
         is_sure = status.state != LOST or not status.attempts
         if not status.final or status.out_of_reach or not is_sure:

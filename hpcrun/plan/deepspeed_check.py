@@ -106,7 +106,7 @@ class _Check:
         self.section = "" if given.file is not None else "deepspeed.config."
         self.reported: set[str] = set()
 
-    def written(self, key: str, message: str) -> Problem | None:
+    def problem_where_written(self, key: str, message: str) -> Problem | None:
         """Build a problem at the place where the user wrote a key; None if they did not."""
         if value_at(self.job.config, key) is not None:
             return Problem(f"deepspeed.config.{key}", message)
@@ -117,11 +117,11 @@ class _Check:
     def refuse(self, key: str, message: str) -> None:
         """Add a problem; for a key that the user did not write, at the file or the section."""
         elsewhere = Problem(self.section + key, message, self.file_name)
-        self.found.problems.append(self.written(key, message) or elsewhere)
+        self.found.problems.append(self.problem_where_written(key, message) or elsewhere)
         self.reported.add(key)
 
     def note(self, key: str, message: str) -> None:
-        problem = self.written(key, message)
+        problem = self.problem_where_written(key, message)
         if problem is not None:
             self.found.notes.append(str(problem))
 
@@ -160,14 +160,16 @@ class _Check:
                     _explain_type_error(value, expected, key, self.training.framework, by_table)
                 )
             for message in filter(None, wrong):
-                if self.written(key, message):
+                if self.problem_where_written(key, message):
                     self.refuse(key, message)
         if self.answer is None:
             return
         for refused, message in self.answer.problems:
             if not any(_overlap(refused, one) for one in self.reported):
                 message = f"DeepSpeed {self.answer.version} refuses it: {message.strip()}"
-                problem = self.written(refused, message) or Problem("deepspeed", message)
+                problem = self.problem_where_written(refused, message) or Problem(
+                    "deepspeed", message
+                )
                 self.found.problems.append(problem)
                 self.reported.add(refused)
 

@@ -384,7 +384,7 @@ def _recorder_section(job: Job) -> Section | None:
     rows = [
         ("TORCH_FR_BUFFER_SIZE", "2000", "number of collectives recorded"),
         ("TORCH_NCCL_DUMP_ON_TIMEOUT", "1", "dump them on timeout, to"),
-        ("TORCH_FR_DUMP_TEMP_FILE", f"{job.place.run_dir}/logs/flight-", "a file for each rank"),
+        ("TORCH_FR_DUMP_TEMP_FILE", f"{job.place.run_dir}/logs/flight-", "one file per rank"),
         ("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", f"{LOCAL_DIR}/flight-", "and when hpcrun requests it"),
     ]
     return _build_nccl_section("environment", "PyTorch flight recorder", rows)

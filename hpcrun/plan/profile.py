@@ -109,15 +109,18 @@ def _find_differences(cluster: Cluster, wanted: Cluster) -> Iterator[tuple[list[
         if name not in wanted.partitions:
             yield path, None, None
         elif name not in cluster.partitions:
-            yield path, None, given(wanted.partitions[name])
+            yield path, None, non_null_keys(wanted.partitions[name])
         else:
-            old, new = given(cluster.partitions[name]), given(wanted.partitions[name])
+            old, new = (
+                non_null_keys(cluster.partitions[name]),
+                non_null_keys(wanted.partitions[name]),
+            )
             for key in Partition.__struct_fields__:
                 if old.get(key) != new.get(key):
                     yield [*path, key], old.get(key), new.get(key)
     for name, gpu_type in wanted.gpu_types.items():
         if name not in cluster.gpu_types:
-            yield ["gpu_types", name], None, given(gpu_type)
+            yield ["gpu_types", name], None, non_null_keys(gpu_type)
 
 
 def _apply_facts(cluster: Cluster, facts: ClusterFacts) -> Cluster:
@@ -167,7 +170,7 @@ def _merge_partition(cluster: Cluster, name: str, now: Partition, facts: Cluster
     return structs.replace(now, **keep)
 
 
-def given(value: Partition | GpuType) -> dict[str, Any]:
+def non_null_keys(value: Partition | GpuType) -> dict[str, Any]:
     """Return the keys that have a value, including 0."""
     made: Mapping[str, Any] = to_builtins(value)
     return {key: one for key, one in made.items() if one or (one == 0 and one is not False)}
@@ -252,7 +255,9 @@ def _format_partitions(facts: ClusterFacts, site: Site) -> list[str]:
     for name, partition in facts.partitions.items():
         lines += [f"  {format_comment(note)}" for note in site.notes.get(name, [])]
         lines.append(f"  {format_flow(name)}:")
-        lines += [f"    {key}: {format_flow(value)}" for key, value in given(partition).items()]
+        lines += [
+            f"    {key}: {format_flow(value)}" for key, value in non_null_keys(partition).items()
+        ]
     return lines
 
 
@@ -260,7 +265,8 @@ def _format_gpu_types(facts: ClusterFacts) -> list[str]:
     if not facts.gpu_types:
         return []
     rows = [
-        f"  {format_flow(name)}: {format_flow(given(one))}" for name, one in facts.gpu_types.items()
+        f"  {format_flow(name)}: {format_flow(non_null_keys(one))}"
+        for name, one in facts.gpu_types.items()
     ]
     comment = "# GPU types: the name that a job uses (gpu_type: NAME), and Slurm's name for it."
     return ["", comment, "gpu_types:", *rows]

@@ -485,7 +485,7 @@ class JobStatus(Struct, frozen=True, kw_only=True):
         return self.state in WAITING and has_reason and self.job_id is not None
 
     @property
-    def trains(self) -> bool:
+    def is_training(self) -> bool:
         """True for a training, as opposed to a bare command."""
         return self.plan is not None and self.plan.launcher != "none"
 

@@ -86,11 +86,11 @@ def parse_accounting(stdout: str, job_id: str) -> JobAccounting | None:
         cancelled_by=by[1] if by else "",
         user=job["User"] if by and by[1] == job["UID"] else "",
         step_code=int(code) if code.isdigit() else None,
-        cpus=_whole(job["NCPUS"]),
+        cpus=_parse_integer(job["NCPUS"]),
         cpu_seconds=parse_cpu_time(job["TotalCPU"]) or None,  # may be 0 for a killed job
-        held_seconds=float(held) if (held := _whole(job["CPUTimeRAW"])) else None,
-        memory_asked=_asked(job),
-        memory_used=max(filter(None, map(_used, jobs)), default=None),
+        held_seconds=float(held) if (held := _parse_integer(job["CPUTimeRAW"])) else None,
+        memory_asked=_requested_memory_mib(job),
+        memory_used=max(filter(None, map(_used_memory, jobs)), default=None),
     )
 
 
@@ -115,27 +115,29 @@ def parse_memory(text: str) -> int | None:
     return int(float(found[1]) * _UNITS[found[2]]) if found else None
 
 
-def _asked(job: dict[str, str]) -> int | None:
+def _requested_memory_mib(job: dict[str, str]) -> int | None:
     """Return a job's memory on all nodes; before 21.08 ReqMem is per node or CPU: 4Gn, 100Mc."""
     given = re.search(r"(?:^|,)mem=([^,]+)", job["AllocTRES"])
     if given:
         return parse_memory(given[1]) or None
     text = job["ReqMem"]
-    count = _whole(job["NNodes" if text.endswith("n") else "NCPUS"]) if text[-1:] in "nc" else 1
+    count = (
+        _parse_integer(job["NNodes" if text.endswith("n") else "NCPUS"]) if text[-1:] in "nc" else 1
+    )
     memory = parse_memory(text.rstrip("nc"))
     return memory * count if memory and count else None
 
 
-def _used(job: dict[str, str]) -> int | None:
+def _used_memory(job: dict[str, str]) -> int | None:
     """Return the sum of the peak memory of all tasks of a step."""
     found = re.search(r"(?:^|,)mem=([^,]+)", job["TRESUsageInTot"])
     if found and (memory := parse_memory(found[1])):
         return memory
-    most, tasks = parse_memory(job["MaxRSS"]), _whole(job["NTasks"])
+    most, tasks = parse_memory(job["MaxRSS"]), _parse_integer(job["NTasks"])
     return most * tasks if most and tasks else None
 
 
-def _whole(text: str) -> int | None:
+def _parse_integer(text: str) -> int | None:
     return int(text) if text.isdigit() and len(text) < 19 else None
 
 

@@ -56,7 +56,7 @@ def _last_line(text: str) -> str:
     return lines[-1] if lines else "no message"
 
 
-def _plain(stderr: str) -> str:
+def _strip_prefixes(stderr: str) -> str:
     """Return sbatch's message without its prefixes."""
     lines = stderr.split("\n")
     return "\n".join(x.removeprefix("sbatch: ").removeprefix("error: ") for x in lines).strip()
@@ -81,7 +81,7 @@ def submit_script(
     argv = commands.sbatch_argv(options, arguments)
     try:
         result = transport.submit_directories(run_dirs, argv, env=env, timeout=TIMEOUT)
-        job_id, message = commands.parse_sbatch(result.stdout), _plain(result.stderr)
+        job_id, message = commands.parse_sbatch(result.stdout), _strip_prefixes(result.stderr)
         if result.exit_code == 0 and job_id is not None:
             return job_id
         if result.exit_code == 0:
@@ -121,7 +121,7 @@ def query_expected_start(
     estimate = commands.parse_estimate(result.stderr)
     if result.exit_code == 0 and estimate is not None:
         return estimate
-    message = _plain(result.stderr) or f"sbatch ended with code {result.exit_code}"
+    message = _strip_prefixes(result.stderr) or f"sbatch ended with code {result.exit_code}"
     if matches_answer(result.stderr, "silence"):
         raise OutOfReach(f"sbatch: Slurm does not answer: {message}", fix=_NO_CLUSTER)
     raise SchedulerRefused(f"Slurm would refuse the job: {message}", fix=refusal_fix(result.stderr))
@@ -262,15 +262,17 @@ def requeue_jobs(
     transport: Transport, job_ids: Sequence[str], *, hold: bool = False
 ) -> dict[str, str]:
     """Requeue jobs; return Slurm's message for each rejected job, by id. Raises OutOfReach."""
-    return _each(transport, commands.requeue_argv(job_ids, hold=hold), job_ids)
+    return _refusals_by_job(transport, commands.requeue_argv(job_ids, hold=hold), job_ids)
 
 
 def set_requeue(transport: Transport, job_ids: Sequence[str], *, may: bool) -> dict[str, str]:
     """Allow or forbid requeueing of jobs; return rejections by id. Raises OutOfReach."""
-    return _each(transport, commands.set_requeue_argv(job_ids, may=may), job_ids)
+    return _refusals_by_job(transport, commands.set_requeue_argv(job_ids, may=may), job_ids)
 
 
-def _each(transport: Transport, argv: Sequence[str], job_ids: Sequence[str]) -> dict[str, str]:
+def _refusals_by_job(
+    transport: Transport, argv: Sequence[str], job_ids: Sequence[str]
+) -> dict[str, str]:
     result = _run(transport, argv, changes=True)
     messages = commands.parse_refusals(result.stderr)
     refused = {job_id: messages[job_id] for job_id in job_ids if job_id in messages}

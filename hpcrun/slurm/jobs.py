@@ -334,7 +334,9 @@ def parse_squeue(stdout: str) -> list[SlurmJob]:
     ('9', ('n1', 'n2'), '', 60.0, 'a b')
     """
     return [
-        _job(_SQUEUE, fields, source="squeue") for fields in _squeue_rows(stdout) if _is_job(fields)
+        _build_job(_SQUEUE, fields, source="squeue")
+        for fields in _squeue_rows(stdout)
+        if _is_job(fields)
     ]
 
 
@@ -389,7 +391,7 @@ def _is_job(fields: Sequence[str]) -> bool:
     )
 
 
-def _job(columns: Mapping[str, str], fields: Sequence[str], *, source: str) -> SlurmJob:
+def _build_job(columns: Mapping[str, str], fields: Sequence[str], *, source: str) -> SlurmJob:
     known = ["" if field in _NOTHING else field for field in fields[:-2]]
     values: dict[str, Any] = dict(zip(columns, [*known, *fields[-2:]], strict=True))
     values["state"] = parse_state(values["state"])
@@ -420,7 +422,7 @@ def parse_sacct(stdout: str) -> list[SlurmJob]:
     [('CANCELLED', 1, '/w\nb'), ('CANCELLED', 1, '/w')]
     """
     rows = (fields for fields in _sacct_rows(stdout) if len(fields) == len(_SACCT))
-    return [_job(_SACCT, fields, source="sacct") for fields in rows]
+    return [_build_job(_SACCT, fields, source="sacct") for fields in rows]
 
 
 def is_sacct_garbled(stdout: str) -> bool:
@@ -478,10 +480,10 @@ def parse_show_job(text: str) -> list[SlurmJob]:
     '''
     # scontrol prints prompts when it reads commands from a file, in most builds with the command.
     text = re.sub(r"(?m)^(?:scontrol: )+(?:(?:show job \S+|quit)$)?", "", text)
-    return [_shown(record) for record in re.split(r"(?m)^(?=JobId=\d)", text)[1:]]
+    return [_parse_record(record) for record in re.split(r"(?m)^(?=JobId=\d)", text)[1:]]
 
 
-def _shown(record: str) -> SlurmJob:
+def _parse_record(record: str) -> SlurmJob:
     record = re.sub(r"(\n *)+\Z", "", record)  # 24.11 ends a record with a blank line
     head, *lines = re.split(r"\n +(?=[A-Z][\w/:]*=)", record)
     head, _, name = head.partition(" JobName=")
@@ -506,7 +508,7 @@ def _shown(record: str) -> SlurmJob:
         user=user,
         uid=uid,
         gpus=_shown_gpus(values),
-        slots=_slots(lines, values),
+        slots=_parse_gpu_slots(lines, values),
         restarts=_number(values["Restarts"]),
         stdout=stdout,
         stderr=stderr or stdout,  # 26.05 leaves it empty if it is the same file
@@ -527,13 +529,13 @@ def _shown_id(values: defaultdict[str, str]) -> str:
     return f"{whole}+{part}" if whole and part else values["JobId"]
 
 
-def _allocated(values: defaultdict[str, str]) -> int | None:
+def _allocated_gpus(values: defaultdict[str, str]) -> int | None:
     # AllocTRES since 23.02, next to a ReqTRES that may differ; older versions print TRES.
     return count_tres_gpus(values.get("AllocTRES", values["TRES"]))
 
 
 def _shown_gpus(values: defaultdict[str, str]) -> int | None:
-    found = _allocated(values)
+    found = _allocated_gpus(values)
     found = count_tres_gpus(values["ReqTRES"]) if found is None else found
     if found is not None:
         return found
@@ -543,7 +545,7 @@ def _shown_gpus(values: defaultdict[str, str]) -> int | None:
     return of_job or (of_node * int(nodes) if of_node and nodes.isdigit() else None)
 
 
-def _slots(lines: Sequence[str], values: defaultdict[str, str]) -> tuple[int, ...]:
+def _parse_gpu_slots(lines: Sequence[str], values: defaultdict[str, str]) -> tuple[int, ...]:
     """Count the GPUs of each host or, without GPUs, its tasks."""
     hosts = expand_known_hosts(values["NodeList"])
     cpus, gpus = dict.fromkeys(hosts, 0), dict.fromkeys(hosts, 0)
@@ -557,7 +559,7 @@ def _slots(lines: Sequence[str], values: defaultdict[str, str]) -> tuple[int, ..
             gpus[host] = gpus.get(host, 0) + count_gpus(gres)
     if any(gpus.values()):
         return tuple(gpus[host] for host in hosts)
-    total = count_gpus(values["JOB_GRES"]) or _allocated(values)
+    total = count_gpus(values["JOB_GRES"]) or _allocated_gpus(values)
     if total and hosts:
         # After a job has ended Slurm keeps only the total; --gpus-per-node makes it evenly
         # distributed.

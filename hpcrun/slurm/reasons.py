@@ -343,7 +343,7 @@ def find_limit_usage(
     key = _key(limit)
     for section in _sections(text, limit, user, uid, account) if key else []:
         values = re.search(rf"(?:^|\s){key}=(\S*)", section)
-        found = _reached(values[1], limit) if values else None
+        found = _closest_limit(values[1], limit) if values else None
         if found is not None:
             return found
     return None
@@ -382,7 +382,7 @@ def _sections(text: str, limit: ReachedLimit, user: str, uid: str, account: str)
     return [match[1]] if match else []
 
 
-def _reached(values: str, limit: ReachedLimit) -> LimitUsage | None:
+def _closest_limit(values: str, limit: ReachedLimit) -> LimitUsage | None:
     """Return the usage of the resource that is closest to its limit."""
     many, _, wanted = _RESOURCES[limit.resource]
     best: tuple[float, LimitUsage] | None = None
@@ -397,11 +397,14 @@ def _reached(values: str, limit: ReachedLimit) -> LimitUsage | None:
         kind, _, model = name.partition("/")[2].partition(":")
         unit = f"{model} GPUs".lstrip() if kind == "gpu" else name.partition("/")[2] or many
         if best is None or share > best[0]:
-            best = share, LimitUsage(_amount(name, allowed), _amount(name, used), unit)
+            best = (
+                share,
+                LimitUsage(_format_amount(name, allowed), _format_amount(name, used), unit),
+            )
     return best[1] if best else None
 
 
-def _amount(name: str, value: int) -> str:
+def _format_amount(name: str, value: int) -> str:
     """Format an amount; memory is in MiB."""
     return f"{value / 1024:.0f} GiB" if name == "mem" else f"{value:,}"
 

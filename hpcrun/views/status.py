@@ -112,7 +112,7 @@ def format_verdict(status: JobStatus, display: Display) -> str:
     if status.run is None:
         return text
     text += "".join(f"\n  note: {note}" for note in status.notes)
-    verb = "logs --err" if not status.ok else "parse" if status.trains else "logs"
+    verb = "logs --err" if not status.ok else "parse" if status.is_training else "logs"
     if status.state == "CANCELLED" and not status.attempts:
         verb = "status"  # the run has no output
     return f"{text}\n  hpcrun {verb} {status.word}"
@@ -219,7 +219,7 @@ def format_run(
         ("sweep", format_label(history.task.values) if history.task else ""),
     ]
     if plan is not None:
-        how = plan.launcher if status.trains else "a command on each node"
+        how = plan.launcher if status.is_training else "a command on each node"
         nodes = plan.node_range if plan.node_range and last is None else plan.nodes
         spare = plan.survive.spare_nodes
         how += f", and {format_count(spare, 'spare node')}" if spare else ""
@@ -241,7 +241,7 @@ def format_run(
     if status.run is not None:
         log = str(status.progress.log or status.run.logs) if history.attempts else ""
         rows += [("there", there), ("folder", str(status.run.path)), ("log", log)]
-    if plan is not None and status.trains and (has_checkpoints or there or not status.final):
+    if plan is not None and status.is_training and (has_checkpoints or there or not status.final):
         rows.append(("saves to", plan.checkpoint_dir or ""))
     warnings = last.warnings if last else []
     more = [f"and {len(warnings) - _MAX_WARNINGS} more"] if len(warnings) > _MAX_WARNINGS else []
@@ -298,12 +298,12 @@ def _suggest_commands(status: JobStatus, display: Display, has_checkpoints: bool
     if not status.final:
         if status.attempts:
             verbs.append((f"logs -f {word}", "follow its output"))
-            verbs += [(f"parse -f {word}", "its loss curve")] * status.trains
+            verbs += [(f"parse -f {word}", "its loss curve")] * status.is_training
         verbs.append((f"cancel {word}", "cancel it"))
     elif status.attempts:
         failed = (f"logs --err {word}", "what went wrong")
         verbs.append((f"logs {word}", "its output") if status.ok else failed)
-        verbs += [(f"parse {word}", "its loss curve")] * status.trains
+        verbs += [(f"parse {word}", "its loss curve")] * status.is_training
         if not status.ok and status.job_id:
             why = "run again, resuming from its checkpoints" if has_checkpoints else "again"
             more = _suggest_time_option(status)

@@ -131,10 +131,10 @@ def diagnose(evidence: FailureEvidence) -> Diagnosis:
         cause = ends.cause_of_silent_end(records, has_logs=bool(evidence.logs))
     if cause is None:
         return Diagnosis(verdict="ask" if records.has_failed else None)
-    return _complete(cause, consequences, ranked, earlier, evidence)
+    return _add_details(cause, consequences, ranked, earlier, evidence)
 
 
-def _complete(
+def _add_details(
     cause: Cause,
     consequences: Sequence[Cause],
     ranked: Sequence[_LocatedEvent],

@@ -145,7 +145,7 @@ _CONNECTION_TROUBLE = re.compile(
 )
 # Rules whose lines end a process without a traceback; and those of launchers of several processes.
 _ENDING = ("argparse", "local_rank_arg", "hydra", "syntax", "no_script", "killed")
-_LAUNCHERS = ("torchrun_child", "torchrun_exit", "mpi_abort", "ray_actor", "nccl_remote_exit")
+_LAUNCHER_RULES = ("torchrun_child", "torchrun_exit", "mpi_abort", "ray_actor", "nccl_remote_exit")
 # Headings of a script's stages: "=== Stage 2/3: finetune ===". A log with more of them than
 # _MAX_STAGES has no stages.
 _STAGE_WORDS = (b"tage ", b"tage_", b"TAGE ", b"hase ", b"HASE ")
@@ -301,12 +301,12 @@ class LogReader:
             self._line += block.count(b"\n", counted, at)
             counted = at
             before = block[seen:at]
-            is_irrelevant, is_event = self._examine(raw, before)
+            is_irrelevant, is_event = self._examine_line(raw, before)
             if is_event and (first := _FIRST_FAILURE.search(block, at, end + 400)):
                 host = first["host"].decode("utf-8", "replace")
                 self._first_failure = int(first["rank"]), host
             if is_irrelevant:
-                self._learn(form, has_word=False)
+                self._remember_form(form, has_word=False)
             if is_event:
                 seen = end
             at = end + 1
@@ -345,13 +345,13 @@ class LogReader:
             has_word = self._forms.get(form)
             if has_word is None:
                 has_word = WORDS.search(form) is not None
-                self._learn(form, has_word=has_word)
+                self._remember_form(form, has_word=has_word)
             if has_word:
                 starts.append(at)
             at += len(line) + 1
         return starts
 
-    def _learn(self, form: bytes, *, has_word: bool) -> None:
+    def _remember_form(self, form: bytes, *, has_word: bool) -> None:
         if len(self._forms) < _MAX_FORMS and len(form) < _MAX_LINE:
             self._forms[form] = has_word
 
@@ -415,7 +415,7 @@ class LogReader:
 
     # ---- lines
 
-    def _examine(self, raw: bytes, before: bytes) -> tuple[bool, bool]:
+    def _examine_line(self, raw: bytes, before: bytes) -> tuple[bool, bool]:
         """Examine a line; return whether it is irrelevant, and whether it made an event."""
         is_irrelevant, events = True, self._count
         for text in _split_segments(raw):
@@ -574,7 +574,7 @@ class LogReader:
                 self._count += 1
                 return
         self._is_parallel |= (
-            line.rank is not None or bool(rank) or (kind == SYMPTOM and rule.id in _LAUNCHERS)
+            line.rank is not None or bool(rank) or (kind == SYMPTOM and rule.id in _LAUNCHER_RULES)
         )
         self._at = when(self._text) or last_time(self._since[-_STAMP_BYTES:]) or self._at
         event.at, event.after_finish = self._at, self._is_finished

@@ -10,8 +10,8 @@ from msgspec import structs
 
 from hpcrun.actions.checks import places
 from hpcrun.actions.checks.places import (
-    Left,
     Mount,
+    Remainder,
     check_places,
     file_system_queries,
     mount_of,
@@ -83,14 +83,14 @@ me,1001,16384,1073741824,5,unlimited
 @pytest.mark.parametrize(
     ("path", "text", "left"),
     [
-        ("/home/me", QUOTA, Left(1000 * 1024, None)),
+        ("/home/me", QUOTA, Remainder(1000 * 1024, None)),
         ("/home/me", "Disk quotas for user me (uid 1001): none\n", None),
-        ("/lustre/me", "  /lustre 10 20 0 - 5 0 7 -\n", Left(10 * 1024, 2)),
-        ("/lustre/me", "  /lustre\n [30]* 20 25 6d23h 5 0 0 -\n", Left(0, None)),
-        ("/lustre/me", "  /lustre 10 0 0 - 5 0 0 -\n", Left(None, None)),
-        ("/gpfs/me", GPFS, Left(200 * 1024, 10)),
+        ("/lustre/me", "  /lustre 10 20 0 - 5 0 7 -\n", Remainder(10 * 1024, 2)),
+        ("/lustre/me", "  /lustre\n [30]* 20 25 6d23h 5 0 0 -\n", Remainder(0, None)),
+        ("/lustre/me", "  /lustre 10 0 0 - 5 0 0 -\n", Remainder(None, None)),
+        ("/gpfs/me", GPFS, Remainder(200 * 1024, 10)),
         ("/gpfs/me", GPFS.replace(":gpfs0:", ":other:"), None),
-        ("/bee/me", BEEGFS, Left(1073741824 - 16384, None)),
+        ("/bee/me", BEEGFS, Remainder(1073741824 - 16384, None)),
         ("/bee/me", BEEGFS + "me,1001,1,2,3,4\n", None),  # two storage pools: which one?
         ("/home/me", "\x00\xff garbage : , * \n" * 3, None),
         ("/lustre/me", "a b c d e f g h i", None),
@@ -98,7 +98,7 @@ me,1001,16384,1073741824,5,unlimited
         ("/bee/me", "1,2,3,4,5,6\n", None),
     ],
 )
-def test_quota_command_output_is_parsed(path: str, text: str, left: Left | None) -> None:
+def test_quota_command_output_is_parsed(path: str, text: str, left: Remainder | None) -> None:
     assert parse_quota(mount(path), 1001, text) == left
 
 

@@ -24,7 +24,7 @@ from tests.cluster.site import Site, Submitted
 
 WORKLOADS = Path(__file__).parent / "workloads"
 SAMPLES, STEPS = 16, 4
-LAUNCHERS = list(get_args(LauncherName))
+LAUNCHER_NAMES = list(get_args(LauncherName))
 ALL = os.environ.get("HPCRUN_TEST_ALL") == "1"
 
 
@@ -58,7 +58,7 @@ def trained_under(launcher: str) -> list[Framework]:
 
 
 def test_every_launcher_trains() -> None:
-    assert all(trained_under(name) for name in LAUNCHERS)
+    assert all(trained_under(name) for name in LAUNCHER_NAMES)
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ def shown(run: Submitted) -> list[dict[str, Any]]:
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("nodes", [pytest.param(1, marks=pytest.mark.thorough), 2])
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("launcher", LAUNCHER_NAMES)
 def test_every_framework_trains_the_same_curve(
     site: Site, expected: list[float], launcher: str, nodes: int
 ) -> None:

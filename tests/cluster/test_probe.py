@@ -19,7 +19,7 @@ from tests.cluster import probe
 from tests.cluster.site import Site, Submitted
 from tests.needs import require
 
-LAUNCHERS = get_args(LauncherName)
+LAUNCHER_NAMES = get_args(LauncherName)
 RANKS_PER_NODE = 2
 ENV = {
     "NCCL_IB_HCA": "mlx5_0,mlx5_1",
@@ -57,7 +57,7 @@ def latin1(value: str) -> str:
 def test_every_rank_gets_rank_node_and_gpus(bare_site: Site, nodes: int) -> None:
     """One job for each launcher, concurrently on the same nodes."""
     runs = {}
-    for launcher in LAUNCHERS:
+    for launcher in LAUNCHER_NAMES:
         # Plain torch, because only the launcher is tested.
         job = write_job(bare_site, launcher, launcher=launcher, framework="torch", env=ENV)
         options = ["--nodes", str(nodes), "--set", "resources.cpus_per_gpu=1", "--time", "10"]
@@ -68,7 +68,7 @@ def test_every_rank_gets_rank_node_and_gpus(bare_site: Site, nodes: int) -> None
         done = bare_site.follow(run)
         assert done.returncode == 0, f"{launcher}: {done.stdout}{done.stderr}{run.log()}"
         ports.add(check_places(bare_site, run, launcher, nodes))
-    assert len(ports) == len(LAUNCHERS)
+    assert len(ports) == len(LAUNCHER_NAMES)
 
 
 def check_places(site: Site, run: Submitted, launcher: str, nodes: int) -> int:

@@ -16,7 +16,7 @@ from tests.cluster.test_survive import preempt, preempting
 from tests.waiting import until
 from tests.workloads.test_recipes import FRAMEWORKS, SCRIPTS, STEPS, TRAINER, Part, read, train
 
-LAUNCHERS = {"deepspeed": "deepspeed", "accelerate": "accelerate", "lightning": "srun"}
+LAUNCHER_OF_FRAMEWORK = {"deepspeed": "deepspeed", "accelerate": "accelerate", "lightning": "srun"}
 
 
 def submit(site: Site, framework: str, survive: dict[str, Any], limit: str, step: str) -> Submitted:
@@ -25,7 +25,7 @@ def submit(site: Site, framework: str, survive: dict[str, Any], limit: str, step
     job: dict[str, Any] = {
         "script": f"survive_{framework}.py",
         "framework": framework,
-        "launcher": LAUNCHERS.get(framework, "torchrun"),
+        "launcher": LAUNCHER_OF_FRAMEWORK.get(framework, "torchrun"),
         "resources": {"nodes": 2, "gpus_per_node": 1, "time": limit},
         "precision": "fp32",
         "batch": {"micro_batch_per_gpu": 4},
@@ -66,7 +66,7 @@ def insist_on_the_whole_curve(site: Site, run: Submitted, whole: Part) -> None:
     assert (curve, parts[-1].weights) == whole
 
 
-def goes_on_after(site: Site, run: Submitted, why: str) -> None:
+def wait_for_restart_after(site: Site, run: Submitted, why: str) -> None:
     """Wait for the end of the first attempt, and start the next one."""
     site.wait_for(run, "attempts/0/end.json")
     end = run.record("end.json")
@@ -82,7 +82,7 @@ def test_recipe_resumes_after_preemption(site: Site, tmp_path: Path, framework: 
         run = submit(site, framework, {"when": ["preempted"]}, "30", "0.7")
         until(functools.partial(has_begun, run), f"steps of {framework}")
         preempt(site)
-        goes_on_after(site, run, "preempted")
+        wait_for_restart_after(site, run, "preempted")
         insist_on_the_whole_curve(site, run, train(framework, tmp_path / framework))
 
 
@@ -95,6 +95,6 @@ def test_all_recipes_save_before_the_time_limit(site: Site, tmp_path: Path) -> N
     # Slurm may signal up to a minute early; the second attempt ends before that.
     runs = {each: submit(site, each, survive, "5", "9") for each in FRAMEWORKS}
     for run in runs.values():
-        goes_on_after(site, run, "time_limit")
+        wait_for_restart_after(site, run, "time_limit")
     for framework, run in runs.items():
         insist_on_the_whole_curve(site, run, whole[framework])

@@ -1,4 +1,4 @@
-"""Reading the last lines of a log from its end."""
+"""ParsedScript the last lines of a log from its end."""
 
 from __future__ import annotations
 

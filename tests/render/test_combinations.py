@@ -22,7 +22,7 @@ from tests.pairs import pairs_of, pairwise
 from tests.plan.making import PLACE, cluster
 
 PRESETS = sorted(file.stem for file in shipped_folder("jobs").glob("*.yaml"))
-LAUNCHERS = list(get_args(LauncherName))
+LAUNCHER_NAMES = list(get_args(LauncherName))
 FABRICS = list(get_args(Fabric))
 
 
@@ -49,7 +49,7 @@ def scripts(preset: str, launcher: str, fabric: str, nodes: str) -> dict[str, st
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fabric", FABRICS)
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("launcher", LAUNCHER_NAMES)
 def test_every_combination_is_rendered_as_valid_bash(launcher: str, fabric: str) -> None:
     for preset in PRESETS:
         made = scripts(preset, launcher, fabric, "2")
@@ -62,7 +62,7 @@ def test_every_combination_is_rendered_as_valid_bash(launcher: str, fabric: str)
 def test_selected_combinations_pass_shellcheck(tmp_path: Path) -> None:
     """The selection covers every pair of choices; equal texts are checked only once."""
     require_command("shellcheck")
-    choices = {"preset": PRESETS, "launcher": LAUNCHERS, "fabric": FABRICS, "nodes": "12"}
+    choices = {"preset": PRESETS, "launcher": LAUNCHER_NAMES, "fabric": FABRICS, "nodes": "12"}
     texts = {text for row in pairwise(choices) for text in scripts(**row).values()}
     paths = [tmp_path / f"{number}.sh" for number in range(len(texts))]
     for path, text in zip(paths, sorted(texts), strict=True):

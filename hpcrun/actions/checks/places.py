@@ -79,7 +79,7 @@ def mount_of(path: str, mounts: Sequence[Mount]) -> Mount | None:
 # ---- quotas ------------------------------------------------------------------------------------
 
 
-class Left(Struct, frozen=True):
+class Remainder(Struct, frozen=True):
     """The remainder of a quota in bytes and files; None means no limit."""
 
     bytes: int | None
@@ -110,15 +110,15 @@ def quota_argv(mount: Mount, user: int) -> list[str] | None:
     return None
 
 
-def parse_quota(mount: Mount, user: int, text: str) -> Left | None:
+def parse_quota(mount: Mount, user: int, text: str) -> Remainder | None:
     """Parse the output of quota_argv()'s command; None if it is about another user or mount."""
     # Several rows belong to filesets or storage pools, and it is unknown which of them applies.
     rows = list(_quota_rows(mount, user, text.splitlines()))
     if len(rows) != 1:
         return None
     ((space, files, unit),) = rows
-    left = _rest(space)
-    return Left(None if left is None else left * unit, _rest(files))
+    left = _remaining_quota(space)
+    return Remainder(None if left is None else left * unit, _remaining_quota(files))
 
 
 def _quota_rows(
@@ -155,7 +155,7 @@ def _quota_rows(
                 yield words[1:4], words[5:8], 1024
 
 
-def _rest(words: Sequence[str]) -> int | None:
+def _remaining_quota(words: Sequence[str]) -> int | None:
     """Subtract the usage from the hard or soft limit; 0 and text mean no limit, * one exceeded."""
     digits = [word.strip("[]*") for word in words]
     used, soft, hard = (int(x) if re.fullmatch("[0-9]{1,30}", x) else None for x in digits)
@@ -217,7 +217,7 @@ def check_places(context: Context, host: ClusterHost, nodes: int) -> Findings:
         first = next(each for each in places if each.state.device == place.state.device)
         if place is not first or place in refused:
             continue
-        _measure(found, place, Left(place.state.bytes, place.state.files), "")
+        _measure(found, place, Remainder(place.state.bytes, place.state.files), "")
         left = _quota(mount_of(place.state.real, mounts), answers)
         if left is not None:
             _measure(found, place, left, " of your quota")
@@ -228,7 +228,7 @@ def check_places(context: Context, host: ClusterHost, nodes: int) -> Findings:
         if place.key == "runs_dir" and place.state.at == place.path and place.state.is_open
     ]
     if _must_be_shared(context, nodes):
-        found.notes += islice(_unshared(context, places, mounts, answers, nodes), 1)
+        found.notes += islice(_unshared_notes(context, places, mounts, answers, nodes), 1)
     for problem in found.problems:
         problem.source = context.cluster_source  # the keys are the profile's, not the job's
     return found
@@ -248,7 +248,7 @@ def _quota_query(mount: Mount | None, answers: Answers) -> RunCommand | None:
     return RunCommand(tuple(argv), timeout=QUOTA_TIMEOUT_S, env=(("LC_ALL", "C"),))
 
 
-def _quota(mount: Mount | None, answers: Answers) -> Left | None:
+def _quota(mount: Mount | None, answers: Answers) -> Remainder | None:
     """Return the remainder of the user's quota on a file system; None if the quota is unknown."""
     query, user = _quota_query(mount, answers), answers[UserId()]
     if mount is None or query is None:
@@ -266,7 +266,7 @@ def _refuse(found: Findings, place: Place, reason: str, fix: str) -> None:
         found.notes.append(f"{place.key}: {message}")
 
 
-def _measure(found: Findings, place: Place, left: Left, whose: str) -> None:
+def _measure(found: Findings, place: Place, left: Remainder, whose: str) -> None:
     space = "" if left.bytes is None else _size(left.bytes)
     for rest, few, nothing, some in (
         (left.bytes, LITTLE_SPACE, "no space is left", space),
@@ -278,7 +278,7 @@ def _measure(found: Findings, place: Place, left: Left, whose: str) -> None:
             found.notes.append(f"{place.key} {place.path}: {some} are left{whose}")
 
 
-def _unshared(
+def _unshared_notes(
     context: Context,
     places: Sequence[Place],
     mounts: Sequence[Mount],

@@ -146,14 +146,14 @@ class Checks:
             The plan, with its arguments in the order that the program accepts and without settings
                 that do not reach the program, excluding known bad nodes; and the findings.
         """
-        program, given = self._program(context, spec, found, plan)
+        program, given = self._check_program(context, spec, found, plan)
         queries: list[Query[Any]] = []
         check = None
         if plan is not None:
             plan, given = _in_order(plan, program, given)
             check = _module_check(context, spec, found, plan)
             queries += [check.query] if check is not None else []
-            queries += [_SHOW_PARTITIONS] if _unlisted(context, plan) else []
+            queries += [_SHOW_PARTITIONS] if _find_unlisted_partitions(context, plan) else []
             queries += [_python_query(plan)] if self._continues(plan) else []
         nodes = plan.nodes if plan is not None else 1
         if not self._given:  # the runs of a sweep share the directories
@@ -177,7 +177,7 @@ class Checks:
             if other := find_writer(context, plan, self._saving):
                 findings.refuse("checkpoint.dir", explain_writer(plan, other))
                 findings.fix = findings.fix or OVERRIDE
-        findings = self._graded(findings, "")
+        findings = self._downgrade_to_notes(findings, "")
         if plan is not None and not findings.problems:
             plan = _without_unknown(context, spec, plan, program, extra_args, given)
             if self.in_queue:
@@ -221,7 +221,7 @@ class Checks:
         if plan.accelerator == "cuda" and plan.gpus_per_node:
             _check_memory(context, spec, plan, program, findings)
         if context.cluster.name == "sandbox":
-            findings.notes += node_name_notes(_texts(context, plan, program))
+            findings.notes += node_name_notes(_command_texts(context, plan, program))
         if plan.accelerator == "cpu":
             from hpcrun.plan import check_on_cpus  # deferred: most jobs have GPUs
 
@@ -259,7 +259,9 @@ class Checks:
     def check_array(self, context: Context, runs: int) -> Findings:
         """Check that Slurm accepts arrays of this many runs."""
         problems = check_array_size(runs, context.cluster, context.cluster_source)
-        return self._graded(Findings(problems, [], f"{_OUTDATED}; " if problems else ""))
+        return self._downgrade_to_notes(
+            Findings(problems, [], f"{_OUTDATED}; " if problems else "")
+        )
 
     def compare_runs(self) -> list[str]:
         """Return notes on what the runs would share although each needs its own."""
@@ -269,16 +271,16 @@ class Checks:
             return []
         return shared_folder_notes(script, [args for _, args in self._given.values()])
 
-    def _program(
+    def _check_program(
         self, context: Context, spec: JobSpec, found: Interpreter, plan: Plan | None
     ) -> tuple[Program, list[str]]:
         """Find and read the program; return it with its arguments, with placeholders filled in."""
         key = (spec.script, spec.module, tuple(spec.command or ()), found.python, plan is None)
         program = self._programs.get(key)
         if program is not None and spec.command is None:
-            return program, _given(context, spec, plan, program, inside=found.inside)
+            return program, _script_arguments(context, spec, plan, program, inside=found.inside)
         program = self._programs[key] = find_program(context, spec, inside=found.inside)
-        given = _given(context, spec, plan, program, inside=found.inside)
+        given = _script_arguments(context, spec, plan, program, inside=found.inside)
         read_program(context, spec, found, program)
         is_far = context.cluster.host is not None
         in_copy = (spec.snapshot and spec.command is None) or is_far
@@ -292,7 +294,7 @@ class Checks:
             )
         return program, given
 
-    def _graded(self, findings: Findings, overrides: str = OVERRIDE) -> Findings:
+    def _downgrade_to_notes(self, findings: Findings, overrides: str = OVERRIDE) -> Findings:
         if self.is_strict or not findings.problems:
             findings.fix += overrides if findings.problems else ""
             return findings
@@ -363,7 +365,7 @@ def _check_python(
     findings.refuse("", f"{what}, which {which} needs; {fix}")
 
 
-def _given(
+def _script_arguments(
     context: Context, spec: JobSpec, plan: Plan | None, program: Program, *, inside: bool
 ) -> list[str]:
     if plan is None:
@@ -403,7 +405,7 @@ def _without_unknown(
             spec,
             program.script,
             [*spec.args, *extra_args],
-            [*_texts(context, plan, program).values()] if spec.command is not None else [],
+            [*_command_texts(context, plan, program).values()] if spec.command is not None else [],
         ),
     )
 
@@ -422,7 +424,7 @@ def _sizes_of(plan: Plan) -> BatchSizes:
     )
 
 
-def _unlisted(context: Context, plan: Plan) -> dict[str, str]:
+def _find_unlisted_partitions(context: Context, plan: Plan) -> dict[str, str]:
     return find_unlisted_partitions(plan, context.cluster, context.cluster_source)
 
 
@@ -434,7 +436,7 @@ def _check_partitions(
     limits = find_limits(spec, plan, context.cluster, source, default=usual)
     findings.problems += limits
     findings.fix = f"{_OUTDATED}; " if limits and context.cluster.read_on else ""
-    unlisted = _unlisted(context, plan)
+    unlisted = _find_unlisted_partitions(context, plan)
     known = _known_partitions(answers) if unlisted else set()
     for name, listed in unlisted.items():
         if known and name not in known:
@@ -443,7 +445,7 @@ def _check_partitions(
             findings.notes.append(f"partition {name}: {listed}")
 
 
-def _texts(context: Context, plan: Plan, program: Program) -> dict[str, str]:
+def _command_texts(context: Context, plan: Plan, program: Program) -> dict[str, str]:
     """Return the words of a command, and the scripts that it starts, by their names."""
     words = plan.program
     files = {word: context.project / word for word in words if word.endswith(".sh")}
@@ -561,7 +563,7 @@ def _config_files(args: Sequence[str], facts: ScriptFacts) -> Iterator[tuple[str
     for option, value in _values(args):
         given.add(option)
         if (not option or _CONFIG.search(option)) and _CONFIG_FILE.fullmatch(value):
-            yield _where(option), value
+            yield _format_option(option), value
     given |= {arg.partition("=")[0] for arg in args}
     for one in (*facts.options, *facts.positionals):
         is_config = any(map(_CONFIG.search, one.names)) and _CONFIG_FILE.fullmatch(one.default)
@@ -583,10 +585,10 @@ def _missing_files(project: Path, args: Sequence[str]) -> Iterator[str]:
         beside = [file.name for file in itertools.islice(path.parent.iterdir(), 1000)]
         close = difflib.get_close_matches(path.name, beside, 1, 0.75)
         hint = f"; did you mean {path.parent.relative_to(project) / close[0]}?" if close else ""
-        yield f"{_where(asked)}{value}: the project has no such file{hint}"
+        yield f"{_format_option(asked)}{value}: the project has no such file{hint}"
 
 
-def _where(option: str) -> str:
+def _format_option(option: str) -> str:
     return f"args: {option} " if option else "args: "
 
 
@@ -642,7 +644,8 @@ def _exists_here(path: Path) -> bool:
 def _left_here(context: Context, args: Sequence[str]) -> list[str]:
     """Return notes on arguments that name files of the project that are not sent to the cluster."""
     return [
-        f"{_where(option)}{value}: git ignores it, so it is not uploaded with the code; {_BRING}"
+        f"{_format_option(option)}{value}: git ignores it, so it is not uploaded with the code; "
+        f"{_BRING}"
         for option, value in _values(args)
         if ("/" in value or "." in value or (value and _READ.search(option)))
         and not value.startswith(("/", "~", "-"))

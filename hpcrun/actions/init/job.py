@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct
 
 from hpcrun.actions.init.init import SCHEMAS, InitState
-from hpcrun.actions.program import Reading, content_of, modules_of, parse_script
+from hpcrun.actions.program import ParsedScript, content_of, modules_of, parse_script
 from hpcrun.context import read_text
 from hpcrun.errors import InputError
 from hpcrun.plan import (
@@ -57,10 +57,10 @@ def find_script(project: Path) -> str | None:
     return str(found[0].relative_to(project)) if len(found) == 1 else None
 
 
-def _read_script(path: Path) -> Reading:
+def _read_script(path: Path) -> ParsedScript:
     """Parse a file, unless it is too long to parse in a moment."""
     data = content_of(path)
-    return Reading() if data is None else parse_script(data, sys.version_info[:2])
+    return ParsedScript() if data is None else parse_script(data, sys.version_info[:2])
 
 
 def draft_job_file(found: InitState, cluster: Cluster, script: str) -> JobFile:

@@ -334,7 +334,7 @@ def _group_alike(nodes: Sequence[NodeRow]) -> list[list[str]]:
 
 def _parse_slurm_config(answers: HostAnswers) -> SlurmConfig:
     try:
-        text = _required(answers, _CONFIG)
+        text = _require_answer(answers, _CONFIG)
     except OutOfReach as error:
         if matches_answer(error.message, "no configuration"):
             raise OutOfReach(
@@ -345,20 +345,20 @@ def _parse_slurm_config(answers: HostAnswers) -> SlurmConfig:
         raise
     config = parse_config(text)
     if not config.version and not config.cluster:
-        raise _odd(SHOW_CONFIG, text)
+        raise _unexpected_output_error(SHOW_CONFIG, text)
     return config
 
 
 def _rows(answers: HostAnswers, query: RunCommand, parse: Callable[[str], list[T]]) -> list[T]:
-    text = _required(answers, query)
+    text = _require_answer(answers, query)
     rows = parse(text)
     # "No partitions in the system" is a valid response.
     if not rows and text.strip() and not text.startswith("No partition"):
-        raise _odd(query.argv, text)
+        raise _unexpected_output_error(query.argv, text)
     return rows
 
 
-def _required(answers: HostAnswers, query: RunCommand) -> str:
+def _require_answer(answers: HostAnswers, query: RunCommand) -> str:
     text = _answer(answers, query)
     if text is None:
         raise OutOfReach(
@@ -378,15 +378,15 @@ def _answer(answers: HostAnswers, query: RunCommand) -> str | None:
             "commands",
         )
     check_answered(result)
-    return _clean(result.stdout) if result.exit_code == 0 else None
+    return _replace_control_characters(result.stdout) if result.exit_code == 0 else None
 
 
-def _clean(text: str) -> str:
+def _replace_control_characters(text: str) -> str:
     """Replace control characters in a response, because names end up on terminals and in files."""
     return "".join(char if char.isprintable() or char in "\n\t" else "?" for char in text)
 
 
-def _odd(argv: Sequence[str], text: str) -> OutOfReach:
+def _unexpected_output_error(argv: Sequence[str], text: str) -> OutOfReach:
     first = text.strip().splitlines()[0][:60] if text.strip() else ""
     return OutOfReach(
         f"{' '.join(argv)}: unexpected output: {first!r}",
