@@ -180,7 +180,7 @@ def test_scripts_run_in_turn_on_a_server_with_one_session(
             assert [far.run(f"exit {code}").exit_code for code in (3, 4)] == [3, 4]
             assert slow.result().exit_code == 7
         assert far.is_full
-        monkeypatch.setattr(connection, "_TURN", 0.2)
+        monkeypatch.setattr(connection, "_SESSION_WAIT_S", 0.2)
         with pytest.raises(OutOfReach, match="refuses another session") as caught:
             far.run("echo; exec sleep 30", on_output=lambda _: print(far.run("true")))
         assert not caught.value.maybe_done
