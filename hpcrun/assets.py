@@ -116,6 +116,8 @@ def _suggest_script_commands(path: Path, name: str) -> str:
 
     word, program = shlex.quote(name), _SCRIPTS[path.suffix]
     fix = f"hpcrun submit -- {program} {word} runs it as it is, once per node"
+    if program == "bash":
+        return f"hpcrun submit {word} runs it as sbatch would, once its first line is #!/bin/bash"
     if program == "python":
         fix = f"hpcrun init {word} drafts a job for it; {fix}"
     return fix

@@ -138,8 +138,11 @@ def test_deleted_current_folder_is_reported(hpcrun: Caller) -> None:
     [
         ("train.py", "hpcrun init train.py drafts a job for it; hpcrun submit -- python train.py"),
         ("./train.py", "hpcrun init ./train.py drafts a job for it"),
-        ("my run.sh", "hpcrun submit -- bash 'my run.sh' runs it as it is"),
-        ("old.sbatch", "hpcrun submit -- bash old.sbatch"),
+        (
+            "my run.sh",
+            "hpcrun submit 'my run.sh' runs it as sbatch would, once its first line is #!",
+        ),
+        ("old.sbatch", "hpcrun submit old.sbatch runs it as sbatch would"),
     ],
 )
 def test_script_given_as_a_job_is_refused(hpcrun: Caller, name: str, fix: str) -> None:

@@ -107,6 +107,14 @@ def test_right_script_has_no_error(name: str) -> None:
     assert [(one.rule, one.message) for one in lint(text) if one.severity == "error"] == []
 
 
+def test_port_of_a_standalone_launcher_is_not_reported() -> None:
+    text = (
+        "#SBATCH --gres=gpu:2\ntorchrun --standalone --master_port 1234 --nproc_per_node 2 t.py\n"
+    )
+    assert "fixed-port" not in [one.rule for one in lint(text)]
+    assert "fixed-port" in [one.rule for one in lint(text.replace("--standalone ", ""))]
+
+
 def test_variables_are_followed_into_nested_shells() -> None:
     text = """
 #SBATCH --nodes=2

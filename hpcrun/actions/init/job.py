@@ -116,7 +116,7 @@ def read_named_script(project: Path, script: str) -> tuple[Path, ScriptFacts]:
     raise InputError(
         f"{name}:{reading.line or 1}: invalid Python: {reading.fault}",
         fix="init drafts jobs of Python scripts; a shell script is a command: "
-        f"hpcrun submit -- bash {name}",
+        f"hpcrun submit {name} submits it as sbatch would",
     )
 
 

@@ -814,6 +814,8 @@ def _ports(script: Script) -> Iterator[tuple[str, str, int]]:
         if re.fullmatch(r"(?i)master_port|main_process_port|rdzv_port", one.name):
             yield one.name, one.value.text, one.start
     for program in training:
+        if program.get("standalone") is not None:
+            continue  # torchrun then chooses a free port, whatever else is given
         value = program.get("master-port", "main-process-port")
         if value is None:
             endpoint = program.get("rdzv-endpoint") or ""
