@@ -160,22 +160,13 @@ def estimate_job_memory(
     Raises:
         InputError: ``model`` cannot be read.
     """
-    arguments = parse_arguments(plan.program)
-    name = model or next((arguments[key] for key in MODEL_OPTIONS if key in arguments), None)
-    if name is None:
+    found = _read_plan(plan, environ, project, sequence=sequence, model=model)
+    if found is None:
         return None
-    try:
-        shape = load_model_shape(name, environ, project)
-    except InputError:
-        if model is not None:
-            raise
-        return None
-    training = _read_training(plan, arguments, sequence, shape)
-    if training is None:
-        return None
+    shape, training = found
     text = " ".join([script, *plan.program])
     return JobMemory(
-        model=name,
+        model=model or _find_model(plan) or shape.name,
         shape=shape,
         training=training,
         estimate=estimate_memory(shape, training),
@@ -184,6 +175,63 @@ def estimate_job_memory(
         and not shape.notes
         and _UNKNOWN_TRAINING.search(text) is None,
     )
+
+
+def _find_model(plan: Plan) -> str | None:
+    """Return the model that the arguments of a job name."""
+    arguments = parse_arguments(plan.program)
+    return next((arguments[key] for key in MODEL_OPTIONS if key in arguments), None)
+
+
+def _read_plan(
+    plan: Plan,
+    environ: Mapping[str, str],
+    project: Path,
+    *,
+    sequence: int | None = None,
+    model: str | None = None,
+) -> tuple[ModelShape, Training] | None:
+    """Read the model and the settings of a plan; None if they are unknown."""
+    name = model or _find_model(plan)
+    if name is None:
+        return None
+    try:
+        shape = load_model_shape(name, environ, project)
+    except InputError:
+        if model is not None:
+            raise
+        return None
+    training = _read_training(plan, parse_arguments(plan.program), sequence, shape)
+    return None if training is None else (shape, training)
+
+
+def estimate_options(
+    plan: Plan, options: Sequence[str], environ: Mapping[str, str], project: Path
+) -> dict[str, float]:
+    """Estimate the GiB per GPU of a job with one changed option of DeepSpeed each.
+
+    Options whose memory is unknown are omitted, and all if the job's model or batch is unknown.
+
+    Args:
+        options: As in ``deepspeed.zero_stage=3``.
+    """
+    memory = _read_plan(plan, environ, project)
+    if memory is None or memory[1].strategy != "zero":
+        return {}
+    shape, training = memory
+    found = {}
+    for option in options:
+        key, _, value = option.removeprefix("deepspeed.").partition("=")
+        if key == "zero_stage":
+            changed = structs.replace(training, zero_stage=int(value))
+        elif key == "offload.optimizer":
+            changed = structs.replace(training, offload_optimizer="cpu")
+        else:
+            changed = structs.replace(training, offload_param="cpu")
+        estimate = estimate_memory(shape, changed)
+        if estimate.has_activations:
+            found[option] = estimate.total / GIB
+    return found
 
 
 def find_capacity(spec: JobSpec, cluster: Cluster) -> float | None:

@@ -16,6 +16,7 @@ from typing import IO
 
 from msgspec import Struct, structs
 
+from hpcrun.actions.job_memory import estimate_options
 from hpcrun.actions.logs import masker_of
 from hpcrun.context import Context, slurm_transport
 from hpcrun.errors import HpcrunError, InputError
@@ -59,6 +60,7 @@ from hpcrun.why import (
     LogFindings,
     LogReader,
     diagnose,
+    smaller_options,
 )
 
 # Bytes that are read at once, and the last bytes of each log that `status` examines.
@@ -449,6 +451,12 @@ def _collect_settings(status: JobStatus, context: Context) -> JobSettings:
     with contextlib.suppress(ValueError):
         limit = limit or parse_seconds(asked.get("time") or "") or None
     zero = (plan.deepspeed_config or {}).get("zero_optimization") or {}
+    stage = zero.get("stage", 0) if plan.deepspeed_config else None
+    offload = [kind for kind in ("optimizer", "param") if zero.get(f"offload_{kind}")]
+    sizes: dict[str, float] = {}
+    if type(stage) is int and plan.effective_batch:
+        options = [option for option, _ in smaller_options(stage, offload)]
+        sizes = estimate_options(plan, options, context.environ, Path(plan.project_dir))
     return JobSettings(
         name=word,
         is_run=True,
@@ -458,8 +466,9 @@ def _collect_settings(status: JobStatus, context: Context) -> JobSettings:
         accumulation=plan.gradient_accumulation_steps if plan.effective_batch else None,
         accepts_accumulation=_accepts_accumulation(plan),
         framework=plan.framework,
-        zero_stage=zero.get("stage", 0) if plan.deepspeed_config else None,
-        offload=[kind for kind in ("optimizer", "param") if zero.get(f"offload_{kind}")],
+        zero_stage=stage,
+        offload=offload,
+        gpu_memory=sizes,
         arguments=plan.program,
         memory_mib=memory,
         limit=limit,

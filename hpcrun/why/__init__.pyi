@@ -1,5 +1,6 @@
 from hpcrun.why.ends import EndRecords as EndRecords
 from hpcrun.why.fixes import JobSettings as JobSettings
+from hpcrun.why.fixes import smaller_options as smaller_options
 from hpcrun.why.judge import FailureEvidence as FailureEvidence
 from hpcrun.why.judge import diagnose as diagnose
 from hpcrun.why.lines import parse_line as parse_line

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -105,6 +105,7 @@ class JobSettings(Struct, frozen=True, kw_only=True):
         memory_mib: Host memory per node.
         limit: The time limit in seconds.
         exclude: The nodes that the job excludes.
+        gpu_memory: The estimated GiB per GPU of an option of DeepSpeed; empty if unknown.
     """
 
     name: str = PLACEHOLDER
@@ -120,6 +121,7 @@ class JobSettings(Struct, frozen=True, kw_only=True):
     memory_mib: int | None = None
     limit: float | None = None
     exclude: str = ""
+    gpu_memory: Mapping[str, float] = {}
 
 
 def fixes_for(fixes: Sequence[str], cause: Cause, job: JobSettings) -> list[str]:
@@ -197,7 +199,10 @@ def _smaller_batch(job: JobSettings) -> str:
 def less_memory(job: JobSettings) -> Iterator[str]:
     """Yield the ways to use less GPU memory, the cheapest first, without those in use.
 
-    >>> job = JobSettings(name="7", is_run=True, zero_stage=2, framework="deepspeed")
+    >>> sizes = {"deepspeed.zero_stage=3": 17.8}
+    >>> job = JobSettings(name="7", is_run=True, zero_stage=2, gpu_memory=sizes)
+    >>> print([*less_memory(job)][1])
+    hpcrun resubmit 7 --set deepspeed.zero_stage=3  # shards more; about 18 GiB per GPU
     >>> [each.partition("  #")[0] for each in less_memory(job)][1:]
     ['hpcrun resubmit 7 --set deepspeed.zero_stage=3', \
 'hpcrun resubmit 7 --set deepspeed.offload.optimizer=cpu']
@@ -211,12 +216,24 @@ def less_memory(job: JobSettings) -> Iterator[str]:
             yield "enable activation checkpointing in the model"
     if not job.is_run or job.zero_stage is None:
         return
-    if job.zero_stage < 3:
-        yield f"{again} --set deepspeed.zero_stage={job.zero_stage + 1}  # shards more"
-    if "optimizer" not in job.offload and job.zero_stage:
-        yield f"{again} --set deepspeed.offload.optimizer=cpu  # slower steps, needs host memory"
-    elif "param" not in job.offload and job.zero_stage == 3:
-        yield f"{again} --set deepspeed.offload.param=cpu  # slowest, needs host memory"
+    for option, effect in smaller_options(job.zero_stage, job.offload):
+        if option in job.gpu_memory:
+            effect += f"; about {job.gpu_memory[option]:.0f} GiB per GPU"
+        yield f"{again} --set {option}  # {effect}"
+
+
+def smaller_options(zero_stage: int, offload: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the options of DeepSpeed that use less GPU memory, and their effect.
+
+    >>> [option for option, _ in smaller_options(2, [])]
+    ['deepspeed.zero_stage=3', 'deepspeed.offload.optimizer=cpu']
+    """
+    if zero_stage < 3:
+        yield f"deepspeed.zero_stage={zero_stage + 1}", "shards more"
+    if "optimizer" not in offload and zero_stage:
+        yield "deepspeed.offload.optimizer=cpu", "slower steps, needs host memory"
+    elif "param" not in offload and zero_stage == 3:
+        yield "deepspeed.offload.param=cpu", "slowest, needs host memory"
 
 
 def similar_module(name: str) -> str:

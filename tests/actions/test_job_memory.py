@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
-from hpcrun.actions.job_memory import _read_deepspeed, find_capacity
+from hpcrun.actions.job_memory import _read_deepspeed, estimate_options, find_capacity
 from hpcrun.fit.settings import Training
 from hpcrun.fit.shape import build_shape
+from hpcrun.plan import Plan
 from hpcrun.spec import Cluster, GpuType, JobSpec, Resources
 from hpcrun.text import GIB
 
@@ -69,3 +72,31 @@ def test_capacity_is_that_of_the_smallest_gpu_that_the_job_may_get(
     spec = JobSpec(resources=Resources(gpu_type=wanted))
     found = find_capacity(spec, Cluster(gpu_types=types))
     assert found == (None if gib is None else gib * GIB)
+
+
+def test_options_are_estimated_for_a_job_whose_model_is_known(tmp_path: Path) -> None:
+    config = {"model_type": "llama", "hidden_size": 1024, "num_hidden_layers": 8}
+    config |= {"num_attention_heads": 16, "vocab_size": 32000, "intermediate_size": 4096}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    plan = Planned(["python", "t.py", "--model", str(tmp_path), "--max_length", "512"])
+    options = ["deepspeed.zero_stage=3", "deepspeed.offload.optimizer=cpu"]
+    found = estimate_options(cast(Plan, plan), options, {}, tmp_path)
+    assert list(found) == options and all(2 < size < 5 for size in found.values())
+    unknown = Planned(["python", "t.py", "--model", "other/model", "--max_length", "512"])
+    assert estimate_options(cast(Plan, unknown), options, {"HOME": "/none"}, tmp_path) == {}
+    endless = Planned(["python", "t.py", "--model", str(tmp_path)])
+    assert estimate_options(cast(Plan, endless), options, {}, tmp_path) == {}
+
+
+class Planned:
+    """What the memory model reads of a plan."""
+
+    precision = "bf16"
+    world_size = ranks_per_node = 4
+    micro_batch_per_gpu, gradient_accumulation_steps, effective_batch = 1, 1, 4
+    accelerate_config = None
+
+    def __init__(self, program: list[str]) -> None:
+        self.program = program
+        zero = {"stage": 2, "reduce_bucket_size": 1000}
+        self.deepspeed_config = {"bf16": {"enabled": True}, "zero_optimization": zero}

@@ -135,7 +135,8 @@ def test_every_command_with_run_arguments_completes_runs(verb: str) -> None:
     for param in command.params:
         if isinstance(param, click.Argument) and param.name in ("job", "jobs", "logs", "what"):
             assert isinstance(param.type, Value), param.name
-            last = "jobs" if verb in ("submit", "run", "rehearse") else "runs"
+            names_jobs = verb in ("submit", "run", "fit", "when", "rehearse")
+            last = "jobs" if names_jobs else "runs"
             assert param.type.kinds[-1] == last or param.type.kinds == ("runs", "files")
 
 
