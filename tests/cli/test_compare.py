@@ -197,6 +197,8 @@ def test_peak_memory_and_rates_are_columns(scaling: Caller) -> None:
     out = scaling("compare", "17", "18").out
     assert "peak memory" in out and "30.0 GiB" in out and "25.0 GiB" in out
     assert "25.0 GiB of 80.0 GiB" in scaling("parse", "18").out
+    parsed = scaling("parse", "18", "--json").json["runs"][0]
+    assert parsed["peak_memory_bytes"] == 25 << 30
 
 
 @pytest.mark.slow

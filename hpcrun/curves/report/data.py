@@ -18,6 +18,7 @@ from typing import Any
 from msgspec import structs, to_builtins
 
 from hpcrun.curves.curve import Series, Summary
+from hpcrun.curves.report.facts import peak_memory
 from hpcrun.curves.report.parsed import ParsedRun, Sample, column_names, curve_rows
 from hpcrun.files import write_atomically
 from hpcrun.text import json_number
@@ -51,7 +52,7 @@ def _run(run: ParsedRun, full: bool) -> dict[str, Any]:
         "gpus": run.gpus,
         "seconds": run.seconds,
         "time": {"seconds": curve.seconds, "from": curve.seconds_from},
-        "peak_memory_bytes": curve.peak_memory,
+        "peak_memory_bytes": peak_memory(run),
         "facts": dict(run.facts),
     }
 
