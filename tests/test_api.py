@@ -160,7 +160,7 @@ def test_a_job_by_name_and_by_path(project: Caller) -> None:
         (JOB, {"args": [None]}, "args: None: expected a text, a path or a number"),
         (JOB, {"after": "nothing"}, "nothing: no such run"),
         (JOB, {"cluster": "moon"}, "moon: no such cluster"),
-        ({**JOB, "sweep": {"env.A": [1, 2]}}, {}, "job: a sweep\n  fix: hpcrun.submit_sweep(...)"),
+        ({**JOB, "sweep": {"env.A": [1, 2]}}, {}, "job is a sweep\n  fix: hpcrun.submit_sweep("),
     ],
     ids=str,
 )

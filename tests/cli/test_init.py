@@ -572,7 +572,7 @@ def test_init_does_not_write_through_links_into_the_git_folder(bare: Caller, slu
     (bare.project / "jobs").mkdir()
     (bare.project / "jobs" / "train.yaml").symlink_to("../.git/hooks/pre-commit")
     done = bare("init", "train.py", "--yes")
-    assert done.code == 2 and "jobs/train.yaml: a link" in done.err, done
+    assert done.code == 2 and "jobs/train.yaml: a symbolic link" in done.err, done
     assert [path.name for path in hooks.iterdir()] == ["kept"]
 
 

@@ -79,8 +79,8 @@ def test_format_can_be_specified() -> None:
         ("n1 slots=4\nn2\n", None, ["pool:2: n2: no slots, where other lines have them"]),
         ("n1 slots=4\nn2:4\n", None, ["pool:2: n2: a line in mpich format among lines in"]),
         ("n1 slots=4 max_slots=8\n", "deepspeed", ["pool:1: n1: a line in openmpi format"]),
-        ("n1 slots=4\n", "mpich", ["pool:1: n1: a line of deepspeed's form"]),
-        ("n1:2\n", "plain", ["pool:1: n1: a line of mpich's form"]),
+        ("n1 slots=4\n", "mpich", ["pool:1: n1: a line in deepspeed format"]),
+        ("n1:2\n", "plain", ["pool:1: n1: a line in mpich format"]),
     ],
 )
 def test_parse_hostfile_reports_all_problems(
