@@ -1,4 +1,4 @@
-"""ParsedScript files that others may write to."""
+"""Reading files that others may write to."""
 
 from __future__ import annotations
 

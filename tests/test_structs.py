@@ -1,4 +1,4 @@
-"""ParsedScript JSON into types, by several threads at once."""
+"""Reading JSON into types, by several threads at once."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def test_since_accepts_an_age(hpcrun: Caller, tools: Path) -> None:
     [
         (["--state", "broken"], "--state broken: no such state"),
         (["--state", ","], "--state ,: no such state"),
-        (["--since", "yesterday"], "--since yesterday: no time"),
+        (["--since", "yesterday"], "--since yesterday: not a time"),
         (["15", "--state", "failed"], "select from the list of runs, not from one JOB"),
     ],
 )

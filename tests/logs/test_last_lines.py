@@ -1,4 +1,4 @@
-"""ParsedScript the last lines of a log from its end."""
+"""Reading the last lines of a log from its end."""
 
 from __future__ import annotations
 

@@ -696,7 +696,10 @@ def test_alias_of_add_argument_adds_options() -> None:
         ),
         ("environ.setdefault('NCCL_ALGO', 'Ring')", "it sets NCCL_ALGO=Ring: NCCL chooses it"),
         ("os.environ['NCCL_SOCKET_IFNAMES'] = 'ib0'", "did you mean NCCL_SOCKET_IFNAME?"),
-        ("os.environ['CUDA_VISIBLE_DEVICES'] = '0,1'", "Slurm gives the job its GPUs; this takes"),
+        (
+            "os.environ['CUDA_VISIBLE_DEVICES'] = '0,1'",
+            "Slurm assigns the job's GPUs; this selects",
+        ),
         ("os.environ['MASTER_ADDR'] = 'localhost'", "hpcrun sets it for all 2 nodes, and this"),
         (
             "os.environ['OMP_NUM_THREADS'] = '1'",
