@@ -217,10 +217,27 @@ def may_exist(host: ClusterHost, text: str, where: str) -> bool:
 # ---- installed modules -------------------------------------------------------------------------
 
 _MISSING = """
-import sys
+import glob, os, sys
 from importlib.util import find_spec
 sys.path[:0] = sys.argv[1].split(":")
-print(*["-", *(name for name in sys.argv[2:] if find_spec(name) is None)])
+def exists(name):
+    top, *parts = name.split(".")
+    spec = find_spec(top)
+    if spec is None:
+        return False
+    places = spec.submodule_search_locations
+    for part in parts:
+        if places is None:
+            return False
+        if not all(map(os.path.isdir, places)):
+            return True
+        files = [file for place in places for file in glob.glob(os.path.join(place, part) + "*")]
+        stems = [file for file in files if os.path.basename(file).split(".")[0] == part]
+        places = [file for file in stems if os.path.isdir(file)] or None
+        if not stems:
+            return False
+    return True
+print(*["-", *(name for name in sys.argv[2:] if not exists(name))])
 """
 _IMPORT_TIMEOUT_S = 20.0  # sufficient for an import from a slow network file system
 _DAY_S = 86400.0
@@ -258,7 +275,10 @@ def plan_module_check(
         return None
     places, state = [path], list[str]()
     if is_here:
-        is_ours = python == sys.executable and all(map(importlib.util.find_spec, names))
+        # find_spec() of a submodule would import its package.
+        is_plain = not any("." in name for name in names)
+        is_ours = python == sys.executable and is_plain
+        is_ours = is_ours and all(map(importlib.util.find_spec, names))
         if is_ours or not Path(python).is_file():
             return None
         # Modules of the project also count, but PYTHONPATH must not contain the project, whose

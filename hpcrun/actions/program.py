@@ -18,7 +18,15 @@ import msgspec
 
 from hpcrun.actions.interpreter import Interpreter
 from hpcrun.context import Context
-from hpcrun.plan import Findings, Script, ScriptFacts, read_script
+from hpcrun.plan import (
+    JOINING_WORDS,
+    Findings,
+    Script,
+    ScriptFacts,
+    adopt_parser,
+    is_single_process,
+    read_script,
+)
 from hpcrun.spec import JobSpec
 
 # In bytes: a longer text was not written by a person and is not parsed.
@@ -110,6 +118,8 @@ def _find_module(context: Context, module: str, program: Program) -> None:
     target = project.joinpath(*parts)
     program.name = module
     known = (project / parts[0]).is_dir() or (project / f"{parts[0]}.py").is_file()
+    if not known and (project / "src" / parts[0]).is_dir():
+        known, target = True, (project / "src").joinpath(*parts)
     if not known or not all(parts):
         return
     if target.with_name(f"{target.name}.py").is_file():
@@ -119,7 +129,10 @@ def _find_module(context: Context, module: str, program: Program) -> None:
     elif (target / "__init__.py").is_file():
         program.refuse("module", f"{module}: a package, and it has no {target}/__main__.py to run")
     elif not target.is_dir():
-        program.refuse("module", f"{module}: the project has no {target}.py")
+        near = [f"{module.rpartition('.')[0]}.{file.stem}" for file in target.parent.glob("*.py")]
+        close = difflib.get_close_matches(module, near, 1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        program.refuse("module", f"{module}: the project has no {target}.py{hint}")
 
 
 def command_program(context: Context, words: Sequence[str], program: Program) -> list[str]:
@@ -200,8 +213,14 @@ def _shebang(data: bytes) -> str:
     return name if name in ("bash", "sh", "zsh", "ksh", "dash", "perl", "Rscript", "ruby") else ""
 
 
-def parse_script(data: bytes, version: tuple[int, ...]) -> ParsedScript:
-    """Parse a script as this version of Python; ignore text not written by a person."""
+def parse_script(
+    data: bytes, version: tuple[int, ...], *, is_imported: bool = False
+) -> ParsedScript:
+    """Parse a script as this version of Python; ignore text not written by a person.
+
+    Args:
+        is_imported: The file is a module that the script imports.
+    """
     if max(map(len, data.split(b"\n"))) > LONGEST_LINE:
         return ParsedScript()
     if b"\0" in data:
@@ -210,7 +229,7 @@ def parse_script(data: bytes, version: tuple[int, ...]) -> ParsedScript:
         warnings.simplefilter("ignore")  # warnings about the script, not about hpcrun
         try:
             tree = ast.parse(data, feature_version=(version[0], version[1]))
-            return ParsedScript(facts=read_script(tree))
+            return ParsedScript(facts=read_script(tree, is_imported=is_imported))
         except SyntaxError as error:
             return ParsedScript(fault=f"{error.msg or 'invalid syntax'}", line=error.lineno)
         except ValueError as error:
@@ -240,6 +259,8 @@ _LOADING = re.compile(
     rb"|load_from_checkpoint|load_file|restore|(?:torch|dcp|np|numpy|pickle|joblib)\.load)[ \t]*\("
     rb"|\b(resume_from_checkpoint|ckpt_path)[ \t]*=[ \t]*(?!None|False|[\"']{2})[^=\s]"
 )
+_JOINING = re.compile(JOINING_WORDS.encode())
+_PARSERS = re.compile(rb"\bArgumentParser\(|\bHfArgumentParser\(|\bclick\b|\btyper\b")
 _SLURM_RANKS = re.compile(rb"\bSLURM_(?:PROCID|NTASKS|LOCALID)\b")
 
 
@@ -251,7 +272,9 @@ def _with_modules(context: Context, path: Path, script: Script) -> Script:
         set(facts.checkpoint_loads),
         set(facts.slurm_rank_variables),
     )
+    imports, names_ranks = [*facts.imports], facts.names_ranks
     texts: dict[Path, bytes] = {}
+    parsers: list[ScriptFacts] = []
 
     def imports_of(file: Path) -> Iterator[str]:
         return _imported_modules(texts[file])
@@ -260,9 +283,17 @@ def _with_modules(context: Context, path: Path, script: Script) -> Script:
         text = texts[file] = content_of(file) or b""
         variables |= {name.decode() for name in re.findall(rb"\bHPCRUN_[A-Z_]*", text)}
         loads |= {(call or keyword).decode() for call, keyword in _LOADING.findall(text)}
+        imports += _imported_modules(text)
+        names_ranks = names_ranks or _JOINING.search(text) is not None
         slurm |= {name.decode() for name in _SLURM_RANKS.findall(text)}
+        if not facts.parser and not parsers and _PARSERS.search(text):
+            read = parse_script(text, sys.version_info[:2], is_imported=True).facts
+            parsers += [read] if read is not None and read.parses else []
     return msgspec.structs.replace(
         script,
+        is_single=not names_ranks
+        and is_single_process(imports, own_packages(context.project, path.parent)),
+        facts=adopt_parser(facts, parsers),
         variables=frozenset(variables),
         checkpoint_loads=frozenset(loads),
         slurm_rank_variables=frozenset(slurm),
@@ -286,6 +317,19 @@ def modules_of(
                 seen.add(file)
                 yield file
                 waiting += [(file.parent, inner) for inner in imports_of(file)]
+
+
+def own_packages(project: Path, folder: Path) -> set[str]:
+    """Return the packages of the project and of the standard library that a script can import.
+
+    Args:
+        folder: The script's folder.
+    """
+    found: set[str] = set(sys.stdlib_module_names)
+    for top in {folder, project, project / "src"}:
+        with contextlib.suppress(OSError):
+            found |= {path.name.removesuffix(".py") for path in top.iterdir()}
+    return found
 
 
 def _module_files(project: Path, folder: Path, name: str) -> Iterator[Path]:

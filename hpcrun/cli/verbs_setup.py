@@ -25,6 +25,7 @@ from hpcrun.errors import InputError
 
 @click.command("init")
 @click.argument("script", required=False)
+@click.option("-m", "--module", help="Draft the job of a module, as in package.module.")
 @click.option("--cluster", type=CLUSTER, help="The cluster's name (default: Slurm's ClusterName).")
 @click.option("--user", "for_user", is_flag=True, help="Write ~/.config/hpcrun/clusters/NAME.yaml.")
 @click.option("--host", help="Query the cluster at this SSH host.")
@@ -34,8 +35,11 @@ from hpcrun.errors import InputError
 )
 @click.option("--yes", is_flag=True, help="Do not ask; use the defaults.")
 @json_option
-def init(script: str | None, cluster: str | None, **options: Any) -> int:
+def init(script: str | None, cluster: str | None, module: str | None, **options: Any) -> int:
     """Write hpcrun.yaml, and a job file for SCRIPT.
+
+    SCRIPT is a Python file of the project, a module (package.module), or a command that the
+    project's packaging installs.
 
     Partitions, GPUs, limits and your accounts are read from Slurm; the command asks you only for
     the rest. If it is run again, it shows what has changed on the cluster, and updates the profile;
@@ -46,7 +50,11 @@ def init(script: str | None, cluster: str | None, **options: Any) -> int:
     """
     from hpcrun.cli.init_dialog import run_init
 
-    return run_init(script, cluster, **options)
+    if module is not None and script is not None:
+        raise InputError(
+            f"{script} and -m {module}: one of the two", fix=f"hpcrun init -m {module}"
+        )
+    return run_init(module or script, cluster, **options)
 
 
 @click.command("connect")

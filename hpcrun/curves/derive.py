@@ -21,7 +21,7 @@ The logs are stored as columns (``store``); the curve is a view of them. Decisio
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain, groupby, pairwise
 from typing import NamedTuple
@@ -85,6 +85,9 @@ _Points = tuple[list[Rows], Ints, Ints, Floats, list[int]]
 _OTHER_RUN = "read as another run in the same file, not as a requeue"
 _NEXT_EPOCH = "read as the next epoch, or another run in the same file, not as a requeue"
 _UNKNOWN = "their steps are unknown, so they are plotted in order"
+# Metrics that the Trainer prints after a training or an evaluation, and those of a bare bar.
+_TRAINER_METRICS = frozenset({"train_runtime", "eval_runtime", "train_steps_per_second"})
+_BAR_METRICS = frozenset({"step_seconds", "epoch"})
 _REPEATED = "the run was resumed, and its lines have no steps: repeated parts are plotted twice"
 
 
@@ -143,7 +146,9 @@ def derive_curve(store: Store, build: Callable[..., Series] = build_series) -> C
     suggestion = (
         f"--metric plots another ({', '.join(others[:_MAX_SUGGESTED_LOSSES])})" if others else ""
     )
-    if stand_in:
+    if losses is None:
+        notes += _explain_missing_loss(metrics)
+    elif stand_in:
         notes.append(f"no metric named loss: using {stand_in}" + (suggestion and f"; {suggestion}"))
     restarts = tuple(axis.restarts())
     counts_epochs = axis is not chooser.by_step or chooser.within_epoch
@@ -250,6 +255,25 @@ def _peak_memory(chooser: MetricChooser) -> float | None:
             if not np.isnan(column := rows.column(MEMORY_BYTES)).all()
         ]
     return max(found, default=None)
+
+
+def _explain_missing_loss(names: Collection[str]) -> list[str]:
+    """Explain a log without a training loss that shows other traces of a training.
+
+    >>> _explain_missing_loss({"step_seconds", "train_runtime"})[0][:56]
+    "no step was logged: Hugging Face's Trainer logs every 500"
+    """
+    fix = "TrainingArguments(logging_steps=10), or --logging_steps 10, adds the curve"
+    if _TRAINER_METRICS & set(names):
+        return [
+            f"no step was logged: Hugging Face's Trainer logs every 500 steps by default; {fix}"
+        ]
+    if names and set(names) <= _BAR_METRICS:
+        return [
+            "no loss in the log, only progress bars: Hugging Face's Trainer logs every 500 steps "
+            f"by default; {fix}; other scripts have to print the loss"
+        ]
+    return []
 
 
 class MetricPoints(NamedTuple):

@@ -47,7 +47,10 @@ from hpcrun.plan.resume import resume_notes as resume_notes
 from hpcrun.plan.resume import suggest_resume as suggest_resume
 from hpcrun.plan.script_arguments import check_arguments as check_arguments
 from hpcrun.plan.script_arguments import order_hydra_arguments as order_hydra_arguments
+from hpcrun.plan.script_facts import JOINING_WORDS as JOINING_WORDS
 from hpcrun.plan.script_facts import ScriptFacts as ScriptFacts
+from hpcrun.plan.script_facts import adopt_parser as adopt_parser
+from hpcrun.plan.script_facts import is_single_process as is_single_process
 from hpcrun.plan.script_facts import read_script as read_script
 from hpcrun.plan.script_notes import Script as Script
 from hpcrun.plan.script_notes import assigned_variable_notes as assigned_variable_notes
@@ -57,9 +60,11 @@ from hpcrun.plan.script_notes import deepspeed_notes as deepspeed_notes
 from hpcrun.plan.script_notes import difference_notes as difference_notes
 from hpcrun.plan.script_notes import node_name_notes as node_name_notes
 from hpcrun.plan.script_notes import path_notes as path_notes
+from hpcrun.plan.script_notes import ray_notes as ray_notes
 from hpcrun.plan.script_notes import scope_notes as scope_notes
 from hpcrun.plan.script_notes import secret_notes as secret_notes
 from hpcrun.plan.script_notes import shared_folder_notes as shared_folder_notes
+from hpcrun.plan.script_notes import single_process_notes as single_process_notes
 from hpcrun.plan.script_notes import slurm_rank_notes as slurm_rank_notes
 from hpcrun.plan.script_notes import trained_values as trained_values
 from hpcrun.plan.script_notes import uncopied_read_notes as uncopied_read_notes

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
 
 from hpcrun.plan.batch_options import batch_scope
-from hpcrun.plan.script_facts import OPEN_PARSERS, RESUME_KEYWORDS, ScriptFacts
+from hpcrun.plan.script_facts import (
+    OPEN_PARSERS,
+    RESUME_KEYWORDS,
+    ScriptFacts,
+    adopt_parser,
+    is_single_process,
+    select_command,
+)
 from hpcrun.plan.script_parsers import Option
 from hpcrun.spec import format_comment, format_flow
 
@@ -28,6 +35,11 @@ _OPTION_PATTERNS: Sequence[tuple[str, str]] = (
     ),
     ("activation_checkpointing", r"activation_checkpointing"),
 )
+# Options of Lightning scripts for the shape of the job.
+_SHAPE_PATTERNS = (
+    ("gpus_per_node", r"devices|num_?devices|gpus|num_?gpus|n_?gpus?"),
+    ("nodes", r"(num_?|n_?)?nodes|nnodes"),
+)
 # Names of options for a batch size; batch_scope() decides whether one GPU's or all samples count.
 _BATCH_OPTION = re.compile(
     r"(global|total|effective|overall|micro|local|device|train|training)?(_?(global|total|micro|train))*"
@@ -39,6 +51,9 @@ _RESUME_OPTION = re.compile(
     r"resume_?from_?checkpoint|resume_?(from|path|ckpt|checkpoint)?|(load|restore)_?(checkpoint|ckpt|from)"
     r"|ckpt_?path|from_?checkpoint|auto_?resume|continue_?from|(checkpoint|ckpt)(_?path)?"
 )
+_HUB_TRAINER = re.compile(r"(transformers|trl)(\.\w+)*\.\w*Trainer$")
+_FILE_NAME = re.compile(r".*\.\w{1,6}")
+_TRAINING_COMMAND = re.compile(r"(pre)?train|fit$|fine_?-?tune|sft$|run$")
 _BATCH_KEYS = ("micro_batch_per_gpu", "gradient_accumulation_steps", "effective_batch")
 _LIGHTNING = {"lightning", "pytorch_lightning"}
 _TRAINING_LIBRARIES = {"torch", "deepspeed", "accelerate", "transformers", *_LIGHTNING}
@@ -52,7 +67,11 @@ class Draft(Struct, frozen=True, kw_only=True):
     """A draft of a job for a script.
 
     Attributes:
-        args: Options of the script, each with the placeholder that fills it.
+        module: The name under which Python runs the script with -m; "" for its path.
+        command: The command that runs the script once on each node; [] for one process per GPU.
+        is_single: The script trains in one process, on one GPU.
+        source_folder: The folder of the project that must be on PYTHONPATH; "" for none.
+        args: Options of the script, each with the placeholder that fills it; "" for a switch.
         batch: The script's own batch sizes, so that the job does not change the training.
         precision: The script's own number format, for the same reason.
         resume: The value of checkpoint.resume.
@@ -62,7 +81,11 @@ class Draft(Struct, frozen=True, kw_only=True):
 
     script: str
     framework: str
+    module: str = ""
+    command: list[str] = []
+    source_folder: str = ""
     launcher: str | None = None
+    is_single: bool = False
     args: list[tuple[str, str]] = []
     batch: dict[str, int] = {}
     precision: str | None = None
@@ -76,25 +99,40 @@ def imports_training_library(facts: ScriptFacts) -> bool:
     return bool(_top_level_modules(facts.imports) & _TRAINING_LIBRARIES)
 
 
-def draft_job(script: str, facts: ScriptFacts, others: Sequence[ScriptFacts] = ()) -> Draft:
-    """Draft a job; ``others`` are the modules of the project that the script imports.
+def draft_job(
+    script: str,
+    facts: ScriptFacts,
+    others: Sequence[ScriptFacts] = (),
+    own: Collection[str] = (),
+) -> Draft:
+    """Draft a job.
+
+    Args:
+        others: The modules of the project that the script imports.
+        own: The names of the project's packages and modules.
 
     >>> from hpcrun.plan.script_facts import read_script
     >>> import ast
     >>> tree = ast.parse("import argparse, deepspeed; p = argparse.ArgumentParser()\\n"
     ...     "p.add_argument('--batch', default=8); deepspeed.add_config_arguments(p)")
     >>> draft = draft_job("train.py", read_script(tree))
-    >>> draft.framework, draft.args
-    ('deepspeed', [('--deepspeed_config', 'deepspeed_config'), ('--batch', 'micro_batch_per_gpu')])
+    >>> draft.framework, [option for option, _ in draft.args]
+    ('deepspeed', ['--deepspeed_config', '--batch', '--deepspeed'])
     """
+    if facts.is_ray_driver:
+        return _draft_ray_driver(script, facts)
     modules = _top_level_modules([name for one in (facts, *others) for name in one.imports])
+    facts = adopt_parser(facts, others)
+    command = _choose_command(facts)
+    commands = facts.commands
+    facts = select_command(facts, command)
     framework = _infer_framework(modules, facts, others)
     notes: list[str] = []
     args = _find_args(script, facts, framework, notes)
     sized, batch = _find_batch_args(script, facts, [facts, *others], notes)
     order = ("deepspeed_config", *_BATCH_KEYS)
     args = sorted([*sized, *args], key=lambda pair: order.index(pair[1]) if pair[1] in order else 9)
-    takes = {placeholder for _, placeholder in args}
+    takes = {placeholder for _, placeholder in args} - {""}
     launcher = None
     options = {_normalize_name(name): name for option in facts.options for name in option.names}
     if "local_rank" in options and not facts.names_local_rank:
@@ -107,6 +145,15 @@ def draft_job(script: str, facts: ScriptFacts, others: Sequence[ScriptFacts] = (
             )
     if _reads_slurm_rank([facts, *others]):
         launcher = "srun"
+    is_single = framework == "torch" and not any(one.names_ranks for one in (facts, *others))
+    is_single = is_single and is_single_process(
+        [name for one in (facts, *others) for name in one.imports], own
+    )
+    if is_single:
+        notes.append(
+            f"{script} joins no processes as far as can be seen, so the draft is for one GPU; to "
+            "train on several, use DistributedDataParallel"
+        )
     carries = framework in ("deepspeed", "transformers") and "deepspeed_config" in takes
     open_parser = any(one.parser in OPEN_PARSERS for one in (facts, *others))
     has_size = bool(takes & {"micro_batch_per_gpu", "effective_batch"}) or "batch" in str(notes)
@@ -123,6 +170,18 @@ def draft_job(script: str, facts: ScriptFacts, others: Sequence[ScriptFacts] = (
         )
     resume = _find_resume_arguments(script, facts, [facts, *others], framework, notes)
     passed = {option for option, _ in args}
+    notes += _note_fixed_shape(script, facts)
+    if command:
+        # A subcommand's options follow it, the program's own options precede it.
+        first = {n for o in facts.options if not o.command for n in o.names}
+        args = [
+            *(pair for pair in args if pair[0] in first),
+            (command, ""),
+            *(pair for pair in args if pair[0] not in first),
+        ]
+    elif commands:
+        named = ", ".join(commands)
+        notes.append(f"{script} has the commands {named}: begin args with the one that trains")
     required = [
         option.names[-1]
         for option in facts.options
@@ -132,6 +191,7 @@ def draft_job(script: str, facts: ScriptFacts, others: Sequence[ScriptFacts] = (
         script=script,
         framework=framework,
         launcher=launcher,
+        is_single=is_single,
         args=args,
         batch=batch,
         precision=_find_precision(facts, args, framework),
@@ -139,6 +199,35 @@ def draft_job(script: str, facts: ScriptFacts, others: Sequence[ScriptFacts] = (
         required=[*required, *(one.names[0].upper() for one in facts.positionals if one.required)],
         notes=notes,
     )
+
+
+def _draft_ray_driver(script: str, facts: ScriptFacts) -> Draft:
+    """Draft the job of a script that starts Ray's workers itself: one process on one node."""
+    return Draft(
+        script=script,
+        framework="torch",
+        command=["python", script],
+        required=[option.names[-1] for option in facts.options if option.required],
+        notes=[
+            f"{script} starts Ray's workers itself, so it runs once, on one node with all of its "
+            "GPUs; its number of workers is in the script"
+        ],
+    )
+
+
+def _choose_command(facts: ScriptFacts) -> str:
+    """Return the subcommand that trains; "" if there is none, or several."""
+    fits = [name for name in facts.commands if _TRAINING_COMMAND.match(name)]
+    return fits[0] if len(fits) == 1 else ""
+
+
+def _note_fixed_shape(script: str, facts: ScriptFacts) -> list[str]:
+    """Note that a Lightning script sets the number of devices or nodes, which the job decides."""
+    return [
+        f"{script} sets {keyword}={number}, which has to be the job's: "
+        + ('devices="auto"' if keyword == "devices" else 'int(os.environ["HPCRUN_NODES"])')
+        for keyword, number in facts.trainer_shape
+    ]
 
 
 def _top_level_modules(imports: Sequence[str]) -> set[str]:
@@ -153,6 +242,16 @@ def _infer_framework(modules: set[str], facts: ScriptFacts, others: Sequence[Scr
     if "Accelerator" in facts.trainers:
         return "accelerate"
     trainer = any(name.endswith("Trainer") for name in facts.trainers)
+    if not facts.trainers and not _top_level_modules(facts.imports) & _TRAINING_LIBRARIES:
+        # A thin script: the project's own modules train.
+        hub = {"transformers", "trl"}
+        of_hub = [one for one in others if _top_level_modules(one.imports) & hub]
+        trainer = any(name.endswith("Trainer") for one in of_hub for name in one.trainers)
+        if not trainer and any("Accelerator" in one.trainers for one in others):
+            return "accelerate"
+    elif trainer and not _top_level_modules(facts.imports) & {"transformers", "trl"}:
+        # A Trainer of the project's own, unless one of its modules derives it from the Hub's.
+        trainer = any(map(_HUB_TRAINER.match, (x for one in others for x in one.imports)))
     if facts.parser == "transformers" or (trainer and modules & {"transformers", "trl"}):
         return "transformers"
     if "deepspeed" in modules:
@@ -171,7 +270,8 @@ def _find_args(
     if facts.parser == "transformers" and not facts.is_complete:
         return [("--output_dir", "checkpoint_dir")]
     found: list[tuple[str, str]] = []
-    for placeholder, pattern in _OPTION_PATTERNS:
+    patterns = [*_OPTION_PATTERNS, *(_SHAPE_PATTERNS if framework == "lightning" else ())]
+    for placeholder, pattern in patterns:
         if placeholder == "deepspeed_config" and framework == "torch":
             continue
         fits = [
@@ -179,7 +279,10 @@ def _find_args(
             for option in facts.options
             for name in option.names
             if re.fullmatch(pattern, _normalize_name(name))
-            and not _EVALUATION_OPTION.search(_normalize_name(name))
+            and (
+                placeholder in dict(_SHAPE_PATTERNS)
+                or not _EVALUATION_OPTION.search(_normalize_name(name))
+            )
         ]
         if placeholder == "precision":
             # Other options use spellings such as bfloat16 or 16-mixed. If the default is unknown,
@@ -188,10 +291,18 @@ def _find_args(
             fits = [one for one in fits if formats <= set(one.choices) and one.default in formats]
         if placeholder == "gradient_accumulation_steps":
             continue  # see _find_batch_args()
+        if placeholder == "deepspeed_config":
+            fits = [one for one in fits if one.nargs != 0]
+            if not fits and framework == "deepspeed":
+                named = [one for one in facts.options if "--deepspeed" in one.names]
+                fits = [one for one in named if one.nargs != 0]
         if placeholder == "checkpoint_dir":
-            fits = [one for one in fits if not _names_checkpoint(one)]
+            fits = [one for one in fits if not _names_checkpoint(one) and _takes_folder(one)]
         if fits:
             found.append((_preferred_spelling(_choose_most_specific(fits)), placeholder))
+    has_switch = any("--deepspeed" in one.names and one.nargs == 0 for one in facts.options)
+    if framework == "deepspeed" and has_switch:
+        found.append(("--deepspeed", ""))
     return found
 
 
@@ -209,6 +320,12 @@ def _names_checkpoint(option: Option) -> bool:
         re.fullmatch(r"(checkpoint|ckpt)(_?path)?", _normalize_name(x)) for x in option.names
     )
     return is_path and not option.default and not re.search(r"save|writ|output", option.help, re.I)
+
+
+def _takes_folder(option: Option) -> bool:
+    """Return True if an option for outputs takes one folder, not a file name, number or switch."""
+    is_file = _FILE_NAME.fullmatch(option.default) is not None
+    return option.nargs in (None, "?") and option.type in ("str", "?") and not is_file
 
 
 def _choose_most_specific(options: Sequence[Option]) -> Option:
@@ -349,17 +466,26 @@ def format_job(
         f"# yaml-language-server: $schema={schema}",
         format_comment(f"A first draft by `hpcrun init`; check it: hpcrun submit {name} --dry-run"),
         f"description: {format_flow(f'{draft.script}, trained with {draft.framework}')}",
-        f"script: {format_flow(draft.script)}",
     ]
+    if draft.command:
+        lines += [
+            "# Runs once on each node; the script starts its own workers.",
+            f"command: {format_flow(draft.command)}",
+        ]
+    elif draft.module:
+        lines.append(f"module: {format_flow(draft.module)}")
+    else:
+        lines.append(f"script: {format_flow(draft.script)}")
     if draft.args:
         lines += ["# {placeholders} pass this file's values to your script.", "args:"]
         for option, placeholder in draft.args:
             lines += [f"  - {format_flow(option)}"]
-            lines += [f'  - "{{{placeholder}}}"']
+            lines += [f'  - "{{{placeholder}}}"'] if placeholder else []
     if draft.required:
         lines.append("# Your script requires these options; add them, with their values, to args:")
         lines += [format_comment(f"  {word}") for word in draft.required]
-    lines.append(f"framework: {draft.framework}")
+    if not draft.command:
+        lines.append(f"framework: {draft.framework}")
     if draft.launcher:
         lines.append(f"launcher: {draft.launcher}")
     lines.append(f"resources: {format_flow(resources)}")
@@ -377,6 +503,11 @@ def format_job(
         ]
     if draft.framework == "deepspeed":
         lines.append("deepspeed: {zero_stage: 2}")
+    if draft.source_folder:
+        lines += [
+            f"# The run's copy of {draft.source_folder}/, where your package is.",
+            f'env: {{PYTHONPATH: "{{code_dir}}/{draft.source_folder}"}}',
+        ]
     if setup:
         lines.append(f"setup: {format_flow(setup)}")
     return "\n".join(lines) + "\n"

@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NoReturn
 
-from hpcrun.plan.script_facts import ScriptFacts
+from hpcrun.plan.script_facts import ScriptFacts, select_command
 from hpcrun.plan.script_parsers import Option
 
 # The similarity from which an argument counts as a misspelled option; it is higher if some options
@@ -16,6 +16,8 @@ from hpcrun.plan.script_parsers import Option
 _SIMILARITY = 0.7
 _SIMILARITY_IF_INCOMPLETE = 0.85
 _HELP = ("-h", "--help")
+# Parsers whose options are named in the script.
+_NAMED_PARSERS = ("argparse", "transformers", "click", "typer")
 _TYPES = {"int": int, "float": float}
 
 
@@ -46,6 +48,7 @@ def check_arguments(
     >>> check_arguments("a.py", facts, ["--epochs", "3.5"])[0]
     ["--epochs: invalid int value: '3.5'"]
     """
+    facts, doubts = _select_given_command(script, facts, args)
     known = [name for option in facts.options for name in option.names] + list(_HELP)
     # A positional first argument may be a file with the values.
     is_file = bool(args) and (len(args) == 1 or not args[0].startswith("-"))
@@ -76,15 +79,38 @@ def check_arguments(
                 close = f"{name.lstrip('-')}=VALUE"
             hint = f"; did you mean {close}?" if close else ""
             sure.append(f"{name}: {script} has no such argument{hint}")
-    maybe = []
-    if facts.parser in ("argparse", "transformers", "click") and not facts.is_complete:
-        maybe = [f"{name}: did you mean {close}, of {script}?" for name, close in unknown if close]
+    maybe = list(doubts)
+    if facts.parser in _NAMED_PARSERS and not facts.is_complete:
+        maybe += [f"{name}: did you mean {close}, of {script}?" for name, close in unknown if close]
     if facts.is_certain and not of_file and not given & set(_HELP):
         missing = [o.names[-1] for o in facts.options if o.required and not given & set(o.names)]
         if missing and not sure and not maybe:
             sure.append(f"{script} requires {' and '.join(missing)}")
-        sure += [] if unknown else list(_run_argparse(script, facts, args))
+        # The values of unknown options would be read as positional arguments.
+        is_clear = not unknown or (not facts.is_complete and not facts.positionals)
+        if is_clear and facts.parser != "click":
+            sure += _run_argparse(script, facts, args)
+    elif facts.parser in _NAMED_PARSERS and not of_file and not given & set(_HELP):
+        missing = [o.names[-1] for o in facts.options if o.required and not given & set(o.names)]
+        if missing:
+            maybe.append(f"{script} seems to require {' and '.join(missing)}")
     return list(dict.fromkeys(sure)), list(dict.fromkeys(maybe))
+
+
+def _select_given_command(
+    script: str, facts: ScriptFacts, args: Sequence[str]
+) -> tuple[ScriptFacts, list[str]]:
+    """Return the facts with only the options of the subcommand in the arguments, and doubts."""
+    if not facts.commands:
+        return facts, []
+    given = next((word for word in args if word in facts.commands), "")
+    if given or set(args) & set(_HELP):
+        return select_command(facts, given), []
+    plain = [word for word in args if not word.startswith("-")]
+    close = difflib.get_close_matches(plain[0], facts.commands, 1) if plain else []
+    hint = f"; did you mean {close[0]}?" if close else ""
+    named = ", ".join(facts.commands)
+    return facts, [f"no command of {script} is given; there are {named}{hint}"]
 
 
 def order_hydra_arguments(facts: ScriptFacts, args: Sequence[str]) -> list[str]:

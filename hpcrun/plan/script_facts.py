@@ -8,9 +8,9 @@ from __future__ import annotations
 import ast
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from hpcrun.plan.script_parsers import (
     ARGPARSE,
@@ -20,7 +20,6 @@ from hpcrun.plan.script_parsers import (
     Option,
     callee_name,
     constant_value,
-    help_text,
     is_main_guard,
     string_value,
 )
@@ -80,6 +79,8 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
         is_certain: True if the parser is surely used and ``options`` are exactly as listed.
         is_complete: True if ``options`` and ``positionals`` are all that the parser accepts.
         abbreviates: True if the parser accepts unique prefixes of options.
+        commands: Names of the subcommands; Option.command says which one has an option.
+        parses: True if the parser is created whenever the file is run, or used when imported.
         variables: HPCRUN_* variables that the text names, read or not.
         imports: Modules imported anywhere in the script.
         numbers: Literal integers passed for BATCH_KEYWORDS and STEPS_KEYWORDS.
@@ -98,6 +99,9 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
         slurm_rank_variables: Slurm's variables for rank and world size that it names.
         assigned_variables: Environment variables that it sets to a literal: line, name, value, and
             whether it does so only where the variable is not set.
+        trainer_shape: Keywords that set Lightning's devices and nodes, with literal numbers.
+        is_ray_driver: It starts Ray's workers, which train.
+        names_ranks: It names something that joins the processes of a job.
     """
 
     parser: str = ""
@@ -105,6 +109,8 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     is_complete: bool = False
     abbreviates: bool = True
     options: list[Option] = []
+    commands: list[str] = []
+    parses: bool = False
     variables: list[str] = []
     imports: list[str] = []
     numbers: list[tuple[str, int]] = []
@@ -122,17 +128,23 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     checkpoint_loads: list[str] = []
     slurm_rank_variables: list[str] = []
     assigned_variables: list[tuple[int, str, str, bool]] = []
+    trainer_shape: list[tuple[str, int]] = []
+    is_ray_driver: bool = False
+    names_ranks: bool = False
 
 
-def read_script(tree: ast.Module) -> ScriptFacts:
+def read_script(tree: ast.Module, *, is_imported: bool = False) -> ScriptFacts:
     """Collect the facts about a script from its syntax tree.
+
+    Args:
+        is_imported: The file is a module of the project that the script imports.
 
     >>> text = "import argparse; p = argparse.ArgumentParser(); p.add_argument('--lr')"
     >>> facts = read_script(ast.parse(text + "; p.parse_args()"))
     >>> facts.parser, facts.is_complete, facts.options[0].names
     ('argparse', True, ['--lr'])
     """
-    nodes = NodeIndex(tree)
+    nodes = NodeIndex(tree, is_imported=is_imported)
     imports = list(_find_imports(nodes))
     calls = nodes.of_type(ast.Call)
     parser = _detect_parser(calls, imports)
@@ -152,6 +164,8 @@ def read_script(tree: ast.Module) -> ScriptFacts:
         abbreviates=model is None or model.abbreviates,
         options=model.options if model else list(_find_other_options(calls, parser)),
         # Any name in the text that looks like a variable counts, whether it is read or not.
+        commands=model.commands if model else [],
+        parses=model is not None and model.parses,
         variables=sorted({name for text in texts for name in re.findall(_VARIABLE, text)}),
         imports=list(dict.fromkeys(imports)),
         numbers=list(dict.fromkeys(numbers)),
@@ -178,6 +192,15 @@ def read_script(tree: ast.Module) -> ScriptFacts:
         checkpoint_loads=sorted(set(_find_checkpoint_loads(nodes))),
         slurm_rank_variables=sorted(_SLURM_RANKS & set(texts)),
         assigned_variables=sorted(set(_find_assigned_variables(nodes))),
+        trainer_shape=[
+            (word.arg, constant_value(word.value))
+            for call in calls
+            if callee_name(call) in ("Trainer", "Fabric")
+            for word in call.keywords
+            if word.arg in ("devices", "num_nodes") and type(constant_value(word.value)) is int
+        ],
+        is_ray_driver=_starts_ray(calls, imports),
+        names_ranks=_names_ranks(nodes, imports, texts),
     )
 
 
@@ -228,6 +251,87 @@ def _is_environ(node: ast.expr) -> bool:
     """Return True for os.environ, or environ imported from os."""
     return (isinstance(node, ast.Attribute) and node.attr == "environ") or (
         isinstance(node, ast.Name) and node.id == "environ"
+    )
+
+
+# Libraries that never join the processes of a job; any other one may do so.
+_INERT_LIBRARIES = frozenset(
+    {"torch", "torchvision", "torchaudio", "torchtext", "numpy", "scipy", "pandas", "sklearn"}
+    | {"matplotlib", "seaborn", "PIL", "cv2", "skimage", "imageio", "tqdm", "yaml", "einops"}
+    | {"tensorboard", "tensorboardX", "wandb", "tiktoken", "omegaconf", "click", "typer", "fire"}
+    | {"absl", "hydra", "datasets", "tokenizers", "sentencepiece", "nltk", "networkx", "h5py"}
+    | {"librosa", "soundfile", "regex", "requests", "psutil", "rich", "timm", "gym", "gymnasium"}
+    | {"__future__", "typing_extensions", "dotenv", "tabulate", "termcolor", "colorama"}
+)
+JOINING_WORDS = (
+    r"distributed|DataParallel|init_process_group|LOCAL_RANK|\bRANK\b|WORLD_SIZE|SLURM_PROCID"
+    r"|SLURM_NTASKS|OMPI_COMM_WORLD|device_mesh|fully_shard|torchelastic|FSDP|world_size"
+)
+
+
+def _names_ranks(nodes: NodeIndex, imports: Sequence[str], texts: Sequence[str]) -> bool:
+    words = [*imports, *texts, *(one.id for one in nodes.of_type(ast.Name))]
+    words += [one.attr for one in nodes.of_type(ast.Attribute)]
+    words += [word.arg or "" for word in nodes.of_type(ast.keyword)]
+    return any(re.search(JOINING_WORDS, word) for word in words)
+
+
+def is_single_process(imports: Collection[str], own: Collection[str]) -> bool:
+    """Return True if no imported library joins processes.
+
+    Args:
+        own: The packages of the project and of the standard library.
+
+    >>> is_single_process(["os", "torch.nn", ".net", "model"], ["model", "os"])
+    True
+    >>> is_single_process(["torch", "horovod.torch"], []), is_single_process(["jax"], [])
+    (False, False)
+    """
+    tops = {name.partition(".")[0] for name in imports if not name.startswith(".")}
+    others = tops - _INERT_LIBRARIES - set(own)
+    return "torch" in tops and not others
+
+
+def _starts_ray(calls: Sequence[ast.Call], imports: Sequence[str]) -> bool:
+    """Return True if a script starts Ray, or one of Ray's trainers or tuners."""
+    if "ray" not in {name.partition(".")[0] for name in imports}:
+        return False
+    names = {ast.unparse(call.func) for call in calls}
+    trainers = {"TorchTrainer", "LightningTrainer", "TransformersTrainer", "DataParallelTrainer"}
+    return "ray.init" in names or bool({*trainers, "Tuner"} & {x.rpartition(".")[2] for x in names})
+
+
+def adopt_parser(facts: ScriptFacts, modules: Sequence[ScriptFacts]) -> ScriptFacts:
+    """Return a script's facts with the parser of a module that it imports, if it has none.
+
+    The parser is not certain, because the module may have several.
+    """
+    if facts.parser:
+        return facts
+    own = next((one for one in modules if one.parses and (one.options or one.positionals)), None)
+    if own is None:
+        return facts
+    return structs.replace(
+        facts,
+        parser=own.parser,
+        is_certain=False,
+        is_complete=False,
+        abbreviates=own.abbreviates,
+        options=own.options,
+        positionals=own.positionals,
+        commands=own.commands,
+    )
+
+
+def select_command(facts: ScriptFacts, command: str) -> ScriptFacts:
+    """Return the facts with only the options of a subcommand, and those of the program itself."""
+    if not facts.commands:
+        return facts
+    keep = ("", command)
+    return structs.replace(
+        facts,
+        options=[option for option in facts.options if option.command in keep],
+        positionals=[option for option in facts.positionals if option.command in keep],
     )
 
 
@@ -316,18 +420,11 @@ def _detect_parser(calls: list[ast.Call], imports: list[str]) -> str:
 
 
 def _find_other_options(calls: list[ast.Call], parser: str) -> Iterator[Option]:
-    """Yield the options that click and absl scripts define; the list may be incomplete."""
+    """Yield the options that absl scripts define; the list may be incomplete."""
     for call in calls:
         words = [arg.value for arg in call.args if isinstance(arg, ast.Constant)]
         texts = [word for word in words if isinstance(word, str)]
-        if parser == "click" and callee_name(call) == "option":
-            names = [part for word in texts for part in word.split("/")]
-            given = {word.arg: word.value for word in call.keywords}
-            default = given.get("default")
-            names = [name for name in names if name.startswith("-")]
-            number, about = _int_value(default), help_text(given.get("help"))
-            yield Option(names, default=string_value(default), number=number, help=about)
-        elif parser == "absl" and callee_name(call).startswith("DEFINE_") and texts:
+        if parser == "absl" and callee_name(call).startswith("DEFINE_") and texts:
             yield Option([f"--{texts[0]}"], number=_int_value(*call.args[1:2]), help=texts[-1])
 
 

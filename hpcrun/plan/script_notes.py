@@ -51,6 +51,7 @@ class Script(Struct, frozen=True):
         variables: HPCRUN_* variables that the script or a module names.
         checkpoint_loads: Calls and keywords in any of them that load a checkpoint.
         slurm_rank_variables: Slurm's variables for rank and world size that any of them names.
+        is_single: None of them joins the processes of a job, as far as can be seen.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Script(Struct, frozen=True):
     variables: frozenset[str] = frozenset()
     checkpoint_loads: frozenset[str] = frozenset()
     slurm_rank_variables: frozenset[str] = frozenset()
+    is_single: bool = False
 
     def reads(self, *keys: str) -> bool:
         """Return True if the script may read HPCRUN_KEY of a key; "HPCRUN_" alone matches all."""
@@ -245,6 +247,8 @@ def deepspeed_notes(
     """
     is_read = _passes_json(spec, script, typed)
     framework = decide_framework(spec)
+    if is_read and spec.deepspeed is not None and framework == "deepspeed":
+        return _deepspeed_switch_notes(script, typed)
     if is_read or spec.deepspeed is None or framework not in ("deepspeed", "lightning"):
         return []
     names = [name for option in script.facts.options for name in option.names]
@@ -257,6 +261,50 @@ def deepspeed_notes(
         f"deepspeed: found no argument that passes hpcrun's JSON to {script.name}: "
         f"without it, neither its settings nor the effective batch {effective} apply to the "
         f"training; {fix}"
+    ]
+
+
+def _deepspeed_switch_notes(script: Script, typed: Sequence[str]) -> list[str]:
+    """Note that the script's own switch --deepspeed is missing beside the configuration."""
+    switches = [option for option in script.facts.options if "--deepspeed" in option.names]
+    is_own = any(option.nargs == 0 and len(option.names) == 1 for option in switches)
+    if not is_own or "--deepspeed" in typed:
+        return []
+    return [
+        f"deepspeed: {script.name} has the switch --deepspeed, and args lack it: without it the "
+        "script may train without DeepSpeed; args: [--deepspeed, ...]"
+    ]
+
+
+def ray_notes(script: Script, launcher: str, ranks_per_node: int) -> list[str]:
+    """Note that a launcher starts a script that starts Ray's workers itself.
+
+    >>> script = Script("a.py", ScriptFacts(is_ray_driver=True))
+    >>> len(ray_notes(script, "torchrun", 4)), ray_notes(script, "torchrun", 1)
+    (1, [])
+    """
+    if not script.facts.is_ray_driver or ranks_per_node < 2:
+        return []
+    return [
+        f"launcher: {launcher} starts {script.name} {ranks_per_node} times on each node, and each "
+        "of them would start Ray's workers: run it once, command: [python, "
+        f"{script.name}]"
+    ]
+
+
+def single_process_notes(script: Script, framework: str, world_size: int) -> list[str]:
+    """Note that a script for one GPU is started once per GPU.
+
+    >>> script = Script("a.py", ScriptFacts(), is_single=True)
+    >>> len(single_process_notes(script, "torch", 4)), single_process_notes(script, "torch", 1)
+    (1, [])
+    """
+    if not script.is_single or framework != "torch" or world_size < 2:
+        return []
+    return [
+        f"resources: {script.name} joins no processes as far as can be seen: {world_size} copies "
+        "of it would train apart, and the run would stop; --gpus-per-node 1, or use "
+        "DistributedDataParallel"
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from msgspec import Struct
@@ -25,7 +25,9 @@ _CONDITIONAL = (
 class NodeIndex:
     """An index of a syntax tree's nodes by type and by parent, built in one walk."""
 
-    def __init__(self, tree: ast.Module) -> None:
+    def __init__(self, tree: ast.Module, *, is_imported: bool = False) -> None:
+        """Index a tree; functions of an imported module count as called."""
+        self._is_imported = is_imported
         self._by_type: dict[type[ast.AST], list[Any]] = {}
         self._parents: dict[ast.AST, ast.AST] = {}
         found: list[ast.AST] = [tree]
@@ -90,6 +92,8 @@ class NodeIndex:
         if self._first_exits.get(self.enclosing_function(call), call.lineno) < call.lineno:
             return False
         for node in self.ancestors(call):
+            if self._is_imported and is_main_guard(node):
+                return False
             if isinstance(node, _CONDITIONAL) and not (
                 is_main_guard(node) or _tests_first_argument(node)
             ):
@@ -102,6 +106,8 @@ class NodeIndex:
                 name = above.name if is_init and isinstance(above, ast.ClassDef) else node.name
                 calls = [each for each in self.of_type(ast.Call) if callee_name(each) == name]
                 more = (*seen, name)
+                if self._is_imported and not calls:
+                    return True
                 return name not in seen and any(self.always_runs(each, more) for each in calls)
         return True
 
@@ -176,6 +182,7 @@ _HYDRA_INFO = ["all", "config", "defaults", "defaults-tree", "plugins", "searchp
 _PARSE_DATACLASSES = ("parse_args_into_dataclasses", "parse_args_and_config")
 # argparse.REMAINDER and argparse.PARSER: the argument consumes the rest of the command line.
 _REMAINDER = ("...", "A...")
+_GROUPS = ("add_argument_group", "add_mutually_exclusive_group")
 _PARSE_CALLS = ("parse_args", "parse_known_args")
 _SWITCH_ACTIONS = (
     "store_true",
@@ -212,6 +219,7 @@ class Option(Struct, frozen=True):
         type: str, int or float; "?" if the conversion is unknown.
         nargs: As in argparse; 0 for a switch.
         help: The help text.
+        command: The subcommand that has it; "" for the program itself.
     """
 
     names: list[str]
@@ -222,6 +230,7 @@ class Option(Struct, frozen=True):
     type: str = "str"
     nargs: int | str | None = None
     help: str = ""
+    command: str = ""
 
 
 class ParserModel:
@@ -230,6 +239,8 @@ class ParserModel:
     def __init__(self) -> None:
         self.options: list[Option] = []
         self.positionals: list[Option] = []
+        self.commands: list[str] = []
+        self.parses = False
         self.abbreviates = self.is_certain = self.is_complete = True
 
 
@@ -256,6 +267,8 @@ class _ArgparseModel(ParserModel):
             for value in nodes.of_type(ast.Attribute)
             if value.attr == "add_argument" and nodes.assigned_name(value)
         }
+        self._commands = self._find_commands(calls)
+        self.commands = list(dict.fromkeys(self._commands.values()))
         argv_names = _find_argv_parameters(nodes)
         for call in calls:
             name = callee_name(call)
@@ -276,9 +289,39 @@ class _ArgparseModel(ParserModel):
         self._require(
             any(callee_name(call) in _PARSE_CALLS and nodes.always_runs(call) for call in calls)
         )
+        self.parses = any(nodes.always_runs(call) for call in made)
         names = [name for option in self.options for name in option.names]
         self._require(len(set(names)) == len(names))  # of two equal names, either may win
         self._check_uses(made)
+
+    def _find_commands(self, calls: Sequence[ast.Call]) -> dict[Scoped, str]:
+        """Return the variables of the parsers of subcommands and of their groups."""
+        nodes = self._nodes
+        above = {
+            nodes.scoped_name(nodes.assigned_name(call), call)
+            for call in calls
+            if callee_name(call) == "add_subparsers" and nodes.assigned_name(call)
+        }
+        found: dict[Scoped, str] = {}
+        for call in calls:
+            name, owner = nodes.assigned_name(call), call.func
+            if not (name and isinstance(owner, ast.Attribute)):
+                continue
+            if callee_name(call) == "add_parser" and nodes.refers_to_any(above, owner.value):
+                command = string_value(next(iter(call.args), None))
+                if command:
+                    found[nodes.scoped_name(name, call)] = command
+            elif callee_name(call) in _GROUPS and (command := self._command_of(owner, found)):
+                found[nodes.scoped_name(name, call)] = command
+        return found
+
+    def _command_of(self, function: ast.expr, commands: Mapping[Scoped, str]) -> str:
+        """Return the subcommand whose parser has a method; "" for the program's own parser."""
+        if not isinstance(function, ast.Attribute):
+            return ""
+        owner = function.value
+        one = (name for key, name in commands.items() if self._nodes.refers_to_any([key], owner))
+        return next(one, "")
 
     def _require(self, condition: bool) -> None:
         """Mark the model as uncertain and incomplete unless a condition holds."""
@@ -296,6 +339,8 @@ class _ArgparseModel(ParserModel):
         # An expression that is not a literal may be argparse.REMAINDER.
         given = keywords.get("nargs")
         nargs = constant_value(given)
+        if given is not None and ast.unparse(given).endswith("REMAINDER"):
+            nargs = _REMAINDER[0]
         self._require(isinstance(given, ast.Constant | None) and nargs not in _REMAINDER)
         flags = [name for name in known if name.startswith("-")]
         default, action = keywords.get("default"), keywords.get("action")
@@ -307,7 +352,7 @@ class _ArgparseModel(ParserModel):
             nargs = 0
         else:  # a custom action may consume any number of values
             self._require(action is None or doing in ("store", "append", "extend"))
-        is_needed = bool(known) and not flags and nargs not in ("?", "*", 0)
+        is_needed = bool(known) and not flags and nargs not in ("?", "*", 0, *_REMAINDER)
         required = constant_value(keywords.get("required")) is True or is_needed
         option = Option(
             names=flags or known,
@@ -320,6 +365,7 @@ class _ArgparseModel(ParserModel):
             type=_type_name(keywords.get("type")),
             nargs=nargs,
             help=help_text(keywords.get("help")),
+            command=self._command_of(call.func, self._commands),
         )
         if flags:
             self.options.append(option)
@@ -404,14 +450,13 @@ def _literal_choices(node: ast.expr | None) -> list[str]:
 
 def _find_parser_names(nodes: NodeIndex, made: list[ast.Call]) -> tuple[set[Scoped], set[str]]:
     """Find the variables of the parser and its groups, and the functions that return them."""
-    groups = ("add_argument_group", "add_mutually_exclusive_group")
     owners: set[Scoped] = set()
     makers: set[str] = set()
     for _ in range(2):  # the function that returns the parser, then the variable of its caller
         for call in nodes.of_type(ast.Call):
             name = nodes.assigned_name(call)
             if name and (
-                call in made or callee_name(call) in groups or callee_name(call) in makers
+                call in made or callee_name(call) in _GROUPS or callee_name(call) in makers
             ):
                 owners.add(nodes.scoped_name(name, call))
         for node in nodes.of_type(ast.Return):
@@ -473,7 +518,9 @@ class _DataclassesModel(ParserModel):
             if ast.unparse(each).partition("(")[0].endswith("dataclass")
             if len(node.decorator_list) == 1  # another decorator may add fields
         }
+        self._enums = {node.name: _enum_values(node) for node in nodes.of_type(ast.ClassDef)}
         made = [call for call in calls if callee_name(call) in DATACLASS_PARSERS]
+        self.parses = bool(made)
         reads = [call for call in calls if callee_name(call) in _PARSE_DATACLASSES]
         self.is_certain = len(made) == 1 and len(made[0].args) == 1 and not made[0].keywords
         self.is_certain = self.is_certain and not _modifies_argv(nodes)
@@ -494,8 +541,7 @@ class _DataclassesModel(ParserModel):
         self.is_complete = self.is_complete and self.is_certain
         # Every TrainingArguments has these options.
         if not self.is_complete:
-            self.options.append(Option(["--per_device_train_batch_size"], type="?"))
-            self.options.append(Option(["--gradient_accumulation_steps"], type="?"))
+            self.options += _TRAINING_ARGUMENTS
 
     def _read_class(self, name: str) -> None:
         node = self._classes.get(name)
@@ -531,11 +577,16 @@ class _DataclassesModel(ParserModel):
         number = constant_value(default)
         metadata = given.get("metadata")
         notes = ast.unparse(metadata) if metadata is not None else ""
+        if isinstance(metadata, ast.Dict):
+            pairs = zip(metadata.keys, metadata.values, strict=True)
+            listed = next((one for key, one in pairs if constant_value(key) == "choices"), None)
+            choices = choices or _literal_choices(listed)
         has_aliases = "aliases" in notes or "aliases" in given
         self.is_complete = self.is_complete and not has_aliases
         names = [f"--{name}", *([f"--{name.replace('_', '-')}"] if "_" in name else [])]
-        text = "str" if choices else text
-        is_known = text in ("str", "int", "float") and "choices" not in notes
+        choices = choices or self._enums.get(text, [])
+        text = "str" if choices and text not in ("int", "float") else text
+        is_known = text in ("str", "int", "float") and ("choices" not in notes or bool(choices))
         if text == "bool":  # with the default True there is also --no_x
             names += [f"--no_{name}", f"--no-{name.replace('_', '-')}"]
         self.options.append(
@@ -550,6 +601,41 @@ class _DataclassesModel(ParserModel):
                 help=help_text(metadata) + help_text(given.get("help")),
             )
         )
+
+
+def _enum_values(node: ast.ClassDef) -> list[str]:
+    """Return the values of an enumeration if all are text; else []."""
+    if not any(ast.unparse(base).endswith("Enum") for base in node.bases):
+        return []
+    values = [string_value(each.value) for each in node.body if isinstance(each, ast.Assign)]
+    return values if all(values) else []
+
+
+# Options of every TrainingArguments whose types are the same in all versions of transformers.
+_TRAINING_ARGUMENTS = [
+    *(
+        Option([f"--{name.replace('_', '-')}", f"--{name}"], type="int")
+        for name in (
+            *("per_device_train_batch_size", "gradient_accumulation_steps"),
+            *("per_device_eval_batch_size", "max_steps", "save_total_limit"),
+            "dataloader_num_workers",
+        )
+    ),
+    Option(["--seed"], type="int"),
+    *(
+        Option([f"--{name.replace('_', '-')}", f"--{name}"], type="float")
+        for name in (
+            *("learning_rate", "weight_decay", "max_grad_norm", "num_train_epochs"),
+            *("adam_beta1", "adam_beta2", "adam_epsilon", "warmup_ratio", "logging_steps"),
+        )
+    ),
+    *(
+        Option(
+            [f"--{name.replace('_', '-')}", f"--{name}"], choices=["no", "steps", "epoch", "best"]
+        )
+        for name in ("save_strategy", "logging_strategy")
+    ),
+]
 
 
 def _modifies_argv(nodes: NodeIndex) -> bool:
@@ -595,8 +681,189 @@ def _find_hydra_mains(nodes: NodeIndex) -> list[str]:
     return [name for name, text in texts if text.startswith("hydra.main(")]
 
 
+class _ClickModel(ParserModel):
+    """The options and arguments of click's commands, which are decorators of functions."""
+
+    def __init__(self, nodes: NodeIndex) -> None:
+        super().__init__()
+        functions = nodes.of_type(ast.FunctionDef)
+        commands: list[ast.FunctionDef] = []
+        known = True
+        for function in functions:
+            made = [each for each in map(_decorator_call, function.decorator_list) if each]
+            names = [callee_name(call) for call in made]
+            if not {"command", "group"} & set(names):
+                for decorator in made:  # the command's own decorator may be of another library
+                    self._read(decorator, "")
+                continue
+            call = made[names.index("command" if "command" in names else "group")]
+            owner = ast.unparse(call.func).rpartition(".")[0]
+            is_part = "command" in names and owner not in ("click", "")
+            command = _command_name(call, function) if is_part else ""
+            self.commands += [command] if command else []
+            commands.append(function)
+            known = known and set(names) <= _CLICK_DECORATORS
+            known = known and not any(word.arg == "context_settings" for word in call.keywords)
+            for decorator in made:
+                self._read(decorator, command)
+        calls = nodes.of_type(ast.Call)
+        entry = [c for c in calls if commands and callee_name(c) in {f.name for f in commands}]
+        self.parses = bool(commands)
+        # The call may catch SystemExit, or pass arguments of its own.
+        self.is_certain = len(commands) == 1 and known
+        self.is_certain = self.is_certain and any(
+            not call.args and not call.keywords and nodes.always_runs(call) for call in entry
+        )
+        self.is_complete = self.is_certain
+        self.abbreviates = False
+
+    def _read(self, call: ast.Call, command: str) -> None:
+        kind = callee_name(call)
+        if kind == "version_option":
+            self.options.append(Option(["--version"], nargs=0, command=command))
+        if kind not in ("option", "argument"):
+            return
+        words = [text for text in map(string_value, call.args) if text]
+        given = {word.arg: word.value for word in call.keywords}
+        default = given.get("default")
+        number = constant_value(default)
+        if kind == "argument":
+            is_optional = constant_value(given.get("required")) is False or default is not None
+            takes_any = "nargs" in given and ast.unparse(given["nargs"]) == "-1"
+            needed = bool(words) and not is_optional and not takes_any
+            self.positionals.append(
+                Option(words[:1] or ["argument"], required=needed, nargs="*", command=command)
+            )
+            return
+        names = [part.strip() for word in words for part in word.split("/")]
+        names = [name for name in names if name.startswith("-")]
+        is_switch = any("/" in word for word in words) or (
+            constant_value(given.get("is_flag")) is True or given.get("flag_value") is not None
+        )
+        is_switch = is_switch or constant_value(given.get("count")) is True
+        is_prompt = given.get("prompt") is not None
+        required = constant_value(given.get("required")) is True and default is None
+        self.options.append(
+            Option(
+                names,
+                required=required and not is_prompt and "envvar" not in given,
+                default=string_value(default),
+                number=number if type(number) is int else None,
+                nargs=0 if is_switch else None,
+                help=help_text(given.get("help")),
+                command=command,
+            )
+        )
+
+
+_CLICK_DECORATORS = frozenset(
+    {"command", "group", "option", "argument", "version_option", "pass_context", "help_option"}
+)
+
+
+def _decorator_call(node: ast.expr) -> ast.Call | None:
+    """Return a decorator as a call: @app.command is like @app.command()."""
+    if isinstance(node, ast.Attribute):
+        return ast.Call(func=node, args=[], keywords=[])
+    return node if isinstance(node, ast.Call) else None
+
+
+def _command_name(call: ast.Call, function: ast.FunctionDef) -> str:
+    """Return the name of a command of click or typer."""
+    given = {word.arg: word.value for word in call.keywords}
+    name = string_value(next(iter(call.args), None)) or string_value(given.get("name"))
+    return name or function.name.replace("_", "-")
+
+
+class _TyperModel(ParserModel):
+    """The options that typer derives from the parameters of functions."""
+
+    def __init__(self, nodes: NodeIndex) -> None:
+        super().__init__()
+        self.is_certain = self.is_complete = self.abbreviates = False
+        run = {
+            ast.unparse(call.args[0])
+            for call in nodes.of_type(ast.Call)
+            if callee_name(call) == "run" and call.args and isinstance(call.args[0], ast.Name)
+        }
+        commands: list[tuple[ast.FunctionDef, str]] = []
+        for function in nodes.of_type(ast.FunctionDef):
+            made = [each for each in map(_decorator_call, function.decorator_list) if each]
+            call = next((each for each in made if callee_name(each) == "command"), None)
+            if call is not None:
+                commands.append((function, _command_name(call, function)))
+            elif function.name in run:
+                commands.append((function, ""))
+        self.parses = bool(commands)
+        is_group = len(commands) > 1
+        self.commands = [name for _, name in commands if name] if is_group else []
+        for function, name in commands:
+            for parameter, default in _with_defaults(function.args):
+                self._read(parameter, default, name if is_group else "")
+
+    def _read(self, parameter: ast.arg, default: ast.expr | None, command: str) -> None:
+        note = parameter.annotation
+        declared = default if _is_typer_info(default) else None
+        if isinstance(note, ast.Subscript) and ast.unparse(note.value).endswith("Annotated"):
+            parts = note.slice.elts if isinstance(note.slice, ast.Tuple) else []
+            declared = next((each for each in parts if _is_typer_info(each)), declared)
+            note = parts[0] if parts else None
+        kind = ast.unparse(note) if note is not None else "str"
+        kind = re.sub(r"^(?:typing\.)?Optional\[(.*)\]$|\s*\|\s*None$", r"\1", kind)
+        if kind.endswith("Context"):
+            return
+        words: list[str] = []
+        value: ast.expr | None = default
+        if isinstance(declared, ast.Call):
+            words = [text for text in map(string_value, declared.args) if text]
+            if declared is default:  # typer.Option(default, ...)
+                value = next(iter(declared.args), None)
+                given = {word.arg: word.value for word in declared.keywords}
+                value = given.get("default", value)
+                words = [word for word in words if word.startswith("-")]
+        required = value is None or constant_value(value) is Ellipsis
+        is_option = (
+            callee_name(declared) == "Option" if isinstance(declared, ast.Call) else (not required)
+        )
+        number = constant_value(value)
+        if not is_option:
+            self.positionals.append(
+                Option([parameter.arg], required=required, nargs="*", command=command)
+            )
+            return
+        name = f"--{parameter.arg.replace('_', '-')}"
+        names = [part.strip() for word in words for part in word.split("/") if part] or [name]
+        if kind == "bool" and not words:
+            names.append(f"--no-{name[2:]}")
+        self.options.append(
+            Option(
+                names,
+                required=required,
+                default=string_value(value),
+                number=number if type(number) is int else None,
+                type=kind if kind in ("str", "int", "float") else "?",
+                nargs=0 if kind == "bool" else None,
+                command=command,
+            )
+        )
+
+
+def _is_typer_info(node: ast.AST | None) -> bool:
+    return isinstance(node, ast.Call) and callee_name(node) in ("Option", "Argument")
+
+
+def _with_defaults(arguments: ast.arguments) -> Iterator[tuple[ast.arg, ast.expr | None]]:
+    """Yield a function's parameters with their defaults."""
+    plain = [*arguments.posonlyargs, *arguments.args]
+    missing: list[ast.expr | None] = [None] * (len(plain) - len(arguments.defaults))
+    yield from zip(plain, [*missing, *arguments.defaults], strict=True)
+    yield from zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+
+
 PARSER_MODELS: Mapping[str, Callable[[NodeIndex], ParserModel]] = {
     ARGPARSE: _ArgparseModel,
     "transformers": _DataclassesModel,
     "hydra": _HydraModel,
+    "click": _ClickModel,
+    "typer": _TyperModel,
 }

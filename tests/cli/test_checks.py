@@ -406,7 +406,10 @@ def test_module_jobs_are_checked(hpcrun: Caller) -> None:
     assert message.startswith("module: pkg: a package, and it has no ")
     [message] = errors(hpcrun, "module: pkg.trian")
     assert "module: pkg.trian: the project has no " in message
-    assert notes(hpcrun, "module: installed.elsewhere") == []
+    [message] = errors(hpcrun, "module: installed.elsewhere")
+    assert "neither the project nor " in message
+    [note] = notes(hpcrun, "module: installed.elsewhere\nsetup: {commands: [make]}")
+    assert note.endswith("has no installed.elsewhere here: the job's setup must provide it")
 
 
 def git(hpcrun: Caller, *words: str, cwd: Path | None = None) -> None:

@@ -636,6 +636,105 @@ def test_the_slurm_conf_of_the_shell_is_kept(bare: Caller, slurm: Slurm) -> None
     assert checked(bare("init", "--json"))["action"] == "unchanged"
 
 
+# ---- modules and packages ----------------------------------------------------------------------
+
+PROGRAM = "import torch\ndef main():\n    print('step 1 loss 2')\n"
+MAIN_GUARD = "if __name__ == '__main__':\n    main()\n"
+
+
+def job_file(hpcrun: Caller, name: str) -> Any:
+    return yaml.safe_load((hpcrun.project / "jobs" / f"{name}.yaml").read_text())
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["-m", "lab.fit"], "fit"),
+        (["lab.fit"], "fit"),
+        (["lab-fit"], "lab-fit"),
+        (["-m", "lab.tools"], "tools"),
+    ],
+)
+@pytest.mark.parametrize("top", [".", "src"])
+def test_module_and_console_script_are_drafted(
+    bare: Caller, slurm: Slurm, words: list[str], name: str, top: str
+) -> None:
+    bare.write("pyproject.toml", '[project.scripts]\nlab-fit = "lab.fit:main"\n[tool.x]\na = 1\n')
+    bare.write(f"{top}/lab/__init__.py", "")
+    bare.write(f"{top}/lab/fit.py", PROGRAM + MAIN_GUARD)
+    bare.write(f"{top}/lab/tools/__main__.py", PROGRAM + MAIN_GUARD)
+    assert bare("init", *words, "--yes").code == 0
+    made = job_file(bare, name)
+    assert made["module"] == ("lab.tools" if name == "tools" else "lab.fit")
+    path = made.get("env", {}).get("PYTHONPATH")
+    assert path == ("{code_dir}/src" if top == "src" else None)
+    dry = bare("submit", name, "--dry-run")
+    assert dry.code == 0, dry
+
+
+def test_console_script_without_a_main_guard_is_run_as_installed(
+    bare: Caller, slurm: Slurm
+) -> None:
+    bare.write("setup.py", "setup(entry_points={'console_scripts': ['lab-fit = lab.fit:main']})")
+    bare.write("lab/fit.py", PROGRAM)
+    environment = make_environment(bare.project / ".venv")
+    done = bare("init", "lab-fit", "--yes")
+    assert "does nothing when it is run with -m" in " ".join(done.err.split())
+    (environment / "bin" / "lab-fit").write_text("#!/usr/bin/python\n")
+    (bare.project / "jobs" / "lab-fit.yaml").unlink()
+    assert bare("init", "lab-fit", "--yes").code == 0
+    assert job_file(bare, "lab-fit")["script"] == str(environment / "bin" / "lab-fit")
+
+
+def test_script_that_imports_a_src_layout_gets_its_path(bare: Caller, slurm: Slurm) -> None:
+    bare.write("src/lab/__init__.py", "")
+    bare.write("src/lab/net.py", "import torch\n")
+    bare.write("scripts/train.py", "from lab.net import torch\nprint('step 1 loss 1')\n")
+    bare.write("src/train.py", "from lab.net import torch\nprint('step 1 loss 1')\n")
+    assert bare("init", "scripts/train.py", "--yes").code == 0
+    assert job_file(bare, "train")["env"] == {"PYTHONPATH": "{code_dir}/src"}
+    (bare.project / "jobs" / "train.yaml").unlink()
+    assert bare("init", "src/train.py", "--yes").code == 0  # Python finds lab beside the script
+    assert "env" not in job_file(bare, "train")
+
+
+def test_script_without_its_ending_is_found(bare: Caller, slurm: Slurm) -> None:
+    bare.write("train.py", PROGRAM + MAIN_GUARD)
+    assert bare("init", "train", "--yes").code == 0
+    assert job_file(bare, "train")["script"] == "train.py"
+
+
+@pytest.mark.parametrize(
+    ("module", "fault"),
+    [
+        ("lab.fti", "did you mean lab.fit?"),
+        ("labb.fit", "neither the project nor"),
+        ("torch.distributed.nosuch", "neither the project nor"),
+        ("nosuchpackage", "neither the project nor"),
+        ("lab.fit", ""),
+        ("torch.distributed.run", ""),
+    ],
+)
+def test_misspelt_module_is_refused(hpcrun: Caller, module: str, fault: str) -> None:
+    hpcrun.write("lab/__init__.py", "")
+    hpcrun.write("lab/fit.py", PROGRAM + MAIN_GUARD)
+    hpcrun.write("jobs/train.yaml", f"module: {module}\n")
+    done = hpcrun("submit", "train", "--dry-run")
+    assert done.code == (2 if fault else 0) and fault in " ".join(done.err.split()), done
+
+
+def test_script_for_one_gpu_is_drafted_and_noted_as_such(bare: Caller, slurm: Slurm) -> None:
+    bare.write("train.py", "import torch\nimport net\nprint('step 1 loss 2')\n")
+    bare.write("net.py", "import torch.nn\n")
+    assert bare("init", "train.py", "--yes").code == 0
+    assert job_file(bare, "train")["resources"]["gpus_per_node"] == 1
+    done = bare("submit", "train", "--gpus-per-node", "4", "--dry-run")
+    assert "4 copies of it would train apart" in " ".join(done.err.split())
+    bare.write("net.py", "import torch.distributed\n")
+    done = bare("submit", "train", "--gpus-per-node", "4", "--dry-run")
+    assert "would train apart" not in done.err
+
+
 # ---- which Python ------------------------------------------------------------------------------
 
 

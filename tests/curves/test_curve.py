@@ -16,6 +16,7 @@ from hpcrun.curves.derive import derive_curve
 from hpcrun.curves.report.thin import quantile
 from hpcrun.curves.row import Mark
 from hpcrun.curves.store import MAX_METRICS, Store
+from tests.curves.parsing import parse_chunks
 from tests.curves.rows import Line, at, both, build, pieces_of
 
 
@@ -428,3 +429,33 @@ def test_latest_attempt_wins(attempts: list[list[int]]) -> None:
     curve: Curve = build(lines)
     assert dict(zip(*both(curve, "loss"), strict=True)) == expected
     assert curve.steps("loss") == sorted(expected)  # type: ignore[type-var]
+
+
+_BARS = (
+    b" 50%|#####     | 20/40 [00:02<00:02,  9.81it/s]\r"
+    b"100%|##########| 40/40 [00:03<00:00, 12.30it/s]\n"
+)
+_SUMMARY = (
+    b"{'train_runtime': 3.2, 'train_samples_per_second': 98.2, 'train_steps_per_second': 12.2, "
+    b"'train_loss': 3.6, 'epoch': 2.0}\n"
+)
+_EVALUATION = (
+    b"{'eval_loss': 3.9, 'eval_runtime': 0.1, 'eval_steps_per_second': 9.0, 'epoch': 1.0}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("log", "says"),
+    [
+        (_BARS + _SUMMARY, "no step was logged"),
+        (_BARS + _EVALUATION + _SUMMARY, "no step was logged"),
+        (_BARS + _EVALUATION, "no step was logged"),
+        (_BARS, "only progress bars"),
+        (b"{'loss': 4.0, 'epoch': 1.0}\n{'loss': 3.0, 'epoch': 2.0}\n" + _SUMMARY, ""),
+        (b"step 1 loss 2.0\nstep 2 loss 1.0\n", ""),
+        (b"step 1 accuracy 0.1\nstep 2 accuracy 0.3\n", ""),
+    ],
+)
+def test_missing_steps_of_the_trainer_are_explained(log: bytes, says: str) -> None:
+    notes = " ".join(parse_chunks("a.log", [(0, [log])]).curve.notes)
+    assert ("logging_steps=10" in notes) == bool(says) and says in notes, notes

@@ -22,7 +22,7 @@ def drafted(text: str, *others: str) -> Draft:
     )
 
 
-def options(*names: str, start: str = "import torch\n") -> Draft:
+def options(*names: str, start: str = "import torch.distributed\n") -> Draft:
     added = "".join(f"p.add_argument({name})\n" for name in names)
     return drafted(f"{start}{PARSER}{added}args = p.parse_args()\n")
 
@@ -125,8 +125,8 @@ def test_script_without_batch_option_has_a_note() -> None:
 
 @pytest.mark.parametrize("parser", ["fire", "hydra", "absl.flags", "click", "typer", "tyro"])
 def test_script_with_unknown_options_has_no_batch_note(parser: str) -> None:
-    assert drafted(f"import torch, {parser}").notes == []
-    assert drafted("import torch, mine", f"import {parser}").notes == []
+    assert drafted(f"import torch.distributed, {parser}").notes == []
+    assert drafted("import torch.distributed, mine", f"import {parser}").notes == []
 
 
 def test_deepspeed_script_gets_its_config_argument() -> None:
@@ -320,3 +320,201 @@ def test_script_that_reads_slurm_ranks_is_started_by_srun(
     text: str, other: str, launcher: str | None
 ) -> None:
     assert drafted(f"import os, torch\n{text}\n", f"import os\n{other}").launcher == launcher
+
+
+# ---- parsers of other modules, subcommands, other starters ---------------------------------------
+
+
+def test_parser_of_an_imported_module_is_the_scripts() -> None:
+    text = "import torch\nfrom options import get_args\nargs = get_args()"
+    parser = (
+        "import argparse\ndef get_args():\n    p = argparse.ArgumentParser()\n"
+        "    p.add_argument('--batch-size', type=int, default=16)\n"
+        "    p.add_argument('--data', required=True)\n    return p.parse_args()"
+    )
+    tool = "import argparse\nif __name__ == '__main__':\n    argparse.ArgumentParser().parse_args()"
+    found = draft_job(
+        "train.py",
+        read_script(ast.parse(text)),
+        [read_script(ast.parse(one), is_imported=True) for one in (tool, parser)],
+    )
+    assert found.batch == {"micro_batch_per_gpu": 16} and found.required == ["--data"]
+
+
+ARGPARSE_COMMANDS = """
+import argparse, torch
+p = argparse.ArgumentParser()
+p.add_argument('--seed', type=int, default=0)
+sub = p.add_subparsers(dest='cmd', required=True)
+a = sub.add_parser('train')
+g = a.add_argument_group('data')
+g.add_argument('--batch-size', type=int, default=8)
+a.add_argument('--data', required=True)
+b = sub.add_parser('eval')
+b.add_argument('--weights', required=True)
+args = p.parse_args()
+"""
+CLICK_COMMANDS = """
+import click, torch
+@click.group()
+def cli(): ...
+@cli.command()
+@click.option('--data', required=True)
+@click.option('--batch-size', default=8)
+def train(data, batch_size): ...
+@cli.command('eval')
+@click.option('--weights', required=True)
+def evaluate(weights): ...
+cli()
+"""
+TYPER_COMMANDS = """
+import typer, torch
+app = typer.Typer()
+@app.command()
+def train(data: str = typer.Option(...), batch_size: int = 8): ...
+@app.command('eval')
+def evaluate(weights: str = typer.Option(...)): ...
+app()
+"""
+
+
+@pytest.mark.parametrize("text", [ARGPARSE_COMMANDS, CLICK_COMMANDS, TYPER_COMMANDS])
+def test_subcommand_that_trains_begins_the_arguments(text: str) -> None:
+    found = drafted(text)
+    assert found.args == [("train", ""), ("--batch-size", "micro_batch_per_gpu")]
+    assert found.required == ["--data"]
+    assert read(format_job(found, {}, {}, "x")).args[:2] == ["train", "--batch-size"]
+
+
+def test_unclear_subcommands_are_listed_in_a_note() -> None:
+    text = ARGPARSE_COMMANDS.replace("'train'", "'stage1'")
+    assert any("has the commands stage1, eval" in note for note in drafted(text).notes)
+
+
+@pytest.mark.parametrize(
+    ("text", "required"),
+    [
+        (
+            "@click.command()\n@click.option('--data', required=True)\n@click.argument('out')\n"
+            "@click.option('--lr', default=1e-3)\ndef f(data, out, lr): ...",
+            ["--data", "OUT"],
+        ),
+        (
+            "@click.command()\n@click.option('--key', required=True, envvar='KEY')\n"
+            "@click.argument('out', required=False)\n@click.argument('more', nargs=-1)\n"
+            "def f(key, out, more): ...",
+            [],
+        ),
+        (
+            "import typer\ndef f(data: str, lr: float = 1.0, out: Annotated[str, typer.Option()] "
+            "= 'x', *, key: str = typer.Option(..., '--key')): ...\ntyper.run(f)",
+            ["--key", "DATA"],
+        ),
+    ],
+)
+def test_required_arguments_of_click_and_typer_are_left_to_the_user(
+    text: str, required: list[str]
+) -> None:
+    assert drafted(
+        f"import torch\n{'' if 'typer' in text else 'import click'}\n{text}"
+    ).required == (required)
+
+
+@pytest.mark.parametrize("nargs", ["argparse.REMAINDER", "'...'", "'*'"])
+def test_remaining_arguments_are_not_required(nargs: str) -> None:
+    assert options("'--cfg', required=True", f"'opts', nargs={nargs}").required == ["--cfg"]
+
+
+@pytest.mark.parametrize(
+    ("option", "args"),
+    [
+        ("'--deepspeed', action='store_true'", [("--deepspeed", "")]),
+        ("'--deepspeed', type=str, default=None", [("--deepspeed", "deepspeed_config")]),
+    ],
+)
+def test_deepspeed_option_of_the_script_is_drafted(
+    option: str, args: list[tuple[str, str]]
+) -> None:
+    found = options(option, start="import torch, deepspeed\n")
+    assert found.args == args
+    both = options(
+        option.replace("type=str, default=None", "action='store_true'"),
+        "'--deepspeed_config'",
+        start="import torch, deepspeed\n",
+    )
+    assert both.args == [("--deepspeed_config", "deepspeed_config"), ("--deepspeed", "")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import ray\nray.init()",
+        "from ray.train.torch import TorchTrainer\nTorchTrainer(f).fit()",
+        "from ray import tune\ntune.Tuner(f).fit()",
+    ],
+)
+def test_ray_driver_runs_once_per_node(text: str) -> None:
+    found = drafted(f"import torch\n{text}")
+    assert found.command == ["python", "train.py"]
+    spec = read(format_job(found, {"gpus_per_node": 4}, {}, "x"))
+    assert spec.command == ["python", "train.py"] and spec.script is None
+
+
+def test_thin_script_has_the_framework_of_its_modules() -> None:
+    driver = "from tuner import run_exp\nrun_exp()"
+    trainer = "from transformers import Seq2SeqTrainer\nSeq2SeqTrainer(m).train()"
+    assert drafted(driver, "import deepspeed, accelerate", trainer).framework == "transformers"
+    loop = "from accelerate import Accelerator\nAccelerator()"
+    assert drafted(driver, loop).framework == "accelerate"
+    assert drafted("import torch\nimport helper", trainer).framework == "torch"
+
+
+def test_devices_and_nodes_of_lightning_are_the_jobs() -> None:
+    start = "import lightning as L\nL.Trainer()\n"
+    found = options("'--devices', type=int", "'--num-nodes', type=int", start=start)
+    assert found.args == [("--devices", "gpus_per_node"), ("--num-nodes", "nodes")]
+    fixed = drafted("import lightning as L\nL.Trainer(devices=2, num_nodes=3).fit(m)").notes
+    assert any("devices=2" in note for note in fixed)
+    assert any("num_nodes=3" in note for note in fixed)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_single"),
+    [
+        ("import torch, numpy", True),
+        ("import torch\nfrom model import Net", True),
+        ("import torch\nfrom torch.nn.parallel import DistributedDataParallel", False),
+        ("import os, torch\nrank = os.environ['LOCAL_RANK']", False),
+        ("import torch\ntorch.distributed.init_process_group()", False),
+        ("import torch, horovod.torch as hvd", False),
+        ("import torch\nfrom accelerate import Accelerator\nAccelerator()", False),
+    ],
+)
+def test_script_that_joins_no_processes_is_drafted_for_one_gpu(text: str, is_single: bool) -> None:
+    facts = read_script(ast.parse(text))
+    assert draft_job("train.py", facts, [], ["model"]).is_single == is_single
+    helper = read_script(ast.parse("import torch.distributed as dist"), is_imported=True)
+    assert not draft_job("train.py", facts, [helper], ["model"]).is_single
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "'--save', default='model.pt'",
+        "'--output', default='runs/loss.json'",
+        "'--save', action='store_true'",
+        "'--checkpoint', type=int, default=5",
+        "'--out', nargs='+'",
+    ],
+)
+def test_option_for_a_file_or_a_switch_does_not_get_the_checkpoint_folder(option: str) -> None:
+    assert options(option).args == []
+    assert options("'--save', default='results/v1.0/'").args == [("--save", "checkpoint_dir")]
+
+
+def test_trainer_of_the_project_is_not_that_of_transformers() -> None:
+    script = "import torch\nfrom lab.trainer import Trainer\nTrainer(model).run()"
+    model = "from transformers import GPT2LMHeadModel"
+    assert drafted(script, "class Trainer: ...", model).framework == "torch"
+    derived = "from transformers import Trainer as Base\nclass Trainer(Base): ..."
+    assert drafted(script, derived, model).framework == "transformers"

@@ -6,7 +6,7 @@ import importlib
 
 import pytest
 
-from hpcrun.plan.script_arguments import order_hydra_arguments
+from hpcrun.plan.script_arguments import check_arguments, order_hydra_arguments
 from hpcrun.plan.script_notes import Script
 from tests.plan.test_script_facts import SCRIPT, facts, faults
 
@@ -126,3 +126,76 @@ def test_hydra_options_are_moved_before_overrides() -> None:
     assert order_hydra_arguments(SCRIPT, words) == words
     # A script that only imports Hydra parses its arguments itself.
     assert not facts("import hydra\nhydra.initialize()").is_certain
+
+
+TRAINER = """
+from dataclasses import dataclass, field
+from enum import Enum
+from transformers import HfArgumentParser, TrainingArguments
+class Mode(Enum):
+    FAST = "fast"
+    SLOW = "slow"
+@dataclass
+class ModelArguments:
+    mode: Mode = Mode.FAST
+    dtype: str = field(default="auto", metadata={"choices": ["auto", "bf16"]})
+    layers: int = 2
+args = HfArgumentParser((ModelArguments, TrainingArguments)).parse_args_into_dataclasses()
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        ("--layers x", "--layers: invalid int value: 'x'"),
+        ("--mode fats", "did you mean fast?"),
+        ("--dtype fp8", "--dtype: invalid choice: 'fp8'"),
+        ("--learning_rate fast", "invalid float value: 'fast'"),
+        ("--per-device-train-batch-size 1.5", "invalid int value: '1.5'"),
+        ("--save_strategy evry --optim adafactor", "invalid choice: 'evry'"),
+        ("--mode slow --dtype bf16 --layers 3 --bf16 --optim adafactor --max_steps 5", ""),
+    ],
+)
+def test_types_and_choices_of_trainer_scripts_are_checked(words: str, fault: str) -> None:
+    script = facts(TRAINER)
+    found = check_arguments("train.py", script, words.split())[0]
+    assert fault in " ".join(found) and bool(found) == bool(fault), found
+
+
+CLICK = """
+import click
+@click.command()
+@click.option("--data", required=True)
+@click.option("--epochs", type=int, default=3)
+@click.option("--amp/--no-amp", default=False)
+def main(data, epochs, amp): ...
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        ("--epochs 3", "train.py requires --data"),
+        ("--data x --epoch 3", "--epoch: train.py has no such argument; did you mean --epochs?"),
+        ("--data x --no-amp --epochs 3", ""),
+        ("--help", ""),
+    ],
+)
+def test_arguments_of_click_commands_are_checked(words: str, fault: str) -> None:
+    script = facts(CLICK)
+    found = check_arguments("train.py", script, words.split())[0]
+    assert fault in " ".join(found) and bool(found) == bool(fault), found
+
+
+def test_options_of_another_subcommand_are_doubted() -> None:
+    text = (
+        "import argparse\np = argparse.ArgumentParser()\ns = p.add_subparsers()\n"
+        "a = s.add_parser('train')\na.add_argument('--rate')\n"
+        "b = s.add_parser('test')\nb.add_argument('--weights', required=True)\np.parse_args()"
+    )
+    script = facts(text)
+    assert check_arguments("m.py", script, ["train", "--rate", "1"]) == ([], [])
+    assert "seems to require --weights" in check_arguments("m.py", script, ["test"])[1][0]
+    assert "did you mean train?" in check_arguments("m.py", script, ["trian", "--rate", "1"])[1][0]

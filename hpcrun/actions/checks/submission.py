@@ -57,10 +57,12 @@ from hpcrun.plan import (
     list_needed_modules,
     node_name_notes,
     path_notes,
+    ray_notes,
     resume_notes,
     scope_notes,
     secret_notes,
     shared_folder_notes,
+    single_process_notes,
     slurm_rank_notes,
     trained_values,
     uncopied_read_notes,
@@ -344,7 +346,15 @@ def _module_check(
 ) -> ModuleCheck | None:
     """Return the check of the job's Python for the modules of the launcher and the framework."""
     path = set_variables(context.cluster.env | spec.env).get("PYTHONPATH", "")
-    return plan_module_check(context, found, list_needed_modules(spec, plan.launcher), path)
+    names = [*list_needed_modules(spec, plan.launcher)]
+    # A module that is not the project's own must be installed.
+    if spec.module and all(part.isidentifier() for part in spec.module.split(".")):
+        program = find_program(context, spec, inside=found.inside)
+        if program.path is None and not program.problems:
+            names.append(spec.module)
+    code = str(context.project)
+    path = path.replace("{code_dir}", code).replace("{project_dir}", code)
+    return plan_module_check(context, found, names, path)
 
 
 def _check_python(
@@ -360,6 +370,16 @@ def _check_python(
     if setup.modules or setup.uv or _makes_files(plan) or "$" in path:
         findings.notes.append(f"{what} here: the job's setup must provide it")
         return
+    if spec.module in missing:
+        findings.refuse(
+            "module",
+            f"{spec.module}: neither the project nor {check.python} has this module; is it "
+            "misspelt, or not installed?",
+        )
+        missing = [name for name in missing if name != spec.module]
+        if not missing:
+            return
+    what = f"{check.python} has no {' and no '.join(missing)}"
     which = f"framework {spec.framework}" if spec.framework else f"launcher {plan.launcher}"
     fix = f"{check.python} -m pip install {' '.join(missing)}"
     findings.refuse("", f"{what}, which {which} needs; {fix}")
@@ -481,6 +501,8 @@ def _argument_notes(
         notes += deepspeed_notes(spec, script, typed, sizes.effective)
         notes += batch_notes(spec, sizes, script, typed, given, plan.deepspeed_config)
         notes += scope_notes(script, typed)
+        notes += ray_notes(script, plan.launcher, plan.ranks_per_node)
+        notes += single_process_notes(script, plan.framework, plan.world_size)
         notes += slurm_rank_notes(script, plan.launcher, plan.ranks_per_node)
         layers = (context.cluster.env, spec.nccl.env, spec.env)
         set_by_job = {name: text for env in layers for name, text in set_variables(env).items()}

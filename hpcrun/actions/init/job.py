@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
+from collections.abc import Collection
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from hpcrun.actions.init.init import SCHEMAS, InitState
-from hpcrun.actions.program import ParsedScript, content_of, modules_of, parse_script
+from hpcrun.actions.program import ParsedScript, content_of, modules_of, own_packages, parse_script
 from hpcrun.context import read_text
 from hpcrun.errors import InputError
 from hpcrun.plan import (
@@ -57,10 +59,12 @@ def find_script(project: Path) -> str | None:
     return str(found[0].relative_to(project)) if len(found) == 1 else None
 
 
-def _read_script(path: Path) -> ParsedScript:
+def _read_script(path: Path, *, is_imported: bool = False) -> ParsedScript:
     """Parse a file, unless it is too long to parse in a moment."""
     data = content_of(path)
-    return ParsedScript() if data is None else parse_script(data, sys.version_info[:2])
+    if data is None:
+        return ParsedScript()
+    return parse_script(data, sys.version_info[:2], is_imported=is_imported)
 
 
 def draft_job_file(found: InitState, cluster: Cluster, script: str) -> JobFile:
@@ -73,6 +77,7 @@ def draft_job_file(found: InitState, cluster: Cluster, script: str) -> JobFile:
         InputError: The path is not a Python file of the project.
     """
     path, facts = read_named_script(found.project, script)
+    module = _find_module_name(found.project, script)
     name = path.relative_to(found.project).as_posix()
     modules: dict[Path, ScriptFacts] = {}
 
@@ -80,28 +85,113 @@ def draft_job_file(found: InitState, cluster: Cluster, script: str) -> JobFile:
         return list(modules[file].imports) if file in modules else []
 
     for file in modules_of(found.project, path, facts.imports, imports_of):
-        read = _read_script(file).facts
+        read = _read_script(file, is_imported=True).facts
         if read is not None:
             modules[file] = read
-    made = draft_job(name, facts, list(modules.values()))
+    own = own_packages(found.project, path.parent)
+    made = draft_job(name, facts, list(modules.values()), own)
+    made = structs.replace(made, source_folder=_source_folder(found.project, path, module, modules))
+    stem = path.stem
+    if module:
+        stem = script if "." not in script else module.rpartition(".")[2]
+        made = _run_as_module(found, made, module, script, is_program=facts.is_program)
     resources, setup = _choose_resources(found, cluster)
-    text = format_job(made, resources, setup, f"../{SCHEMAS}/job.schema.json", path.stem)
-    file = found.project / "jobs" / f"{path.stem}.yaml"
+    if made.is_single and resources.get("gpus_per_node", 1) > 1:
+        resources["gpus_per_node"] = 1
+    if made.command and cluster.python and not setup:
+        made = structs.replace(made, command=[cluster.python, *made.command[1:]])
+    text = format_job(made, resources, setup, f"../{SCHEMAS}/job.schema.json", stem)
+    file = found.project / "jobs" / f"{stem}.yaml"
     # The draft must load; it extends no other job.
     load_job(text, source=f"jobs/{file.name}", resolve=lambda other: ("", other))
     return JobFile(path=file, text=text, draft=made)
 
 
+def _source_folder(project: Path, script: Path, module: str, modules: Collection[Path]) -> str:
+    """Return "src" if Python finds the modules there only with PYTHONPATH; else ""."""
+    source = project / "src"
+    files = [*modules, *([script] if module else [])]
+    # Python searches the folder of a script, but not that of a module.
+    is_beside = script.parent == source and not module
+    return "src" if not is_beside and any(x.is_relative_to(source) for x in files) else ""
+
+
+def _run_as_module(
+    found: InitState, made: Draft, module: str, script: str, *, is_program: bool
+) -> Draft:
+    """Return the draft that runs a module with -m, or the installed command of a package."""
+    if is_program or made.command:
+        command = ["python", "-m", module] if made.command else []
+        return structs.replace(made, module=module, command=command)
+    for python in found.seen.pythons:
+        installed = Path(python.path).parent / script
+        if script != module and installed.is_file():
+            return structs.replace(made, script=str(installed))
+    note = (
+        f"{made.script} does nothing when it is run with -m: end it with "
+        "if __name__ == '__main__': and the call of its main function"
+    )
+    return structs.replace(made, module=module, notes=[*made.notes, note])
+
+
+def _find_module_name(project: Path, script: str) -> str:
+    """Return the module that a dotted name or a console script names; "" for a file."""
+    if any(path.exists() for path in (Path(script).absolute(), project / script)):
+        return ""
+    name = _list_console_scripts(project).get(script, script)
+    is_dotted = all(part.isidentifier() for part in name.split(".")) and "." in name
+    return name if is_dotted and _module_file(project, name) is not None else ""
+
+
+def _module_file(project: Path, module: str) -> Path | None:
+    """Return the file that Python runs for a module of the project."""
+    parts = module.split(".")
+    for top in (project, project / "src"):
+        target = top.joinpath(*parts)
+        for file in (target.with_name(f"{target.name}.py"), target / "__main__.py"):
+            if file.is_file():
+                return file
+    return None
+
+
+def _list_console_scripts(project: Path) -> dict[str, str]:
+    """Return the module of each command that the project's packaging installs."""
+    found: dict[str, str] = {}
+    row = r"""(?m)^[ \t]*["']?([\w.-]+)["']?[ \t]*=[ \t]*["']?([\w.]+):[\w.]+["']?[ \t]*,?[ \t]*$"""
+    for name, head in (
+        ("pyproject.toml", r"(?m)^\[(?:project|tool\.poetry)\.scripts\]"),
+        ("setup.cfg", r"(?m)^console_scripts[ \t]*="),
+    ):
+        with contextlib.suppress(OSError):
+            text = (project / name).read_bytes()[:100_000].decode("utf-8", "replace")
+            for start in re.finditer(head, text):
+                section = re.split(r"(?m)^\[", text[start.end() :])[0]
+                found |= dict(re.findall(row, section))
+    with contextlib.suppress(OSError):
+        text = (project / "setup.py").read_bytes()[:100_000].decode("utf-8", "replace")
+        if "console_scripts" in text:
+            found |= dict(re.findall(r"""["']([\w.-]+)[ \t]*=[ \t]*([\w.]+):[\w.]+["']""", text))
+    return found
+
+
 def read_named_script(project: Path, script: str) -> tuple[Path, ScriptFacts]:
-    """Read a script that the user named. Raises InputError if it is not in the project."""
+    """Read a script, a module or a console script that the user named.
+
+    Raises:
+        InputError: It is not in the project.
+    """
     if not script.isprintable():  # a YAML line also ends at U+0085, U+2028 and U+2029
         raise InputError(
             f"{script!a}: a name with a character that cannot be printed",
             fix="rename the script",
         )
-    path = _script_path(project, script)
+    module = _find_module_name(project, script)
+    found = _module_file(project, module) if module else None
+    path = found or _script_path(project, script)
     name = path.relative_to(project).as_posix()
     reading = _read_script(path)
+    if module and reading.facts is not None and not reading.facts.is_program:
+        reading = _read_script(path, is_imported=True)  # the installed command calls a function
     if reading.facts is not None:
         return path, reading.facts
     read_text(path)  # raises an error for bytes that are not text
@@ -121,7 +211,8 @@ def read_named_script(project: Path, script: str) -> tuple[Path, ScriptFacts]:
 
 
 def _script_path(project: Path, script: str) -> Path:
-    for path in (Path(script).absolute(), project / script):
+    named = [Path(script), *([Path(f"{script}.py")] if script.isidentifier() else [])]
+    for path in [one for name in named for one in (name.absolute(), project / name)]:
         if path.is_dir():
             raise InputError(f"{script}: a folder", fix="name the Python file in it")
         if path.is_file():
@@ -140,7 +231,12 @@ def _script_path(project: Path, script: str) -> Path:
                     )
                 return project / real.relative_to(top)
             return path
-    raise InputError(f"{script}: no such script", fix="name a Python file of the project")
+    commands = ", ".join(_list_console_scripts(project))
+    fix = "name a Python file of the project, or a module, as in package.module"
+    raise InputError(
+        f"{script}: no such script",
+        fix=f"{fix}, or a command of it: {commands}" if commands else fix,
+    )
 
 
 # ---- resources ---------------------------------------------------------------------------------
