@@ -549,6 +549,8 @@ def slurm_transport(context: Context, slurm_conf: str | None = None) -> Transpor
     if slurm_conf is None and context.cluster.host is None:
         refuse_other_clusters(context.cluster, context.environ)
     if slurm_conf is None and conf and is_slurm_conf_missing(context, conf):
+        if context.cluster.name == "sandbox":  # the profile that init wrote while it was running
+            raise InputError("the sandbox is not running", fix="hpcrun sandbox up")
         raise InputError(
             f"{context.cluster_source}: slurm_conf: {conf}: no such file",
             fix="name the slurm.conf of this cluster, or remove the key to use the system's",

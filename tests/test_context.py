@@ -240,3 +240,14 @@ def test_home_folder_of_an_unknown_user_is_refused(text: str) -> None:
     if "$" not in text:
         with pytest.raises(InputError, match="only your own home folder is known"):
             quote_profile_path(text)
+
+
+@pytest.mark.parametrize("name", ["sandbox", "mine"])
+def test_profile_of_a_stopped_sandbox_names_the_command_that_starts_it(
+    tmp_path: Path, clean_environ: Environ, name: str
+) -> None:
+    profile(tmp_path / "hpcrun.yaml", name, "slurm_conf: /nonexistent/sandbox/slurm.conf\n")
+    with pytest.raises(InputError) as caught:
+        slurm_transport(load_context(clean_environ, tmp_path))
+    is_named = caught.value.fix == "hpcrun sandbox up"
+    assert is_named == (name == "sandbox")

@@ -204,3 +204,10 @@ def test_dictionary_after_each_bar_has_its_step() -> None:
     curve = parse_chunks("x", [(0, [log.encode()])]).curve
     assert curve.steps("loss") == [*range(1, 101)]
     assert curve.values("loss")[0] == 2.99
+
+
+@pytest.mark.parametrize("count", ["32/32", "40/64", "99/99", "12/31", "00/32"])
+def test_counter_of_a_rich_bar_is_not_a_date(count: str) -> None:
+    line = f"Epoch 1/1  \u2501\u2501 {count} 0:00:01 \u2022 0:00:00 35.91it/s loss: 0.5\n"
+    run = parse_chunks("a.log", [(0, [line.encode()] * 3)])
+    assert run.files == 1

@@ -110,6 +110,8 @@ def _days(text: str, year_behind: str | None) -> int | None:
         year = numbers.pop(0)
     if named := _MONTH_NAMED.search(text):
         numbers.insert(0, _MONTHS.index(named[0][:3].lower()) + 1)
+    if len(numbers) < 2:  # a counter, as in "32/32 0:00:00"
+        return None
     month, day, *rest = numbers
     # Dotted dates are written day first everywhere; where that is impossible, the month is first.
     is_day_first = _DOTTED_DATE.match(text) is not None and day <= 12
