@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from msgspec import structs
 
@@ -36,7 +36,7 @@ def draw_report(
         label_sweep_runs(context, runs),
         look,
         metric=match_metric(runs, metric),
-        heads=[b"" if run.curve.metrics else _read_head(context.cwd / run.source) for run in runs],
+        heads=[b"" if run.curve.metrics else _read_head(context, run.source) for run in runs],
         crop=size is not None,
     )
 
@@ -92,8 +92,10 @@ def write_report_files(
         print_note(f"wrote {written}")
 
 
-def _read_head(path: Path) -> bytes:
-    """Return the first bytes of a log without results; b"" if it is not a regular file."""
+def _read_head(context: Context, source: str) -> bytes:
+    """Return the first bytes of a log, or of rank 0 of a run; b"" if there is no regular file."""
+    logs = sorted(context.runs_dir.glob(f"{glob.escape(source)}/logs/*/rank-0.log"))
+    path = logs[-1] if logs and "/" not in source else context.cwd / source
     from hpcrun.curves import HEAD
 
     with contextlib.suppress(OSError):

@@ -359,6 +359,9 @@ def reason(run: ParsedRun, head: bytes | None) -> str:
     >>> pointer = b"version https://git-lfs.github.com/spec/v1\\noid sha256:00\\nsize 9\\n"
     >>> reason(parse_stored("a.log", Store(), size=len(pointer)), pointer)
     'it is a git-lfs pointer, not the log; git lfs pull fetches that'
+    >>> bar = "`Trainer.fit` stopped\\nEpoch 1/1 \u2501\u2501 32/32 loss: 0.5\\n".encode()
+    >>> reason(parse_stored("a.log", Store(), size=len(bar)), bar)[:29]
+    "Lightning's progress bar by r"
     """
     if not run.bytes:
         return "it is empty" if run.files == 1 else "they are empty"
@@ -376,6 +379,11 @@ def reason(run: ParsedRun, head: bytes | None) -> str:
     odd = sum(byte < 9 or 13 < byte < 27 or 27 < byte < 32 for byte in head)
     if odd > len(head) * 0.1:
         return "it is not text"
+    if "━".encode() in head and re.search(rb"Trainer\.fit|v_num|lightning", head):
+        return (
+            "Lightning's progress bar by rich prints only its last state where the output is not a "
+            "terminal: Trainer(callbacks=[TQDMProgressBar()]) prints every step"
+        )
     bars = sum(b"it/s" in line or b"s/it" in line for line in head.splitlines())
     if bars and bars > 0.5 * sum(bool(line.strip()) for line in head.splitlines()):
         return "it has progress bars, but none that shows a value (tqdm's set_postfix adds them)"
