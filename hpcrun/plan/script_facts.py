@@ -264,7 +264,7 @@ _INERT_LIBRARIES = frozenset(
     | {"__future__", "typing_extensions", "dotenv", "tabulate", "termcolor", "colorama"}
 )
 JOINING_WORDS = (
-    r"distributed|DataParallel|init_process_group|LOCAL_RANK|\bRANK\b|WORLD_SIZE|SLURM_PROCID"
+    r"distributed|Distributed|FullySharded|init_process_group|LOCAL_RANK|\bRANK\b|WORLD_SIZE|SLURM_PROCID"
     r"|SLURM_NTASKS|OMPI_COMM_WORLD|device_mesh|fully_shard|torchelastic|FSDP|world_size"
 )
 

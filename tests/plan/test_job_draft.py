@@ -483,6 +483,7 @@ def test_devices_and_nodes_of_lightning_are_the_jobs() -> None:
     [
         ("import torch, numpy", True),
         ("import torch\nfrom model import Net", True),
+        ("import torch\nmodel = torch.nn.DataParallel(model)", True),
         ("import torch\nfrom torch.nn.parallel import DistributedDataParallel", False),
         ("import os, torch\nrank = os.environ['LOCAL_RANK']", False),
         ("import torch\ntorch.distributed.init_process_group()", False),
