@@ -15,7 +15,7 @@ shift 4
 run_dir=${BASH_SOURCE[0]%/*}
 host=${SLURMD_NODENAME:-$(uname -n)}
 job=${SLURM_ARRAY_JOB_ID-${SLURM_JOB_ID-}}${SLURM_ARRAY_TASK_ID+_$SLURM_ARRAY_TASK_ID}
-attempt='' attempt_dir='' child='' stopped='' begun=''
+child='' stopped=''
 
 error() { printf 'hpcrun: error: %s\n' "$*" >&2; }
 
@@ -31,8 +31,8 @@ write_record() {
     { (umask go-w && printf '%s\n' "$2" >"$1.part") && mv -f -- "$1.part" "$1"; } 2>/dev/null
 }
 
-# claim: create the folder of this attempt, and set attempt. Fail if the folder cannot be written.
-# A job that is a duplicate of the run's job ends here.
+# claim: create the folder of this attempt, and print its number. Fail with 93 in a job that is a
+# duplicate of the run's job, and otherwise if the folder cannot be written.
 claim() {
     local begin owner restarts number=0 mode
     mode=$(printf '%o' $((0755 & ~$(umask))))
@@ -48,11 +48,11 @@ claim() {
         [[ ! $begin =~ \"restarts\":\ ([0-9]+) ]] || restarts=${BASH_REMATCH[1]}
         if [ "$owner" != "$job" ] || [ "$restarts" -ge "${SLURM_RESTART_COUNT:-0}" ]; then
             error "attempt $number of this run is taken: job $job is a duplicate and ends"
-            exit 93
+            return 93
         fi
         number=$((number + 1))
     done
-    attempt=$number attempt_dir=$run_dir/attempts/$number
+    echo "$number"
 }
 
 # link_output NUMBER NAME: link the file behind a stream of the job, which may be anywhere.
@@ -94,10 +94,14 @@ start_script() {
     exec "$script" "$@"
 }
 
-if ! claim; then
+attempt=$(claim)
+claimed=$?
+[ "$claimed" -ne 93 ] || exit 93
+if [ "$claimed" -ne 0 ]; then
     error "$run_dir cannot be written on $host: this job is not recorded"
     start_script "$@"
 fi
+attempt_dir=$run_dir/attempts/$attempt
 begun=$(now)
 write_record "$attempt_dir/begin.json" "{\"attempt\": $attempt, \"job_id\": \"$job\",\
  \"host\": \"$host\", \"pid\": $$, \"nodes\": \"${SLURM_JOB_NODELIST:-$host}\",\

@@ -60,6 +60,7 @@ SHELL_STATE = {
         "sessions",
     },
     "local.sh": {"hpcrun_exported"},
+    "script.sh": {"stopped"},
 }
 
 
