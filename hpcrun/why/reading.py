@@ -584,6 +584,8 @@ class LogReader:
         if self._events and self._since:
             event.messages = _count_messages(self._since)
         self._replace_wrapper(found, event)
+        if not self._events:  # a line after the first event is not written again by being there
+            self._head &= frozenset(self._since.translate(None, _DIGITS).split(b"\n"))
         self._progress, self._since, self._is_finished = 0, b"", False
         self._is_relaunched = self._is_rerun = False
         self._count += 1

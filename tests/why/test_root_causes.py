@@ -436,3 +436,9 @@ def test_label_of_srun_is_the_rank_where_srun_names_the_task_too() -> None:
     assert cause_in(labelled + exits).rank == 3
     ranked = f"0: [rank7]: {error}\n"
     assert cause_in(ranked + labelled + exits).rank != 3, "the label is the number of a node"
+
+
+def test_lines_after_a_crash_in_a_short_log_are_no_other_launch() -> None:
+    crash = "/var/spool/slurmd/job7/slurm_script: line 5: 80 Segmentation fault (core dumped) run"
+    counts = "".join(f"('{name} positives in total', {n})\n" for n, name in enumerate("abcdefgh"))
+    assert cause_in(f"Using the native backend.\n{crash} train.py\n{counts}").id == "crash"
