@@ -175,7 +175,9 @@ def _name_axis(chooser: MetricChooser, losses: MetricPoints | None, axis: StepAx
     if axis is chooser.by_epoch or chooser.is_logged_once_per_epoch(losses):
         return "epoch"
     known = [each for each in axis.rows_of(LOSS) if each.epochs is not None]
-    counts_epochs = known and all(np.array_equal(each.steps, each.epochs) for each in known)
+    counts_epochs = known and all(
+        each.steps is not None and bool((each.steps == each.epochs).all()) for each in known
+    )
     return "epoch" if counts_epochs and len(known) == len(axis.rows_of(LOSS)) else "step"
 
 

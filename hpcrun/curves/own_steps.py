@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import takewhile
 from typing import Any, NamedTuple
 
@@ -574,6 +574,7 @@ def _add_epoch_lengths(own: Sequence[Rows]) -> Sequence[Rows]:
     ):
         return own
     base = 0 if float(_known_epochs(own).min()) < 1 else 1
+    begins = _find_epoch_begins(lengths, base, usual)
     found = []
     for each in own:
         length = (each.total or 0) if each in lengths else usual
@@ -585,25 +586,46 @@ def _add_epoch_lengths(own: Sequence[Rows]) -> Sequence[Rows]:
             length += 1  # steps 0 and length are both printed
         epochs = fill_missing(each.epochs, len(each))
         done = np.where(np.isfinite(epochs), np.trunc(epochs) - base, 0).astype(np.int64)
-        through = replace(each, steps=done * length + steps, total=None, length=length)
+        before = done * length
+        if begins is not None and each in lengths:
+            before = begins[np.clip(done, 0, len(begins) - 1)]
+        through = replace(each, steps=before + steps, total=None, length=length)
         # At step 0, a bar repeats the end of the epoch before.
         found.append(through.select((steps > 0) | (done == 0)) if each.bar else through)
     return found
 
 
-def drop_summary(rows: Rows) -> Rows:
+def _find_epoch_begins(lengths: Sequence[Rows], base: int, usual: int) -> Ints | None:
+    """Return how many steps precede each epoch, if epochs differ in length.
+
+    None if all have the same length, or one has several, as in several trainings.
+    """
+    length_of: dict[int, int] = {}
+    for each in lengths:
+        for epoch in np.unique(_known_epochs([each])).astype(int).tolist():
+            if length_of.setdefault(epoch - base, each.total or usual) != (each.total or usual):
+                return None
+    if len({*length_of.values()}) < 2 or min(length_of) < 0 or max(length_of) > _MAX_EPOCHS:
+        return None
+    known = [length_of.get(epoch, usual) for epoch in range(max(length_of) + 1)]
+    begins: Ints = np.cumsum([0, *known[:-1]])
+    return begins
+
+
+def drop_summary(rows: Rows, others: Collection[str] = ()) -> Rows:
     """Drop values that were not measured at a step.
 
     These are the mean loss that closes a training, beside its runtime, and the step times of bars
     without steps. With a learning rate, the loss belongs to a step: a Trainer that counts tokens
-    logs its runtime at each step.
+    logs its runtime at each step. Other metrics of the summary that further lines have (``others``)
+    are their means.
     """
     sums_up = any(name.endswith("runtime") for name in rows.names) and LR not in rows.names
     return rows.select_columns(
         [
             name
             for name in rows.names
-            if not (sums_up and name == LOSS)
+            if not (sums_up and (name == LOSS or (name in others and name != EPOCH)))
             and not (rows.bar is not None and name.endswith(STEP_SECONDS))
         ]
     )

@@ -33,7 +33,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcrun.curves.curve import is_increasing
-from hpcrun.curves.names import LOSS, MEMORY_BYTES
+from hpcrun.curves.names import LOSS, LR, MEMORY_BYTES
 from hpcrun.curves.own_steps import (
     FROM_BAR,
     FROM_NEIGHBOUR,
@@ -117,8 +117,15 @@ def find_steps(log: StoredLog) -> LogSteps:
     """
     rows = _drop_start(read_rows(log))
     own = [each for each in rows if each.steps is not None and each.bar is None]
+    logged = {
+        name
+        for each in rows
+        for name in each.names
+        if (LOSS in each.names or LR in each.names)
+        and not any(other.endswith("runtime") for other in each.names)
+    }
     without_steps = [
-        drop_summary(each)
+        drop_summary(each, logged)
         for each in rows
         if each.steps is None or (each.bar is not None and not each.priority)
     ]

@@ -135,3 +135,41 @@ def test_episode_reward_is_the_main_number_of_reinforcement_learning() -> None:
 def test_axis_is_named_after_what_the_steps_count(form: str, axis: str) -> None:
     lines = [form.format(e=n, s=n * 10, loss=3 - n / 9) for n in range(1, 12)]
     assert parse_text(lines).curve.axis == axis
+
+
+@pytest.mark.parametrize("lengths", [(50, 50, 49), (50, 50, 30), (100, 99, 100, 98)])
+def test_epochs_of_varying_length_are_added_up(lengths: tuple[int, ...]) -> None:
+    lines, steps, done = [], [], 0
+    for epoch, length in enumerate(lengths, 1):
+        for step in range(10, length + 1, 10):
+            lines.append(
+                f"Epoch {epoch} iteration {step:04d}/{length:04d} loss {9 / epoch:.2f}{step}"
+            )
+            steps.append(done + step)
+        done += length
+    assert parse_text(lines).curve.steps("loss") == steps
+
+
+@pytest.mark.parametrize("key", ["_type", "stagename", "phase", "mode", "train_stage"])
+@pytest.mark.parametrize("names", [("train", "val"), ("training", "validation"), ("train", "eval")])
+def test_phase_under_any_key_separates_training_and_evaluation(
+    key: str, names: tuple[str, str]
+) -> None:
+    form = '{{"{key}": "{name}", "step": {step}, "loss": {loss}}}'
+    lines = [
+        form.format(
+            key=key, name=names[step % 4 == 0], step=step, loss=(9 if step % 4 else 8) / step
+        )
+        for step in range(1, 41)
+    ]
+    curve = parse_text(lines).curve
+    assert len(curve.values("loss")) == 30 and len(curve.values("eval_loss")) == 10
+
+
+def test_summary_of_a_trainer_adds_no_points() -> None:
+    form = "{{'loss': {}, 'reward': 0.{}, 'learning_rate': 1e-05, 'epoch': 0.1}}"
+    lines = [form.format(3 - n / 20, 10 + n) for n in range(20)]
+    lines.append("{'train_runtime': 912.5, 'reward': 0.61, 'train_loss': 2.1, 'epoch': 1.0}")
+    curve = parse_text(lines).curve
+    assert curve.values("reward")[-1] == 0.29
+    assert curve.values("train_runtime") == [912.5]

@@ -344,6 +344,18 @@ def _is_step(field: Field) -> bool:
     return fold(field.key) in STEP_RANK and not is_time
 
 
+def _split_in(key: str, value: str) -> str:
+    """Return the split that a word names: under a known key, or alone under any key, or "".
+
+    >>> _split_in("type", "val_epoch"), _split_in("stagename", "val"), _split_in("net", "test")
+    ('eval', 'eval', '')
+    """
+    word = value.lower()
+    if key in SPLIT_SPELLINGS:
+        return SPLITS.get(word, "") or SPLITS.get(fold(value).partition("_")[0], "")
+    return SPLITS.get(word, "") if key.endswith(("stage", "phase", "stagename", "mode")) else ""
+
+
 def _find_position(found: LineFields) -> Row | None:
     """Find the position (step, epoch, split) of a line.
 
@@ -366,8 +378,10 @@ def _find_position(found: LineFields) -> Row | None:
             steps.append((STEP_RANK[key], bool(field.unit) or count is None, field))
         elif key in EPOCH_RANK and not field.unit:
             epochs += [] if isinstance(value, str) else [(EPOCH_RANK[key], value)]
+        elif isinstance(value, str) and (named_split := _split_in(key, value)):
+            split = named_split
+            continue
         elif key in SPLIT_SPELLINGS and isinstance(value, str):
-            split = SPLITS.get(value.lower(), split)
             continue
         else:
             rank = count if key in RANK_SPELLINGS else rank
