@@ -156,4 +156,5 @@ def main() -> None:
             os.waitpid(pid, 0)
 
 
-main()
+if __name__ == "__main__":
+    main()
