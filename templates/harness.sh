@@ -140,14 +140,11 @@ launch() {
 # prepare_ranks: export where the ranks resume, and what they may know about the end of the job.
 prepare_ranks() {
     local grace=''
-    HPCRUN_RESUME='' HPCRUN_END_TIME=${SLURM_JOB_END_TIME-} # set since Slurm 23.02
-    if [ -z "${HPCRUN_SURVIVE-}${HPCRUN_SAVES-}" ] && [ ! -d "${HPCRUN_CHECKPOINT_DIR-}" ] &&
-        { [ -z "${SLURM_JOB_ID-}" ] || [ -n "$HPCRUN_END_TIME" ]; }; then
+    HPCRUN_RESUME='' HPCRUN_END_TIME=${SLURM_JOB_END_TIME-$(end_time)} # set since Slurm 23.02
+    if [ -z "${HPCRUN_SURVIVE-}${HPCRUN_SAVES-}" ] && [ ! -d "${HPCRUN_CHECKPOINT_DIR-}" ]; then
         write_record "$attempt_dir/resume" '' && write_record "$attempt_dir/mark" ''
     elif [ -n "${HPCRUN_JOBSIDE_PYTHON-}" ]; then
-        {
-            IFS= read -rd '' HPCRUN_RESUME && IFS= read -rd '' HPCRUN_END_TIME && IFS= read -rd '' grace
-        } < <(jobside prepare_launch)
+        { IFS= read -rd '' HPCRUN_RESUME && IFS= read -rd '' grace; } < <(jobside prepare_launch)
     elif [ -n "${HPCRUN_SURVIVE-}" ] || [ -d "${HPCRUN_CHECKPOINT_DIR-}" ]; then
         say "no Python 3.6 or newer answers here: checkpoints are neither found nor pruned, stalls are" \
             "not noticed, and the run does not continue by itself"
@@ -156,6 +153,15 @@ prepare_ranks() {
     export HPCRUN_RESUME HPCRUN_END_TIME HPCRUN_STOP_FILE=$attempt_dir/stop
     # torchrun waits 30 s for ranks that save; torch 2.13 accepts another limit.
     [ -z "$grace" ] || export TORCH_ELASTIC_SHUTDOWN_TIMEOUT="${TORCH_ELASTIC_SHUTDOWN_TIMEOUT:-$grace}"
+}
+
+# end_time: print when Slurm will end the job, in epoch seconds; nothing if unknown.
+end_time() {
+    local shown
+    [ -n "${SLURM_JOB_ID-}" ] || return 0
+    shown=$(env -u SLURM_TIME_FORMAT timeout 10 scontrol --oneliner show job "$(slurm_job)" 2>/dev/null)
+    [[ ! $shown =~ \ StartTime=[^\ ]+\ EndTime=([0-9-]+)T([0-9:]+) ]] ||
+        date -d "${BASH_REMATCH[1]} ${BASH_REMATCH[2]}" +%s
 }
 
 # write_hostfile HOST...: write the hosts in the order of their ranks; export HPCRUN_HOSTFILE.

@@ -55,7 +55,7 @@ def choose_nodes(words: List[str]) -> None:
 
 
 def prepare_launch(words: List[str]) -> None:
-    """Record where the ranks resume, and print that, when the job ends, and its time for saving.
+    """Record where the ranks resume, and print that and for how long they may save at an end.
 
     Each value ends with a NUL; it is empty if unknown.
     """

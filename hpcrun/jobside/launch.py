@@ -17,24 +17,18 @@ def _say(line: str) -> None:
     sys.stderr.buffer.flush()
 
 
-def prepare(environ: Mapping[str, str]) -> Tuple[str, str, str]:
+def prepare(environ: Mapping[str, str]) -> Tuple[str, str]:
     """Record the checkpoint from which the ranks resume.
 
-    Returns its path, when the job ends in seconds since the epoch, and for how many seconds the
-    ranks may save after a request to end; each is "" if it is unknown or not needed.
+    Returns its path, and for how many seconds the ranks may save after a request to end; each is ""
+    if there is none.
     """
     job = Job(environ, _say)
     newest = _find_checkpoint(job)
     write_record(job.path("resume"), newest)
     write_record(job.path("mark"), _mark_of(newest) if newest else "")
-    if not job.is_slurm:
-        return newest, "", ""
-    ends = environ.get("SLURM_JOB_END_TIME", "")  # since Slurm 23.02
-    if not ends:
-        at = parse_time(job.show().get("EndTime", ""))
-        ends = "{:.0f}".format(at) if at is not None else ""
-    saves = environ.get("HPCRUN_SURVIVE") or environ.get("HPCRUN_SAVES")
-    return newest, ends, str(job.grace()) if saves else ""
+    saves = job.is_slurm and (environ.get("HPCRUN_SURVIVE") or environ.get("HPCRUN_SAVES"))
+    return newest, str(job.grace()) if saves else ""
 
 
 def _find_checkpoint(job: Job) -> str:
