@@ -59,6 +59,7 @@ from hpcrun.plan.script_notes import check_own_deepspeed as check_own_deepspeed
 from hpcrun.plan.script_notes import deepspeed_notes as deepspeed_notes
 from hpcrun.plan.script_notes import difference_notes as difference_notes
 from hpcrun.plan.script_notes import node_name_notes as node_name_notes
+from hpcrun.plan.script_notes import passes_deepspeed_json as passes_deepspeed_json
 from hpcrun.plan.script_notes import path_notes as path_notes
 from hpcrun.plan.script_notes import ray_notes as ray_notes
 from hpcrun.plan.script_notes import scope_notes as scope_notes

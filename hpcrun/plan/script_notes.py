@@ -143,7 +143,7 @@ def reached_values(
     }
     facts = script.facts if script is not None else ScriptFacts()
     framework = decide_framework(spec)
-    has_json = spec.deepspeed is not None and _passes_json(spec, script, typed)
+    has_json = spec.deepspeed is not None and passes_deepspeed_json(spec, script, typed)
     pairs = _pair_arguments(given)
     own = [*facts.precisions, *(name for name, _ in pairs if _OWN_PRECISION.search(name))]
     chosen, in_json = _set_by_job(spec), _set_by_json(spec, config)
@@ -229,7 +229,7 @@ def _matches_setting(
     return bool(pattern.search(name)) and not any(word in name for word in others)
 
 
-def _passes_json(spec: JobSpec, script: Script | None, typed: Sequence[str]) -> bool:
+def passes_deepspeed_json(spec: JobSpec, script: Script | None, typed: Sequence[str]) -> bool:
     """Return True if the DeepSpeed JSON reaches the program; frameworks find it by a variable."""
     return (
         decide_framework(spec) in ON_ACCELERATE
@@ -245,7 +245,7 @@ def deepspeed_notes(
 
     ``typed`` are the arguments of job and command line, with placeholders.
     """
-    is_read = _passes_json(spec, script, typed)
+    is_read = passes_deepspeed_json(spec, script, typed)
     framework = decide_framework(spec)
     if is_read and spec.deepspeed is not None and framework == "deepspeed":
         return _deepspeed_switch_notes(script, typed)

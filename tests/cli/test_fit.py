@@ -192,6 +192,8 @@ def test_submit_shows_the_memory_of_a_known_model(project: Caller) -> None:
     [
         {"args": "args=[--deepspeed_config, '{deepspeed_config}']"},  # names no model
         {"args": "args=[--model_name_or_path, other/model]"},  # is not on this machine
+        {"args": "args=[--model_name_or_path, qwen, --deepspeed_config, own.json]"},
+        {"args": "args=[--model_name_or_path, qwen]"},  # without hpcrun's settings of DeepSpeed
         {"script": SCRIPT + "from peft import LoraConfig\n"},  # trains a part of the model
         {"script": SCRIPT + "for p in model.parameters(): p.requires_grad = False\n"},
         {"gpu": "fastgpu"},  # has an unknown size

@@ -28,7 +28,12 @@ from hpcrun.actions.interpreter import (
     list_editable_folders,
     plan_module_check,
 )
-from hpcrun.actions.job_memory import check_memory, describe_memory, estimate_job_memory
+from hpcrun.actions.job_memory import (
+    check_memory,
+    describe_memory,
+    estimate_job_memory,
+    parse_arguments,
+)
 from hpcrun.actions.program import (
     Program,
     command_program,
@@ -56,6 +61,7 @@ from hpcrun.plan import (
     find_unlisted_partitions,
     list_needed_modules,
     node_name_notes,
+    passes_deepspeed_json,
     path_notes,
     ray_notes,
     resume_notes,
@@ -221,7 +227,7 @@ class Checks:
             typed = [*spec.args, *extra_args]
             check_own_deepspeed(spec, program.script, typed, findings)
         if plan.accelerator == "cuda" and plan.gpus_per_node:
-            _check_memory(context, spec, plan, program, findings)
+            _check_memory(context, spec, plan, program, [*spec.args, *extra_args], findings)
         if context.cluster.name == "sandbox":
             findings.notes += node_name_notes(_command_texts(context, plan, program))
         if plan.accelerator == "cpu":
@@ -305,13 +311,32 @@ class Checks:
 
 
 def _check_memory(
-    context: Context, spec: JobSpec, plan: Plan, program: Program, findings: Findings
+    context: Context,
+    spec: JobSpec,
+    plan: Plan,
+    program: Program,
+    typed: Sequence[str],
+    findings: Findings,
 ) -> None:
-    """Estimate the memory per GPU if the job's model is known; refuse what certainly fails."""
+    """Estimate the memory per GPU if the job's model is known; refuse what certainly fails.
+
+    Nothing is reported unless hpcrun's DeepSpeed JSON certainly reaches the script.
+    """
+    script = program.script
+    if script is None or program.path is None or spec.command is not None:
+        return
+    own = [
+        value
+        for name, value in parse_arguments(typed).items()
+        if "deepspeed" in name or name.startswith("ds_")
+    ]
+    if any(value not in ("true", "{deepspeed_config}") for value in own):
+        return
+    if not passes_deepspeed_json(spec, script, typed):
+        return
     text = ""
-    if program.path is not None:
-        with contextlib.suppress(OSError):
-            text = program.path.read_text(encoding="utf-8", errors="replace")
+    with contextlib.suppress(OSError):
+        text = program.path.read_text(encoding="utf-8", errors="replace")
     memory = estimate_job_memory(
         *(spec, plan, context.cluster),
         environ=context.environ,
