@@ -160,9 +160,9 @@ def test_ctrl_c_after_the_submission_names_the_job(
     replay(tools, "sbatch", (0, "17\n", ""))
     real = client.submit_script
 
-    def pressed(*args: Any) -> str:
+    def pressed(*args: Any, **options: Any) -> str:
         signal.raise_signal(signal.SIGINT)  # delayed while Slurm is queried
-        return real(*args)
+        return real(*args, **options)
 
     monkeypatch.setattr(client, "submit_script", pressed)
     done = hpcrun("submit", job)
