@@ -94,8 +94,9 @@ def write_report_files(
 
 def _read_head(context: Context, source: str) -> bytes:
     """Return the first bytes of a log, or of rank 0 of a run; b"" if there is no regular file."""
-    logs = sorted(context.runs_dir.glob(f"{glob.escape(source)}/logs/*/rank-0.log"))
-    path = logs[-1] if logs and "/" not in source else context.cwd / source
+    pattern = f"{glob.escape(source)}/logs/*/rank-0.log"
+    logs = [] if "/" in source else sorted(context.runs_dir.glob(pattern))
+    path = logs[-1] if logs else context.cwd / source
     from hpcrun.curves import HEAD
 
     with contextlib.suppress(OSError):

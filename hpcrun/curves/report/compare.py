@@ -12,8 +12,8 @@ from msgspec import structs, to_builtins
 from hpcrun.curves.report.axes import time_unit
 from hpcrun.curves.report.comparison import Comparison, Equal, Measure, axis_of
 from hpcrun.curves.report.data import summary_json
-from hpcrun.curves.report.facts import gpu_hours, peak_memory, seconds_of
-from hpcrun.curves.report.parsed import ParsedRun
+from hpcrun.curves.report.facts import gpu_hours, seconds_of
+from hpcrun.curves.report.parsed import ParsedRun, peak_memory
 from hpcrun.curves.report.plot import Line, plot_lines
 from hpcrun.curves.report.scaling import Scaling
 from hpcrun.curves.report.terminal import distinct, remarks, run_mark, run_rows

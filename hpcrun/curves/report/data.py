@@ -18,8 +18,13 @@ from typing import Any
 from msgspec import structs, to_builtins
 
 from hpcrun.curves.curve import Series, Summary
-from hpcrun.curves.report.facts import peak_memory
-from hpcrun.curves.report.parsed import ParsedRun, Sample, column_names, curve_rows
+from hpcrun.curves.report.parsed import (
+    ParsedRun,
+    Sample,
+    column_names,
+    curve_rows,
+    peak_memory,
+)
 from hpcrun.files import write_atomically
 from hpcrun.text import json_number
 

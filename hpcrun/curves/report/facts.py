@@ -24,7 +24,7 @@ from hpcrun.curves.names import (
     TOKENS_PER_SECOND,
     is_loss_name,
 )
-from hpcrun.curves.report.parsed import ParsedRun
+from hpcrun.curves.report.parsed import ParsedRun, peak_memory
 from hpcrun.curves.report.thin import quantile, quantile_of
 from hpcrun.patterns import pattern_of
 from hpcrun.text import (
@@ -204,17 +204,6 @@ def _facts_with_columns(run: ParsedRun) -> Iterator[tuple[str, str, list[Fact]]]
         causes = dict.fromkeys(each.cause for each in curve.restarts if each.cause)
         text += f", after {', '.join(causes)}" if causes else ""
         yield "restarts", text, columns
-
-
-def peak_memory(run: ParsedRun) -> float | None:
-    """Return the peak memory of a GPU in bytes: as recorded, otherwise as logged."""
-    if run.usage.peak_memory:
-        return run.usage.peak_memory
-    if run.curve.peak_memory:
-        return run.curve.peak_memory
-    logged = run.curve.summary(MEMORY_BYTES)
-    # Some loggers print 0 on CPUs.
-    return logged.max.value if logged and logged.max and logged.max.value > 0 else None
 
 
 def steps_text(curve: Curve, series: Series) -> str:

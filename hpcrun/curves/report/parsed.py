@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 
 from hpcrun.curves.curve import Curve, Series, build_series, is_increasing
 from hpcrun.curves.derive import derive_curve
-from hpcrun.curves.names import EPOCH, EVAL_LOSS, GRAD_NORM, LOSS, LR
+from hpcrun.curves.names import EPOCH, EVAL_LOSS, GRAD_NORM, LOSS, LR, MEMORY_BYTES
 from hpcrun.curves.store import Store
 
 
@@ -148,6 +148,17 @@ class ParsedRun(Struct, frozen=True):
     def columns(self) -> dict[str, list[float | None]]:
         """Return a table for pandas with a row per step and a column per metric."""
         return curve_columns(self.curve)
+
+
+def peak_memory(run: ParsedRun) -> float | None:
+    """Return the peak memory of a GPU in bytes: as recorded, otherwise as logged."""
+    if run.usage.peak_memory:
+        return run.usage.peak_memory
+    if run.curve.peak_memory:
+        return run.curve.peak_memory
+    logged = run.curve.summary(MEMORY_BYTES)
+    # Some loggers print 0 on CPUs.
+    return logged.max.value if logged and logged.max and logged.max.value > 0 else None
 
 
 def parse_stored(
