@@ -279,7 +279,7 @@ FORMATS: tuple[LineFormat, ...] = (
         "stable-baselines3",
         "|",
         r"\|\s{1,40}(?:\w+/)?(?:step\s{1,60}\|\s{1,20}(?P<rounded>\d{1,3}|\d\.?\d{0,2}e\+\d\d)"
-        r"|(?P<key>total_timesteps|step|ep_?rew_?mean|ep_?len_?mean|success_rate|[a-z_]*loss|learning_rate|grad_norm"
+        r"|(?P<key>total_timesteps|step|ep_?rew_?mean|[a-z_]*loss|learning_rate|grad_norm"
         r"|TotalEnvInteracts|Loss(?:Pi|V|Q))\s{1,60}"  # Spinning Up
         r"\|\s{1,20}(?P<number>⟨N⟩))\s{1,40}\|\Z",
         "|    loss                 | 0.0123      |",
