@@ -262,7 +262,7 @@ def _peak_memory(chooser: MetricChooser) -> float | None:
 def _explain_missing_loss(names: Collection[str]) -> list[str]:
     """Explain a log without a training loss that shows other traces of a training.
 
-    >>> _explain_missing_loss({"step_seconds", "train_runtime"})[0][:56]
+    >>> _explain_missing_loss({"step_seconds", "train_runtime"})[0][:57]
     "no step was logged: Hugging Face's Trainer logs every 500"
     """
     fix = "TrainingArguments(logging_steps=10), or --logging_steps 10, adds the curve"
