@@ -17,6 +17,9 @@ from typing import Any
 os.environ["DS_ACCELERATOR"] = "cpu"
 
 import deepspeed
+
+# The optimizers import it late, and with it torch's compiler: once here instead of in each rank.
+import deepspeed.runtime.zero.muon.muon_optimizer
 import torch
 
 

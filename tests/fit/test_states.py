@@ -15,6 +15,7 @@ from msgspec import structs
 from hpcrun.fit.settings import Training, Weights
 from hpcrun.fit.shape import ModelShape
 from hpcrun.fit.states import compute_states
+from tests.torch_extensions import extensions
 
 ENGINE = Path(__file__).parent / "engine_states.py"
 HIDDEN, LAYERS = 512, 4
@@ -108,7 +109,7 @@ def engines() -> dict[str, Any]:
     ]
     done = subprocess.run(
         [sys.executable, "-W", "ignore", ENGINE],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": ""},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TORCH_EXTENSIONS_DIR": extensions()},
         input=json.dumps(cases),
         capture_output=True,
         text=True,
