@@ -59,7 +59,7 @@ from hpcrun.actions.parse import CurveLog as CurveLog
 from hpcrun.actions.parse import build_own_formats as build_own_formats
 from hpcrun.actions.parse import parse_runs as parse_runs
 from hpcrun.actions.prepare import Prepared as Prepared
-from hpcrun.actions.prepare import command_spec as command_spec
+from hpcrun.actions.prepare import draft_command_job as draft_command_job
 from hpcrun.actions.prepare import load_spec as load_spec
 from hpcrun.actions.prepare import prepare_job as prepare_job
 from hpcrun.actions.prepare import prepare_spec as prepare_spec

@@ -173,8 +173,11 @@ def _other_base(context: Context) -> Path | None:
     return context.cwd
 
 
-def command_spec(command: Sequence[str], overrides: Sequence[str] = ()) -> JobSpec:
-    """Create a job for a bare command; it gets GPUs only on request."""
+def draft_command_job(command: Sequence[str], overrides: Sequence[str] = ()) -> JobSpec:
+    """Create a job for a bare command; it gets GPUs only on request.
+
+    Only the job's name comes from ``command``: pass its words to prepare_spec() as ``extra_args``.
+    """
     spec = command_job(overrides)
     return msgspec.structs.replace(
         spec, command=[], name=spec.name or quote_comment(Path(command[0]).name) or "command"

@@ -236,7 +236,7 @@ def load_requested_job(
     Returns:
         The job, the arguments after ``--``, and where the job was defined.
     """
-    from hpcrun.actions import command_spec, load_spec
+    from hpcrun.actions import draft_command_job, load_spec
     from hpcrun.assets import find_job
     from hpcrun.spec import Origin
 
@@ -248,7 +248,7 @@ def load_requested_job(
         return spec, extra_args, Origin(str(file), tuple(overrides))
     if not extra_args:
         raise click.UsageError("name a job (hpcrun jobs lists them), or give a command after --")
-    spec = command_spec(extra_args, overrides)
+    spec = draft_command_job(extra_args, overrides)
     return spec, extra_args, Origin(spec.name or "command", tuple(overrides))
 
 

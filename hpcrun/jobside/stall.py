@@ -53,7 +53,7 @@ class Actions:
         answer = run_command(argv, 60)
         return None if answer is None else answer.split()
 
-    def end_step(self, step: str) -> bool:
+    def cancel_slurm_step(self, step: str) -> bool:
         return run_command(["scancel", step], 60) is not None
 
 
@@ -263,7 +263,7 @@ class StallWatch:
             self.say("hpcrun: the run has stalled, so this attempt is ended")
         open(path, "w").close()
         ours = [step for step in steps if re.search(r"\.[0-9]+$", step)]
-        ended = [self.actions.end_step(step) for step in ours]
+        ended = [self.actions.cancel_slurm_step(step) for step in ours]
         if all(ended):
             write_record(path, "ended")
 

@@ -129,7 +129,7 @@ def watch(environ: Mapping[str, str], before: str, say: Say, complain: Say) -> N
             return
         for duty in duties:
             if duty.due <= time.monotonic():
-                duty.perform(complain)
+                duty.perform_and_reschedule(complain)
 
 
 class Duty:
@@ -142,7 +142,8 @@ class Duty:
         self.due = time.monotonic() + first
         self.failures: Set[str] = set()
 
-    def perform(self, complain: Say) -> None:
+    def perform_and_reschedule(self, complain: Say) -> None:
+        """Perform the action now, report each kind of failure once, and set the next time."""
         try:
             self.action()
         except Exception:  # other duties continue, and this one is retried

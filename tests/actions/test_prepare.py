@@ -13,7 +13,7 @@ from hpcrun.actions.checks.submission import Checks
 from hpcrun.actions.prepare import (
     Prepared,
     all_at_once,
-    command_spec,
+    draft_command_job,
     load_spec,
     prepare_job,
     prepare_spec,
@@ -58,12 +58,12 @@ def test_job_name_defaults_to_the_file_name(context: Context) -> None:
     [(["hostname"], "hostname"), (["/usr/bin/env", "x"], "env"), (["/"], "command")],
 )
 def test_bare_command_is_named_after_its_program(words: list[str], name: str) -> None:
-    spec = command_spec(words)
+    spec = draft_command_job(words)
     assert (spec.name, spec.resources.gpus_per_node) == (name, 0)
 
 
 def test_bare_command_may_request_gpus(context: Context) -> None:
-    spec = command_spec(["nvidia-smi"], ["resources.gpus_per_node=2"])
+    spec = draft_command_job(["nvidia-smi"], ["resources.gpus_per_node=2"])
     assert prepare_spec(context, spec, extra_args=["nvidia-smi"]).plan.gpus_per_node == 2
 
 
@@ -78,7 +78,7 @@ def test_each_preparation_gets_a_new_run_id_and_writes_nothing(context: Context)
 
 def test_command_line_arguments_are_recorded_unchanged(context: Context) -> None:
     words = ["echo", "{run_id}", "{x}", "a { b", "\udcff"]
-    made = prepare_spec(context, command_spec(words), extra_args=words)
+    made = prepare_spec(context, draft_command_job(words), extra_args=words)
     assert made.plan.program == ["echo", made.plan.run_id, "{x}", "a { b", "\udcff"]
     texts = {file.name: file.text for file in made.files}
     again = job(texts["spec.yaml"])
@@ -315,7 +315,7 @@ def test_unresolvable_sandbox_node_names_have_a_note(context: Context) -> None:
 
     def notes(text: str, where: Context = sandbox) -> list[str]:
         script.write_text(text)
-        made = prepare_spec(where, command_spec(["bash"]), extra_args=["bash", "run.sh"])
+        made = prepare_spec(where, draft_command_job(["bash"]), extra_args=["bash", "run.sh"])
         return [note for note in made.plan.notes if "do not resolve" in note]
 
     assert len(notes(f"export MASTER_ADDR={names}\n")) == 1

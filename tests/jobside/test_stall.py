@@ -29,7 +29,7 @@ class Doer:
         assert job == "7_3"
         return ["7.batch", "7.extern", "7.0", "7.1"]
 
-    def end_step(self, step: str) -> bool:
+    def cancel_slurm_step(self, step: str) -> bool:
         self.out.append(f"scancel {step}")
         return True
 
