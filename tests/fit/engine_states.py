@@ -12,6 +12,7 @@ import os
 import socket
 import sys
 import traceback
+from pathlib import Path
 from typing import Any
 
 os.environ["DS_ACCELERATOR"] = "cpu"
@@ -157,6 +158,9 @@ def main() -> None:
             ranks.append(pid)
         for pid in ranks:
             os.waitpid(pid, 0)
+        # DeepSpeed leaves 67 MB of shared memory for each rank.
+        for buffer in Path("/dev/shm").glob(f"deepspeed_allreduce_buffer_*_{port}_*"):
+            buffer.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":
