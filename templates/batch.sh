@@ -209,12 +209,21 @@ finish() {
 # record_end JOB BEGUN CODE: end the attempt without Python, and return the exit code of the batch
 # script. The run does not continue; hpcrun judges the rest by the record.
 record_end() {
-    local code=$3 first='' signal=null stopped_by=null why='' note=''
-    [ -z "$stopped" ] || { stopped_by="\"$stopped\"" signal=15; }
-    [ -n "$stopped" ] || first=$(cat -- "$attempt_dir"/failures/*.json 2>/dev/null | head -n 1)
+    local code=$3 first='' signal=null stopped_by=null why='' note='' record
+    if [ -n "$stopped" ]; then
+        stopped_by="\"$stopped\"" signal=15
+    else
+        for record in "$attempt_dir"/failures/*.json; do
+            IFS= read -r first <"$record" || [ -n "$first" ] || continue
+            break
+        done 2>/dev/null # no rank has failed
+    fi
     if [[ $first =~ \"exit_code\":\ ([0-9]{1,3}), ]]; then
         code=${BASH_REMATCH[1]}
-    elif [ "$code" -eq 0 ] && [ ! -e "$attempt_dir/launched" ]; then
+    else
+        first='' # none, or damaged: the end record must stay valid
+    fi
+    if [ "$code" -eq 0 ] && [ ! -e "$attempt_dir/launched" ]; then
         error "the job's setup ended before the training was started"
         code=1
     fi

@@ -123,7 +123,10 @@ def test_failure_record_is_not_evaluated_by_bash(hpcrun: Caller, tmp_path: Path)
     line = f"echo {shlex.quote(record)} >$HPCRUN_RUN_DIR/attempts/0/failures/0.json; exit 3"
     assert hpcrun.process("run", "--", "sh", "-c", line).code == 1
     assert not (tmp_path / "ran").exists()
-    assert "ended with exit code 1" in (only_run(hpcrun) / "logs" / "batch.log").read_text()
+    run = only_run(hpcrun)
+    assert "ended with exit code 3" in (run / "logs" / "batch.log").read_text()
+    end = json.loads((run / "attempts" / "0" / "end.json").read_text())
+    assert (end["exit_code"], end["first_failure"]) == (3, None)
 
 
 @pytest.mark.parametrize(

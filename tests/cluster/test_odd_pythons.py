@@ -105,7 +105,7 @@ def test_stopped_run_without_any_python_has_a_record(odd_site: Site) -> None:
     assert odd_site.hpcrun("cancel", run.run_id).returncode == 0
     until((run.folder / "attempts/0/end.json").exists, "the end record")
     assert run.record("end.json")["stopped_by"] == "TERM"
-    assert odd_site.status(run)["state"] == "CANCELLED"
+    until(lambda: odd_site.status(run)["state"] == "CANCELLED", "the end in Slurm")
 
 
 def test_python_of_the_setup_trains_and_that_of_the_system_decides(odd_site: Site) -> None:
