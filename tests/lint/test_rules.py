@@ -161,3 +161,18 @@ def test_other_languages_are_checked_for_directives_only(shebang: str) -> None:
 @pytest.mark.parametrize("text", ["", "#!/bin/bash", "#!/bin/bash\n#SBATCH", "\udcff\n#SBATCH -"])
 def test_odd_scripts_do_not_crash(text: str) -> None:
     lint_script(text)
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ("#SBATCH -N 2\n#SBATCH --time=2:00\n", "2:00 is 2 min 0 s, not hours"),
+        ("#SBATCH --nodes=4 -t 4:30\n", "4:30 is 4 min 30 s, not hours"),
+        ("#SBATCH --time=2:00\n", None),
+        ("#SBATCH -N 2\n#SBATCH --time=10:30\n", None),
+        ("#SBATCH -N 2\n#SBATCH --time=2:00:00\n", None),
+    ],
+)
+def test_few_minutes_on_several_nodes_are_reported(header: str, message: str | None) -> None:
+    found = [one.message for one in lint(header) if one.rule == "minutes-meant-as-hours"]
+    assert found == ([message] if message else [])

@@ -12,12 +12,14 @@ from hpcrun.lint.directives import (
     Directive,
     parse_line,
 )
-from hpcrun.lint.request import is_array, list_indices
+from hpcrun.lint.request import is_array, is_multi_node, list_indices
 from hpcrun.lint.rule import Edit, Found, rule
 from hpcrun.lint.script import Script, iterate_lines
 
 SECTION = "Directives"
 # Options of which the value is a text, in which any character is legal.
+# Loading torch on several nodes alone may take minutes: a shorter limit is a slip, or a test.
+_SHORT_MINUTES = 5
 _TEXTS = {"comment", "wckey", "job-name"}
 _FILES = ("output", "error", "input")
 
@@ -442,6 +444,8 @@ def _(script: Script) -> Iterator[Found]:
         yield Found(one.start, f"{one.value} is {int(found[1])} minutes, not hours")
     elif one.value in ("12", "24", "36", "48", "72", "96"):
         yield Found(one.start, f"{one.value} is {one.value} minutes, not hours")
+    elif found and int(found[1]) < _SHORT_MINUTES and is_multi_node(script):
+        yield Found(one.start, f"{one.value} is {int(found[1])} min {int(found[2])} s, not hours")
 
 
 @rule(
