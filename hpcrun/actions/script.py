@@ -15,6 +15,7 @@ from msgspec import Struct, structs
 from hpcrun.actions.checks.submission import first_queries
 from hpcrun.actions.cluster_host import open_host
 from hpcrun.actions.prepare import Prepared, new_run_id, project_templates, record_file
+from hpcrun.assets import list_jobs
 from hpcrun.context import Context, refuse_other_clusters
 from hpcrun.errors import InputError
 from hpcrun.files import read_plain
@@ -49,10 +50,12 @@ class BatchScript(Struct, frozen=True, kw_only=True):
     folder: str
 
 
-def is_batch_script(name: str) -> bool:
-    """Return True if a job's name is the file of a script, and not of a job."""
+def is_batch_script(context: Context, name: str) -> bool:
+    """Return True if a word names the file of a script; a job of that name comes first."""
     path = Path(name)
     if path.suffix in (".yaml", ".yml", ".py") or not path.is_file():
+        return False
+    if name in list_jobs(context.project, context.environ):
         return False
     try:
         return read_plain(path, _LARGEST).startswith(b"#!")

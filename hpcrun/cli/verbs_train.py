@@ -99,7 +99,7 @@ def submit(
 
     where = make_context(cluster, debug=options["debug"], job=job)
     names = [job, *options.get("more_jobs", [])]
-    scripts = [name for name in names if name is not None and is_batch_script(name)]
+    scripts = [name for name in names if name is not None and is_batch_script(where, name)]
     if scripts:
         from hpcrun.cli.submit_script import submit_script
 

@@ -51,3 +51,13 @@ def test_errors_of_lint_are_shown_before_the_submission(hpcrun: Caller) -> None:
         "old.sbatch:3: sbatch ignores -N 2: a command stands above it [late-directive]" in done.err
     )
     assert "late-directive" not in hpcrun("submit", "old.sbatch", "--dry-run", "--no-check").err
+
+
+@pytest.mark.parametrize("name", ["train", "zero2-4gpu"])
+def test_job_comes_before_a_script_of_the_same_name(hpcrun: Caller, name: str) -> None:
+    """As before scripts could be submitted: a file in the project must not replace a job."""
+    hpcrun.write("jobs/train.yaml", "command: [hostname]\nresources: {gpus_per_node: 0}\n")
+    hpcrun.write(name, SCRIPT)
+    assert "script.sh" not in hpcrun("submit", name, "--dry-run", "--json").json
+    by_path = hpcrun("submit", f"./{name}", "--dry-run", "--json").json
+    assert "inserted by hpcrun" in by_path["job.sbatch"]
