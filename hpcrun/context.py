@@ -77,6 +77,8 @@ class CommandState(Struct, kw_only=True):
             the cluster's host, so that the next reader need not fetch them again.
         accounts_queried: The number of finished jobs for which Slurm's accounting was queried.
         user_name: The user's name on the cluster's host; None before it was queried.
+        git_state: The commit of the project and whether tracked files differ from it; None before
+            git was queried.
         secrets: Values of secrets that were read from a run's directory. They stay masked after the
             job has removed its own copy.
     """
@@ -84,6 +86,7 @@ class CommandState(Struct, kw_only=True):
     synced: set[Path] = field(default_factory=set)
     accounts_queried: int = 0
     user_name: str | None = None
+    git_state: tuple[str | None, bool | None] | None = None
     secrets: dict[Path, list[bytes]] = field(default_factory=dict)
 
 
@@ -92,6 +95,7 @@ class Context(Struct, frozen=True, kw_only=True):
 
     Attributes:
         debug: Enable diagnostics in a new run.
+        command: The command line; empty in the Python API.
         code: A copy of the code of an earlier run to use instead of the project's current code.
         deadline: The time.monotonic() value after which Slurm queries stop waiting.
         waiting: A context manager around each Slurm command, which may tell a waiting user so.
@@ -109,6 +113,7 @@ class Context(Struct, frozen=True, kw_only=True):
     # from a hostfile; empty: Slurm allocates, or this machine
     hosts: list[str] = field(default_factory=list)
     debug: bool = False
+    command: list[str] = field(default_factory=list)
     code: Path | None = None
     deadline: float | None = None
     waiting: Callable[[], AbstractContextManager[None]] = nullcontext

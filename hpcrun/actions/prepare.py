@@ -28,6 +28,7 @@ from hpcrun.actions.interpreter import (
     setup_queries,
 )
 from hpcrun.actions.job_files import resolve_job_name
+from hpcrun.actions.provenance import find_provenance
 from hpcrun.assets import find_job
 from hpcrun.context import Context, is_in_mirror, read_text, refuse_other_clusters
 from hpcrun.errors import InputError, Problem, SpecError
@@ -269,6 +270,7 @@ def prepare_spec(
         inherited=login.environ,
         runs_per_job=runs_per_job,
         node_range=node_range,
+        provenance=find_provenance(context, spec.secrets),
     )
 
     def having(section: DeepSpeed | Accelerate | None) -> Context:

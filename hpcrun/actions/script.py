@@ -15,6 +15,7 @@ from msgspec import Struct, structs
 from hpcrun.actions.checks.submission import first_queries
 from hpcrun.actions.cluster_host import open_host
 from hpcrun.actions.prepare import Prepared, new_run_id, project_templates, record_file
+from hpcrun.actions.provenance import find_provenance
 from hpcrun.assets import list_jobs
 from hpcrun.context import Context, refuse_other_clusters
 from hpcrun.errors import InputError
@@ -129,6 +130,8 @@ def prepare_script(
     record = record_file("script.json", structs.replace(script, options=list(options)))
     shown = [(one.option, one.value or None) for one in directives if one.known]
 
+    provenance = find_provenance(context, project=script.folder)
+
     def plan_run(run_id: str) -> Plan:
         place = Place(
             run_id=run_id,
@@ -138,6 +141,7 @@ def prepare_script(
             cache_dir=str(host.login.cache_dir),
             python="python3",
             inherited=host.login.environ,
+            provenance=provenance,
         )
         # A neutral profile: the script has all settings itself.
         neutral = Cluster(name=context.cluster.name, runs_dir=context.cluster.runs_dir)

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+# The words of the command line, in click's Context.meta.
+COMMAND_LINE = "hpcrun.command_line"
+
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 # The keys of a job that the options of job_options() set.
@@ -75,9 +78,16 @@ def make_context(cluster: str | None, *, debug: bool = False, job: str | None = 
     if job is not None and job.endswith((".yaml", ".yml")) and Path(job).is_file():
         file = Path(job).resolve()
     found = load_context(os.environ, Path.cwd(), cluster, TerminalPrompts(), job_file=file)
-    connect = click.get_current_context().obj or found.connect
-    waiting = SlownessNote(found.cluster.host or "Slurm").waiting
-    return structs.replace(found, debug=debug, waiting=waiting, bar=progress_bar, connect=connect)
+    invocation = click.get_current_context()
+    command = ["hpcrun", *invocation.meta.get(COMMAND_LINE, [])]
+    return structs.replace(
+        found,
+        debug=debug,
+        command=command,
+        waiting=SlownessNote(found.cluster.host or "Slurm").waiting,
+        bar=progress_bar,
+        connect=invocation.obj or found.connect,
+    )
 
 
 def make_all_contexts(cluster: str | None) -> tuple[list[Context], list[InputError]]:

@@ -58,6 +58,7 @@ def build_submitted_record(context: Context, plan: Plan) -> Submitted:
         gpus_per_node=plan.gpus_per_node,
         log_patterns=plan.log_patterns,
         group=plan.group,
+        project=plan.provenance.project or None,
         runs_per_job=plan.runs_per_job,
         checkpoint_dir=plan.checkpoint_dir if plan.shares_checkpoint_dir else None,
     )

@@ -87,6 +87,7 @@ from hpcrun.plan.times import parse_seconds as parse_seconds
 from hpcrun.plan.types import Dependency as Dependency
 from hpcrun.plan.types import Place as Place
 from hpcrun.plan.types import Plan as Plan
+from hpcrun.plan.types import Provenance as Provenance
 from hpcrun.plan.types import SetupPlan as SetupPlan
 from hpcrun.plan.types import SurvivePlan as SurvivePlan
 from hpcrun.plan.types import column_names as column_names

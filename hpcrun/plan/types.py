@@ -68,6 +68,24 @@ class Launcher(Struct, frozen=True, kw_only=True):
     modules: Sequence[str] = ()
 
 
+class Provenance(Struct, frozen=True, kw_only=True):
+    """The origin of a submission, recorded for people who later look for what was trained.
+
+    Attributes:
+        user: The user who submitted the run, on the machine of the submission.
+        project: The project directory on that machine.
+        command: The command line without secrets; "" if there is none, as in the Python API.
+        git_commit: The commit that was checked out; None outside a git checkout.
+        git_dirty: True if tracked files differed from that commit.
+    """
+
+    user: str = ""
+    project: str = ""
+    command: str = ""
+    git_commit: str | None = None
+    git_dirty: bool | None = None
+
+
 class Place(Struct, frozen=True, kw_only=True):
     """Facts from outside the job file that a plan depends on: names, times, directories.
 
@@ -102,6 +120,7 @@ class Place(Struct, frozen=True, kw_only=True):
     inherited: Mapping[str, str] = {}
     runs_per_job: int = 1
     node_range: str = ""
+    provenance: Provenance = Provenance()
 
     @property
     def code_dir(self) -> str:
@@ -278,6 +297,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     node_range: str = ""
     resumes: bool = True
     group: str | None = None
+    provenance: Provenance = Provenance()
 
     @property
     def shares_checkpoint_dir(self) -> bool:

@@ -57,6 +57,7 @@ class Submitted(Struct, frozen=True, kw_only=True):
     runs_per_job: int = 1  # the number of runs of a sweep that share a job
     checkpoint_dir: str | None = None  # None: in the run's directory
     group: str | None = None  # a name for several runs
+    project: str | None = None  # the project's directory on the machine of the submission
 
 
 class Task(Struct, frozen=True, kw_only=True):

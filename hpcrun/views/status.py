@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from hpcrun.plan import column_names, format_label
+from hpcrun.plan import Plan, column_names, format_label
 from hpcrun.runs import LOST, JobStatus, Sweep, Verdict, WhyWaiting
 from hpcrun.slurm import explain_reason, format_exit_code, format_limit, parse_exit_code
 from hpcrun.text import (
@@ -241,6 +241,7 @@ def format_run(
     if status.run is not None:
         log = str(status.progress.log or status.run.logs) if history.attempts else ""
         rows += [("there", there), ("folder", str(status.run.path)), ("log", log)]
+    rows += _provenance_rows(status, local_time)
     if plan is not None and status.is_training and (has_checkpoints or there or not status.final):
         rows.append(("saves to", plan.checkpoint_dir or ""))
     warnings = last.warnings if last else []
@@ -274,6 +275,26 @@ def _format_state_source(status: JobStatus, display: Display) -> str:
 
 def _why_rows(why: WhyWaiting | None) -> list[tuple[str, str]]:
     return [("why", why.line(with_fix=False)), ("fix", why.fix)] if why else []
+
+
+def _provenance_rows(
+    status: JobStatus, local_time: Callable[[float], str]
+) -> list[tuple[str, str]]:
+    plan, submitted = status.plan, status.history.submitted
+    if plan is None:
+        return []
+    origin = plan.provenance
+    at = f"{local_time(submitted.submitted_at)} " if submitted is not None else ""
+    by = f"by {origin.user}, " if origin.user else ""
+    commit = origin.git_commit or ""
+    dirty = ", with uncommitted changes" if origin.git_dirty else ""
+    rows = [
+        ("submitted", f"{at}{by}hpcrun {plan.hpcrun_version}"),
+        ("command", origin.command),
+        ("project", origin.project),
+        ("commit", f"{commit[:12]}{dirty}" if commit else ""),
+    ]
+    return [(key, replace_unprintable(text)) for key, text in rows]
 
 
 def _stall_rows(status: JobStatus, display: Display) -> list[tuple[str, str]]:
@@ -448,12 +469,19 @@ def run_json(status: JobStatus) -> dict[str, Any]:
         "node_list": last.begin.nodes if last and last.begin else None,
         "checkpoint_dir": plan.checkpoint_dir if plan else None,
         "log_dir": str(status.run.logs) if status.run else None,
+        "provenance": _provenance_json(status.plan),
         "task": msgspec.to_builtins(status.history.task),
         "attempts": msgspec.to_builtins(status.history.attempts),
         "cost": cost and _rounded({**msgspec.to_builtins(cost), "goodput": cost.goodput}),
         "diagnosis": diagnosis_json(status.diagnosis),
         "used": _rounded(msgspec.to_builtins(status.used)),
     }
+
+
+def _provenance_json(plan: Plan | None) -> dict[str, Any] | None:
+    if plan is None:
+        return None
+    return {**msgspec.to_builtins(plan.provenance), "hpcrun_version": plan.hpcrun_version}
 
 
 def job_json(status: JobStatus) -> dict[str, Any]:
