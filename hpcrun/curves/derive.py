@@ -191,7 +191,7 @@ def _measure_time(
 ) -> tuple[float | None, str]:
     """Return how long the run took in seconds, and where the log shows it."""
     drawn, count, training = None, 0, chooser.training
-    if training is not None:
+    if training is not None and _is_drawn_between_losses(chooser, training):
         bars = [bar_time(log, training.description, training.total) for log in logs]
         drawn = sum(seconds for seconds, _ in bars if seconds) or None
         count = max(count for _, count in bars)
@@ -210,20 +210,51 @@ def _measure_time(
     return next(((seconds, where) for seconds, where in choices if seconds), (None, ""))
 
 
+def _loss_offsets(log: LogSteps) -> Ints:
+    """Return the sorted byte offsets of the losses of the training."""
+    rows = (*log.by_step, *log.without_steps)
+    return np.unique(join_columns(each.offsets for each in rows if each.has_losses))
+
+
+def _drawing_offsets(log: LogSteps, bar: ProgressBar | None) -> Ints:
+    """Return the sorted byte offsets of the drawings of a bar."""
+    forms = log.log.forms.values()
+    drawn = [np.asarray(x.offsets) for x in forms if bar and (x.layout.bar, x.total) == bar]
+    return np.sort(join_columns(drawn))
+
+
+def _is_drawn_between_losses(chooser: MetricChooser, bar: ProgressBar) -> bool:
+    """Return False if most losses are printed without a drawing of the bar near them.
+
+    Such a bar measures the evaluations between the losses. Losses count that have a drawing between
+    them and the loss before, or between the drawings of one pass of the bar.
+    """
+    near = total = 0
+    for log in chooser.logs:
+        losses, drawn = _loss_offsets(log), _drawing_offsets(log, bar)
+        if not losses.size or not drawn.size:
+            continue
+        above = np.searchsorted(drawn, losses)
+        steps = _drawn_steps(log, bar)
+        inside = (above > 0) & (above < len(drawn))
+        inside[inside] = steps[above[inside]] > steps[above[inside] - 1]
+        near += int((find_changes(above) | inside).sum())
+        total += len(losses)
+    return total < _MIN_MEANS or near >= _MIN_COVERED * total
+
+
+def _drawn_steps(log: LogSteps, bar: ProgressBar) -> Ints:
+    """Return the steps that a bar shows, in the order of its drawings."""
+    forms = [x for x in log.log.forms.values() if (x.layout.bar, x.total) == bar]
+    offsets = join_columns(np.asarray(form.offsets) for form in forms)
+    steps = [np.zeros(len(x), np.int64) if x.steps is None else np.asarray(x.steps) for x in forms]
+    return np.concatenate(steps)[np.argsort(offsets, kind="stable")]
+
+
 def _covers_losses(chooser: MetricChooser, bar: ProgressBar | None) -> bool:
     """Return True if a bar is drawn from before most losses of the training to after them."""
-    losses = join_columns(
-        rows.offsets
-        for log in chooser.logs
-        for rows in (*log.by_step, *log.without_steps)
-        if rows.has_losses
-    )
-    drawn = join_columns(
-        np.asarray(form.offsets)
-        for log in chooser.logs
-        for form in log.log.forms.values()
-        if bar and (form.layout.bar, form.total) == bar
-    )
+    losses = join_columns(_loss_offsets(log) for log in chooser.logs)
+    drawn = join_columns(_drawing_offsets(log, bar) for log in chooser.logs)
     if not losses.size or not drawn.size:
         return True
     inside = (losses >= drawn.min()) & (losses <= drawn.max())

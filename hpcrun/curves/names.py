@@ -219,7 +219,8 @@ def split_of(name: str) -> str:
 
 _NO_LOSS = words(
     "scale scaling weight weights coef coeff fn func function type name mode ratio factor ppl best "
-    "min max minimum maximum patience threshold alpha lambda lowest highest final target expected"
+    "min max minimum maximum patience threshold alpha lambda lowest highest final target expected "
+    "std stddev stdev var variance sem"
 )
 _TERMS = words("pix total g d simple percep gan real fake train val test mos metric")
 _LETTERS_ONLY = pattern_of("[a-z]+")

@@ -47,6 +47,16 @@ def test_stated_total_is_the_time(line: str, seconds: float) -> None:
     assert curve.is_over
 
 
+def test_bar_of_evaluations_is_not_the_time_of_the_training() -> None:
+    bar = [f"Computing: {n * 4}%|##  | {n}/25 [00:{n:02d}<00:01, 1.0it/s]" for n in range(1, 26, 6)]
+    lines: list[str] = []
+    for step in range(10, 401, 10):
+        lines += [*bar, f"Iter {step}: Val loss 2.5, Val took 30s"] if step % 100 == 10 else []
+        lines.append(f"Iter {step}: Train loss {3 - step / 500:.3f}, It/sec 0.250")
+    curve = parse(lines).curve
+    assert (curve.seconds, curve.seconds_from) == (pytest.approx(1600), "sum of steps")
+
+
 @pytest.mark.parametrize(
     "line",
     [

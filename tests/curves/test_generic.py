@@ -47,6 +47,26 @@ MEASURED: list[tuple[str, int | None, dict[str, float]]] = [
         3,
         {"loss": 2.5, "tokens_per_second": 99},
     ),
+    # A rate without a key may be in thousands, in parentheses, and followed by other names.
+    *(
+        (
+            f"step 3 loss 2.5 {rate} mfu 40.5%",
+            3,
+            {"loss": 2.5, "tokens_per_second": 37500, "mfu": 40.5},
+        )
+        for rate in ("37.5k tok/s", "37.5 K tokens/sec", "37500 tok/s", "(37.5k tokens/s)")
+    ),
+    ("step 3 loss 2.5 (611.5 examples/sec)", 3, {"loss": 2.5, "samples_per_second": 611.5}),
+    ("step 3 loss 2.5 (3.25 sec)", 3, {"loss": 2.5}),
+    # Of a metric that is summarized by its mean and spread, the mean counts.
+    ('{"step": 3, "Loss/x": {"mean": 2.5, "std": 0.25, "n": 7}}', 3, {"Loss/x": 2.5}),
+    ("step 3 loss 2.5 loss_std 0.25", 3, {"loss": 2.5, "loss_std": 0.25}),
+    # A second loss of an evaluation is one of that evaluation, too.
+    (
+        '{"step": 3, "split": "val", "loss": 1.5, "average_loss": 2.5}',
+        3,
+        {"eval_loss": 1.5, "eval_average_loss": 2.5},
+    ),
     ('{"loss": 1.5}', None, {"loss": 1.5}),
     ('{"global_step": 40, "step": 4, "train_loss": 1.5}', 40, {"loss": 1.5}),
     ('{"step": 4, "loss": 1.5, "train_loss": 1.6}', 4, {"loss": 1.5, "train_loss": 1.6}),

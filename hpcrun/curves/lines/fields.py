@@ -119,6 +119,8 @@ _NESTED_KEYS = words(
     "metrics logs log values scalars stats data results metric train_metrics fields payload extra"
 )
 
+# Keys beside the "mean" of a dict that summarizes many values of one metric.
+_STATISTICS = words("std stddev var min max median count n sum")
 # Keys that contain the name of an object's "value".
 _NAMES = ("metric", "name", "tag")
 
@@ -194,6 +196,8 @@ def fields_of(values: Mapping[str, object], split: str = "") -> list[Field]:
     ['a', 'b']
     >>> fields_of({"val": {"loss": 1.0}})
     [Field(key='loss', value=1.0, unit='', of=None, split='eval')]
+    >>> fields_of({"Loss/loss": {"mean": 2.5, "std": 0.25}})
+    [Field(key='Loss/loss', value=2.5, unit='', of=None, split='')]
     """
     fields: list[Field] = []
     if named := next((values[key] for key in _NAMES if isinstance(values.get(key), str)), ""):
@@ -211,7 +215,9 @@ def fields_of(values: Mapping[str, object], split: str = "") -> list[Field]:
             else:
                 fields.append(Field(key, number_or_word(word), split=split))
         elif isinstance(value, dict):
-            if key.lower() == "losses" or is_loss_name(key):
+            if isinstance(mean := value.get("mean"), float) and not _STATISTICS.isdisjoint(value):
+                fields.append(Field(key, mean, split=split))
+            elif key.lower() == "losses" or is_loss_name(key):
                 fields += named_losses(key, fields_of(value, split))
             elif not split and (key.lower() in SPLITS or key.lower() in _NESTED_KEYS):
                 fields += fields_of(value, SPLITS.get(key.lower(), ""))
@@ -449,7 +455,7 @@ def _name_values(fields: list[Field], split: str, verbatim: Collection[str]) -> 
     plainest = {name: rank for name, rank, *_ in sorted(named, key=itemgetter(1), reverse=True)}
     values: dict[str, float] = {}
     for name, rank, key, value in named:
-        own = name if rank == plainest[name] and name not in values else key
+        own = name if rank == plainest[name] and name not in values else name_in(split, key)
         if own == name or own not in LOSSES:  # a second loss must not become that of another split
             values.setdefault(own, value)
     if LR not in values:

@@ -125,7 +125,7 @@ _COUNTER = pattern_of(
     r"|\[[ ]{0,12}(?P<lone>\d{1,15})[ ]{0,12}\]"
 )
 _ALONE = pattern_of(
-    rf"(?:(?P<clock>{CLOCK})|(?P<number>{NUMBER})[ ]?"
+    rf"(?:(?P<clock>{CLOCK})|(?P<number>{NUMBER})(?P<thousands>[ ]?[kKMB](?=[ ]\w+/s))?[ ]?"
     rf"(?P<unit>%|{SPACED_UNIT}|(?:/s(?:/gpu)?)(?!\w))){END}"
 )
 # Groups of losses: "loss: {'classification': 6.1, 'total_loss': 6.2}", "[Losses: x 0.27, ..".
@@ -440,6 +440,8 @@ def _split_items(text: str) -> _Items | None:
             counts = not found.fields or fold(found.fields[-1].key) in EPOCH_RANK
             if counts and _COUNTER.fullmatch(inside):
                 break
+            if rate := _ALONE.fullmatch(inside):
+                _read_rate(rate, found)
             place = aside.end()
             found.split = SPLITS.get(inside.lower(), found.split)
     if found.group is not None:
@@ -459,11 +461,16 @@ def _read_item(text: str, place: int, found: _Items) -> int | None:
         found.counters.append((int(count), int(total) if total else None))
         return counter.end()
     if alone := _ALONE.match(text, place):
-        if alone["number"] and "/" in alone["unit"]:
-            found.add(alone["unit"], alone["number"])
+        _read_rate(alone, found)
         return alone.end()
     bracket = _BRACKET.match(text, place)
     return bracket.end() if bracket else None
+
+
+def _read_rate(alone: re.Match[str], found: _Items) -> None:
+    """Add a rate without a key: "37.5k tok/s"; other numbers without a key mean nothing."""
+    if alone["number"] and "/" in alone["unit"]:
+        found.add(alone["unit"], alone["number"], (alone["thousands"] or "").strip())
 
 
 def _read_named(text: str, place: int, found: _Items) -> int | None:
