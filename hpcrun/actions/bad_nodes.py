@@ -12,8 +12,9 @@ from hpcrun.actions.cluster_host import files_in_cache
 from hpcrun.context import Context, slurm_transport
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.plan import Plan
-from hpcrun.remote import Answers, ReadOwnFiles
+from hpcrun.remote import Answers, ReadOwnFiles, quote_profile_path
 from hpcrun.runs import decode_record
+from hpcrun.slurm import SHOW_PARTITIONS, SINFO, client, expand_hosts, parse_partitions, parse_sinfo
 from hpcrun.text import format_duration
 
 if TYPE_CHECKING:
@@ -75,8 +76,6 @@ def clear_bad_nodes(context: Context, nodes: Collection[str]) -> list[str]:
     known = [record.node for record in list_bad_nodes(context)]
     gone = [name for name in known if not nodes or name in nodes]
     if context.cluster.host is not None and gone:
-        from hpcrun.remote import quote_profile_path  # deferred: only a remote cluster needs it
-
         folder = quote_profile_path(f"{context.cluster.cache_dir}/{_NAME}")
         script = f"cd -- {folder} && rm -f -- {' '.join(gone)}"
         done = context.transport().run(["bash", "-s"], stdin=script)
@@ -98,9 +97,6 @@ def exclude_bad_nodes(context: Context, answers: Answers) -> Callable[[Plan], Pl
     rows: list[NodeRow] = []
     partition = context.environ.get("SBATCH_PARTITION")
     if nodes and not context.hosts:
-        # The import is deferred because there are usually no bad nodes.
-        from hpcrun.slurm import SHOW_PARTITIONS, SINFO, client, parse_partitions, parse_sinfo
-
         with contextlib.suppress(HpcrunError):
             transport = slurm_transport(context)
             rows = parse_sinfo(client.run_query(transport, SINFO) or "")
@@ -126,7 +122,6 @@ def add_exclusions(
         bad: The reason for each bad node.
         default: The partition of a job that names none.
     """
-    from hpcrun.slurm import expand_hosts  # deferred, as in exclude_bad_nodes
 
     given = dict(plan.directives)
     partitions = (given.get("partition") or default or "").split(",")

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from hpcrun.context import Context, slurm_environment
 from hpcrun.errors import InputError, OutOfReach
-from hpcrun.remote import Prompts, SshSettings, open_connection, quote, read_ssh_settings
+from hpcrun.remote import (
+    NO_PROMPTS,
+    OpensshConnection,
+    Prompts,
+    SshSettings,
+    open_connection,
+    quote,
+    read_ssh_settings,
+)
 
 
 def connect_to(context: Context, ask: Prompts) -> tuple[bool, str]:
@@ -36,7 +44,6 @@ def connect_to(context: Context, ask: Prompts) -> tuple[bool, str]:
 
 def disconnect_from(context: Context) -> bool:
     """Close the open connection; return True if there was one."""
-    from hpcrun.remote import NO_PROMPTS, OpensshConnection
 
     return OpensshConnection(_settings(context), NO_PROMPTS).disconnect()
 

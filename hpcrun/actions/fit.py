@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hpcrun.actions.job_memory import MODEL_OPTIONS, JobMemory, estimate_job_memory
 from hpcrun.errors import InputError
 from hpcrun.fit import MemoryEstimate, Strategy, Training, Weights
+from hpcrun.plan import BUCKET
 
 if TYPE_CHECKING:
     from hpcrun.context import Context
@@ -59,7 +60,6 @@ def build_training_settings(options: Mapping[str, Any]) -> Training:
     is_half = options["precision"] != "fp32"
     weights: Weights = "pure" if not is_half else "master" if strategy == "zero" else "autocast"
     trainable = options["trainable"]
-    from hpcrun.plan import BUCKET
 
     return Training(
         strategy=strategy,

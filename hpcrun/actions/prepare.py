@@ -38,7 +38,10 @@ from hpcrun.plan import (
     Place,
     Plan,
     SetupPlan,
+    build_array,
     build_plan,
+    build_runs,
+    check_placeholders,
     escape_placeholders,
     placeholder_names,
     zero_stage_of,
@@ -440,7 +443,6 @@ def _only_run(
     spec: JobSpec, extra_args: Sequence[str], origin: Origin
 ) -> tuple[JobSpec, list[str]]:
     """Return the only run of a sweep with one combination. Raises InputError if there are more."""
-    from hpcrun.plan import build_runs  # deferred: few jobs are sweeps
 
     try:
         runs = build_runs(spec, extra_args)
@@ -587,7 +589,6 @@ def prepare_job(
             origin=origin,
             checks=checks,
         )
-    from hpcrun.plan import build_array, build_runs, check_placeholders  # deferred, as above
 
     origin = origin or Origin(spec.name or "job")
     sweep_id = new_run_id(spec)

@@ -17,7 +17,7 @@ from typing import IO
 from msgspec import Struct, structs
 
 from hpcrun.actions.job_memory import estimate_options
-from hpcrun.actions.logs import masker_of
+from hpcrun.actions.logs import LogQuery, logs_of, masker_of
 from hpcrun.context import Context, slurm_transport
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.files import open_plain, read_plain
@@ -27,6 +27,7 @@ from hpcrun.monitor import (
     add_accounting,
     find_group,
     find_targets_by_word,
+    status_of,
     unknown_run_error,
 )
 from hpcrun.ownership import foreign_owner, name_of_user
@@ -166,7 +167,6 @@ def _parse_rank(path: Path) -> int | None:
 
 
 def _explain_target(context: Context, word: str | None) -> Iterator[Answer]:
-    from hpcrun.monitor import status_of
 
     target = find_targets_by_word(context, [word], whole=True)[word]
     group = find_group(context, word, whole=True) if target is None else []
@@ -191,7 +191,6 @@ def _explain_target(context: Context, word: str | None) -> Iterator[Answer]:
 
 def _explain_slurm_job(context: Context, job_id: str) -> Iterator[Answer]:
     """Explain why a job that hpcrun did not submit failed, from its output files."""
-    from hpcrun.actions.logs import LogQuery, logs_of
 
     logs = logs_of(context, job_id, LogQuery())
     output = logs.output

@@ -28,7 +28,7 @@ from hpcrun.errors import OutOfReach
 from hpcrun.monitor.disk import describe_full_disk
 from hpcrun.monitor.submitted import record_recovered_job
 from hpcrun.monitor.targets import fetch_records, unknown_job_error
-from hpcrun.plan import Plan
+from hpcrun.plan import Plan, parse_seconds
 from hpcrun.runs import (
     LOST,
     LOST_REPLY_WINDOW_S,
@@ -67,6 +67,8 @@ from hpcrun.slurm import (
     is_valid_job_id,
     split_job_id,
 )
+from hpcrun.views import format_cause
+from hpcrun.why import CachedDiagnosis
 
 # Slurm's accounting may lag; a run's own records are final only this many seconds after its end.
 ACCOUNTING_DELAY_S = 3600.0
@@ -358,7 +360,6 @@ def _read_time_limit(run: RunFolder, history: History) -> float | None:
     limit = dict(plan.directives).get("time") if plan is not None else None
     if not limit:
         return None
-    from hpcrun.plan import parse_seconds  # deferred: the parser of sbatch options is seldom needed
 
     try:
         return parse_seconds(limit) or None  # 0 is no limit (sbatch.1, --time)
@@ -418,8 +419,6 @@ def _read_known_cause(status: JobStatus, run: RunFolder) -> str:
     """Return why a run failed if that is cached: a listing does not read logs to find out."""
     if not status.final or status.ok or status.last is None or not run.why.exists():
         return ""
-    from hpcrun.views import format_cause
-    from hpcrun.why import CachedDiagnosis  # deferred: the rules take long to import
 
     kept = read_record(run.why, CachedDiagnosis)
     if kept is None or kept.stamp[1:3] != [status.state, str(status.last.index)]:

@@ -16,6 +16,7 @@ from typing import Any
 from hpcrun.errors import HpcrunError, OutOfReach
 from hpcrun.ownership import describe_insecure_path
 from hpcrun.remote.transport import TRASH, Answers, Query, Result
+from hpcrun.signals import defer_signals
 
 # Login nodes limit the processes and the memory of each user.
 _NOT_STARTED = {
@@ -103,7 +104,7 @@ class LocalTransport:
 
     def run_script(self, script: str, on_output: Callable[[bytes], None]) -> Result:
         """Run a script; see Transport."""
-        import tempfile  # local import: few commands download files
+        import tempfile  # deferred: slow to load, and few commands download files
 
         with tempfile.TemporaryFile() as text, tempfile.TemporaryFile() as stderr:
             text.write(os.fsencode(script))
@@ -162,8 +163,6 @@ class LocalTransport:
         Signals are deferred.
         """
         moved: list[tuple[Path, Path]] = []
-        from hpcrun.signals import defer_signals  # local import: only changing commands need it
-
         with defer_signals():
             try:
                 for path in run_dirs:
@@ -224,8 +223,7 @@ def _run_bounded(
 
 def _remove_tree(trash: Path) -> None:
     """Delete a folder, also without write permission. Symbolic links are not followed."""
-    # local import: shutil loads three compression libraries, and few commands remove files
-    import shutil
+    import shutil  # deferred: it loads three compression libraries, and few commands remove files
 
     shutil.rmtree(trash, ignore_errors=True)
     if not trash.exists():

@@ -9,6 +9,7 @@ from typing import Any
 import jinja2
 import jinja2.meta
 import msgspec
+import yaml
 
 from hpcrun.errors import InputError
 from hpcrun.plan import (
@@ -72,8 +73,6 @@ def render_files(plan: Plan, templates: jinja2.Environment) -> list[RenderedFile
         text = json.dumps(plan.deepspeed_config, indent=2) + "\n"
         files.append(RenderedFile("deepspeed.json", text))
     if plan.accelerate_config is not None:
-        import yaml  # imported here because few jobs need it
-
         text = yaml.safe_dump(plan.accelerate_config, sort_keys=False, allow_unicode=True)
         files.append(RenderedFile("accelerate.yaml", text))
     return [*files, _render_plan(plan)]

@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from hpcrun.errors import InputError
+from hpcrun.slurm.hosts import expand_hosts
 from hpcrun.slurm.states import is_unlimited, parse_duration, parse_state
 
 # Names and folders may contain any printable character, and folders even newlines: so fields are
@@ -158,7 +159,6 @@ class SlurmJob(Struct, frozen=True, kw_only=True):
     @property
     def hosts(self) -> tuple[str, ...]:
         """The job's nodes, in Slurm's order; empty while it is pending."""
-        from hpcrun.slurm.hosts import expand_hosts  # local import: submissions expand no nodes
 
         return tuple(expand_hosts(self.node_list)) if self.node_list else ()
 
@@ -570,7 +570,6 @@ def _parse_gpu_slots(lines: Sequence[str], values: defaultdict[str, str]) -> tup
 
 def expand_known_hosts(node_list: str) -> list[str]:
     """Return the hosts of a node list, as SlurmJob.hosts does; empty if it is malformed."""
-    from hpcrun.slurm.hosts import expand_hosts  # local import, as above
 
     try:
         return expand_hosts(node_list)

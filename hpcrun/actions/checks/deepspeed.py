@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import sys
@@ -24,8 +25,11 @@ from hpcrun.plan import (
     DeepSpeedProbe,
     Training,
     compose_deepspeed_config,
+    configures_deepspeed,
     decide_framework,
+    find_deepspeed_argument,
     given_precision,
+    merge_accelerate_file,
 )
 from hpcrun.remote import RunCommand, Transport, explain_no_answer
 from hpcrun.runs import write_file
@@ -77,10 +81,6 @@ def _asked_elsewhere(
     context: Context, words: Sequence[str], script: Path | None, code: bytes
 ) -> str:
     """Find requests for DeepSpeed besides the job's section: arguments, their files, the script."""
-    from hpcrun.plan import (  # deferred: most jobs have GPUs
-        configures_deepspeed,
-        find_deepspeed_argument,
-    )
 
     if asked := find_deepspeed_argument(words):
         return asked
@@ -136,7 +136,6 @@ def inspect_accelerate(context: Context, spec: JobSpec) -> tuple[JobSpec, list[s
     name = spec.accelerate.config_file if spec.accelerate is not None else None
     if name is None:
         return spec, []
-    from hpcrun.plan import merge_accelerate_file  # deferred: few jobs have one
 
     problems: list[Problem] = []
     text = _own_file(context, "accelerate.config_file", name, "YAML")
@@ -224,7 +223,6 @@ def _probe() -> str:
 
 
 def _kept_in(cache_dir: Path, *words: str) -> Path:
-    import hashlib  # deferred: few jobs need it, and OpenSSL is slow to load
 
     key = hashlib.sha256(os.fsencode("\0".join(words))).hexdigest()[:32]
     return cache_dir / "deepspeed-answers" / f"{key}.json"

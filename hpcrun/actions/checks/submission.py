@@ -53,7 +53,9 @@ from hpcrun.plan import (
     assigned_variable_notes,
     batch_notes,
     can_resume,
+    check_arguments,
     check_array_size,
+    check_on_cpus,
     check_own_deepspeed,
     deepspeed_notes,
     difference_notes,
@@ -61,6 +63,7 @@ from hpcrun.plan import (
     find_unlisted_partitions,
     list_needed_modules,
     node_name_notes,
+    order_hydra_arguments,
     passes_deepspeed_json,
     path_notes,
     ray_notes,
@@ -231,8 +234,6 @@ class Checks:
         if context.cluster.name == "sandbox":
             findings.notes += node_name_notes(_command_texts(context, plan, program))
         if plan.accelerator == "cpu":
-            from hpcrun.plan import check_on_cpus  # deferred: most jobs have GPUs
-
             found_here = check_on_cpus(
                 spec,
                 program.script.facts if program.script else ScriptFacts(),
@@ -257,7 +258,6 @@ class Checks:
         # HfArgumentParser reads train.args, next to train.py, before the command line.
         if script.facts.parser == "transformers" and path.with_suffix(".args").exists():
             return
-        from hpcrun.plan import check_arguments  # deferred: argparse is slow to load
 
         faults, doubts = check_arguments(script.name, script.facts, given)
         for fault in faults:
@@ -553,7 +553,6 @@ def _argument_notes(
 def _in_order(plan: Plan, program: Program, given: list[str]) -> tuple[Plan, list[str]]:
     if program.script is None or not given:
         return plan, given
-    from hpcrun.plan import order_hydra_arguments  # deferred: argparse is slow to load
 
     ordered = order_hydra_arguments(program.script.facts, given)
     start = plan.program[: -len(given)]

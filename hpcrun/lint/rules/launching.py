@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from hpcrun.lint.launch import Program, find_programs
 from hpcrun.lint.request import (
+    count_gpus_per_node,
     count_nodes,
     count_tasks_per_node,
     is_exclusive,
@@ -529,7 +530,6 @@ def _(script: Script) -> Iterator[Found]:
     "  --rdzv_backend c10d --num_processes 8 t.py\n",
 )
 def _(script: Script) -> Iterator[Found]:
-    from hpcrun.lint.request import count_gpus_per_node
 
     gpus, nodes = count_gpus_per_node(script), count_nodes(script)
     for program in launchers(script):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from hpcrun.lint.launch import find_programs
+from hpcrun.lint.launch import Program, find_programs
 from hpcrun.lint.request import (
     count_gpus_of,
     count_gpus_per_node,
@@ -491,7 +491,6 @@ def _(script: Script) -> Iterator[Found]:
 
 
 def _processes_per_node(script: Script, program: object) -> int | None:
-    from hpcrun.lint.launch import Program
 
     assert isinstance(program, Program)
     if program.kind == "torchrun":
