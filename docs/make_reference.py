@@ -16,7 +16,7 @@ from hpcrun.cli.main import SECTIONS, VERBS, hpcrun
 from hpcrun.lint.rules import all_rules
 from hpcrun.plan.build import build_plan
 from hpcrun.plan.environment import placeholder_names
-from hpcrun.plan.types import Dependency, Place
+from hpcrun.plan.types import Dependency, PlanInputs
 from hpcrun.spec.job import Batch, Cluster, DeepSpeed, JobSpec
 from hpcrun.spec.schema import json_schema
 from hpcrun.why import rules
@@ -282,7 +282,7 @@ def _placeholders() -> str:
 
 def _names() -> set[str]:
     """List the placeholders of a job that uses all features."""
-    place = Place(
+    place = PlanInputs(
         run_id="r",
         created="2026-01-01T00:00:00",
         run_dir="/r",

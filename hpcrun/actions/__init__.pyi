@@ -41,7 +41,7 @@ from hpcrun.actions.init.job import JobFile as JobFile
 from hpcrun.actions.init.job import draft_job_file as draft_job_file
 from hpcrun.actions.init.job import find_script as find_script
 from hpcrun.actions.init.job import read_named_script as read_named_script
-from hpcrun.actions.job_actions import Outcome as Outcome
+from hpcrun.actions.job_actions import ActionResult as ActionResult
 from hpcrun.actions.job_actions import cancel_jobs as cancel_jobs
 from hpcrun.actions.job_actions import requeue_jobs as requeue_jobs
 from hpcrun.actions.job_files import describe_job as describe_job

@@ -15,7 +15,7 @@ from hpcrun.remote import Answers, FolderProbe, LoginEnvironment, Query, ReadOwn
 from hpcrun.runs import RUN_ID, parse_sweep_id
 
 
-class Login(Struct, frozen=True, kw_only=True):
+class HostEnvironment(Struct, frozen=True, kw_only=True):
     """The environment of a login on the host, and the directories of the runs and caches.
 
     Attributes:
@@ -35,7 +35,7 @@ class Login(Struct, frozen=True, kw_only=True):
 class ClusterHost:
     """The host of a context's cluster; the result of each query is cached."""
 
-    def __init__(self, login: Login, transport: Transport, answers: Answers) -> None:
+    def __init__(self, login: HostEnvironment, transport: Transport, answers: Answers) -> None:
         self.login = login
         self.answers = answers
         self._transport = transport
@@ -68,7 +68,7 @@ def open_host(
     """
     transport = context.transport()
     if context.cluster.host is None:
-        login = Login(
+        login = HostEnvironment(
             environ=context.environ,
             base=context.project,
             runs_dir=context.runs_dir,
@@ -91,11 +91,11 @@ def find_user_name(context: Context) -> str:
     return context.session.user_name
 
 
-def _resolve_login(context: Context, environ: Mapping[str, str]) -> Login:
+def _resolve_login(context: Context, environ: Mapping[str, str]) -> HostEnvironment:
     """Resolve the directories of the profile of a remote cluster. Raises InputError."""
     refuse_other_clusters(context.cluster, environ)
     home, source, profile = Path(home_dir(environ)), context.cluster_source, context.cluster
-    return Login(
+    return HostEnvironment(
         environ=environ,
         base=home,
         runs_dir=expand_user_path(profile.runs_dir, environ, home, f"{source}: runs_dir"),

@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from hpcrun.actions.cluster_host import ClusterHost, Login
+from hpcrun.actions.cluster_host import ClusterHost, HostEnvironment
 from hpcrun.actions.environments import (
     CONDA_FOLDERS,
     EnvironmentCandidate,
@@ -179,7 +179,7 @@ def is_node_path(context: Context, text: str) -> bool:
     return variable is not None and not context.environ.get(variable[1])
 
 
-def _resolve(login: Login, text: str, where: str) -> str:
+def _resolve(login: HostEnvironment, text: str, where: str) -> str:
     return str(login.resolve(text, where)).rstrip("/") or "/"
 
 

@@ -53,7 +53,7 @@ from hpcrun.slurm import (
 _AT_ONCE = 100
 
 
-class Outcome(Struct, kw_only=True):
+class ActionResult(Struct, kw_only=True):
     """The outcome of an action on a job.
 
     Attributes:
@@ -82,12 +82,12 @@ class Outcome(Struct, kw_only=True):
 def _apply_to_jobs(
     context: Context,
     targets: Targets,
-    check_target: Callable[[Outcome], None],
-    act: Callable[[str | None, Sequence[Outcome]], None],
+    check_target: Callable[[ActionResult], None],
+    act: Callable[[str | None, Sequence[ActionResult]], None],
     *,
     done: str,
     at_once: int,
-) -> list[Outcome]:
+) -> list[ActionResult]:
     """Query all targets, then act on those that are not skipped, grouped by Slurm installation.
 
     Args:
@@ -100,7 +100,7 @@ def _apply_to_jobs(
         OutOfReach: Nothing at all could be done.
     """
     jobs = _find_statuses(context, targets)
-    wanted: dict[str | None, list[Outcome]] = {}
+    wanted: dict[str | None, list[ActionResult]] = {}
     for job in jobs:
         if job.error is None:
             check_target(job)
@@ -122,17 +122,17 @@ def _apply_to_jobs(
     return jobs
 
 
-def _find_statuses(context: Context, targets: Targets) -> list[Outcome]:
+def _find_statuses(context: Context, targets: Targets) -> list[ActionResult]:
     """Query the statuses of all targets; unknown jobs come last. Raises OutOfReach."""
     runs = targets.all_runs()
     statuses = status_of(context, runs) if runs else []
-    known = [Outcome(word=status.job_id or "", status=status) for status in statuses]
-    unknown: list[Outcome] = []
+    known = [ActionResult(word=status.job_id or "", status=status) for status in statuses]
+    unknown: list[ActionResult] = []
     for word, found in status_of_jobs(context, targets.jobs).items():
-        known += [Outcome(word=word, status=status) for status in found]
+        known += [ActionResult(word=word, status=status) for status in found]
         if not found:
             status = JobStatus.of_job(word, Verdict(state=UNKNOWN))
-            unknown.append(Outcome(word=word, status=status, error=unknown_job_error(word)))
+            unknown.append(ActionResult(word=word, status=status, error=unknown_job_error(word)))
     return known + unknown
 
 
@@ -156,10 +156,10 @@ def _refuse_foreign_job(context: Context, status: JobStatus, fix: str) -> InputE
 # ---- cancelling ----------------------------------------------------------------------------------
 
 
-def cancel_jobs(context: Context, targets: Targets, *, pending: bool = False) -> list[Outcome]:
+def cancel_jobs(context: Context, targets: Targets, *, pending: bool = False) -> list[ActionResult]:
     """Cancel all targets with one scancel call per Slurm installation."""
 
-    def check_target(job: Outcome) -> None:
+    def check_target(job: ActionResult) -> None:
         status = job.status
         job.error = copied_run_error(status.history, "cancel")
         job.over = job.error is None and status.final
@@ -178,7 +178,7 @@ def cancel_jobs(context: Context, targets: Targets, *, pending: bool = False) ->
 
     whole = {run.run_id for sweep in targets.sweeps for run in runs_of(sweep)}
 
-    def cancel(conf: str | None, jobs: Sequence[Outcome]) -> None:
+    def cancel(conf: str | None, jobs: Sequence[ActionResult]) -> None:
         asked = [job for job in jobs if not job.status.is_local]
         error: HpcrunError | None = None
         if asked:
@@ -223,7 +223,7 @@ def cancel_jobs(context: Context, targets: Targets, *, pending: bool = False) ->
     )
 
 
-def _record_cancel(job: Outcome, error: HpcrunError | None) -> None:
+def _record_cancel(job: ActionResult, error: HpcrunError | None) -> None:
     """Record the cancellation; a full disk does not prevent the job's end."""
     job.done, job.error = error is None, error
     if job.done and job.status.run is not None:
@@ -269,7 +269,7 @@ def is_process_alive(run: RunFolder, begun: Begin) -> bool:
 
 def requeue_jobs(
     context: Context, targets: Targets, *, failed: bool = False, hold: bool = False
-) -> list[Outcome]:
+) -> list[ActionResult]:
     """Requeue all running targets, and the finished ones that Slurm still knows.
 
     Of a sweep, only the running runs are requeued. Ctrl-C is deferred until a job that Slurm has
@@ -281,7 +281,7 @@ def requeue_jobs(
     """
     inside = {run.run_id for sweep in targets.sweeps for run in runs_of(sweep)}
 
-    def check_target(job: Outcome) -> None:
+    def check_target(job: ActionResult) -> None:
         in_sweep = job.run_id in inside
         job.left = _explain_skip(context, job.status, failed=failed, hold=hold, in_sweep=in_sweep)
         job.error = None if job.left else _find_obstacle(context, job.status)
@@ -367,7 +367,7 @@ def _suggest_resubmit(known: JobStatus) -> str:
 
 
 def _requeue_batch(
-    context: Context, conf: str | None, jobs: Sequence[Outcome], *, hold: bool
+    context: Context, conf: str | None, jobs: Sequence[ActionResult], *, hold: bool
 ) -> None:
     """Requeue jobs of one Slurm installation, after their secrets were written."""
     transport = slurm_transport(context, conf)

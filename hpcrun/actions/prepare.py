@@ -35,8 +35,8 @@ from hpcrun.errors import InputError, Problem, SpecError
 from hpcrun.plan import (
     DeepSpeedInput,
     Dependency,
-    Place,
     Plan,
+    PlanInputs,
     SetupPlan,
     build_array,
     build_plan,
@@ -256,7 +256,7 @@ def prepare_spec(
     run_dir = login.runs_dir / run_id
     # A remote host has no project, only the run's copy of it.
     project = context.project if context.cluster.host is None else shared_code or run_dir / "code"
-    place = Place(
+    place = PlanInputs(
         run_id=run_id,
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", now),
         run_dir=str(run_dir),

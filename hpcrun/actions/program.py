@@ -21,7 +21,7 @@ from hpcrun.context import Context
 from hpcrun.plan import (
     JOINING_WORDS,
     Findings,
-    Script,
+    ProjectScript,
     ScriptFacts,
     adopt_parser,
     is_single_process,
@@ -51,7 +51,7 @@ class Program(Findings):
 
     path: Path | None = None
     name: str = ""
-    script: Script | None = None
+    script: ProjectScript | None = None
 
 
 def find_program(context: Context, spec: JobSpec, *, inside: bool) -> Program:
@@ -179,7 +179,7 @@ def read_program(context: Context, spec: JobSpec, found: Interpreter, program: P
     reading = parse_script(data, version if _UNKNOWN_VERSION < version < ours else ours)
     if not reading.fault:
         if (facts := reading.facts) is not None:
-            program.script = _with_modules(context, path, Script(program.name, facts))
+            program.script = _with_modules(context, path, ProjectScript(program.name, facts))
         return
     where = f"{path}:{reading.line}" if reading.line else str(path)
     if _UNKNOWN_VERSION < version <= ours:
@@ -264,7 +264,7 @@ _PARSERS = re.compile(rb"\bArgumentParser\(|\bHfArgumentParser\(|\bclick\b|\btyp
 _SLURM_RANKS = re.compile(rb"\bSLURM_(?:PROCID|NTASKS|LOCALID)\b")
 
 
-def _with_modules(context: Context, path: Path, script: Script) -> Script:
+def _with_modules(context: Context, path: Path, script: ProjectScript) -> ProjectScript:
     """Add the facts of the project's modules that a script imports."""
     facts = script.facts
     variables, loads, slurm = (

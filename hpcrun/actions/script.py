@@ -21,7 +21,7 @@ from hpcrun.context import Context, refuse_other_clusters
 from hpcrun.errors import InputError
 from hpcrun.files import read_plain
 from hpcrun.lint import parse_directives
-from hpcrun.plan import Dependency, Place, Plan, build_plan, parse_seconds
+from hpcrun.plan import Dependency, Plan, PlanInputs, build_plan, parse_seconds
 from hpcrun.render import RenderedFile, insert_recorder, quote_comment, render_recorder
 from hpcrun.runs import Sweep, Task, sweep_folder, task_run_id
 from hpcrun.slurm import SCRIPT, sbatch_argv
@@ -133,7 +133,7 @@ def prepare_script(
     provenance = find_provenance(context, project=script.folder)
 
     def plan_run(run_id: str) -> Plan:
-        place = Place(
+        place = PlanInputs(
             run_id=run_id,
             created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             run_dir=str(runs_dir / run_id),

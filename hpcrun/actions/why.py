@@ -88,7 +88,7 @@ _OTHER_SUFFIXES = {
 }
 
 
-class Answer(Struct, frozen=True, kw_only=True):
+class JobDiagnosis(Struct, frozen=True, kw_only=True):
     """The diagnosis of one job.
 
     ``source``: the job or the logs that the user named; ``state``: the job's, "" for a log;
@@ -105,7 +105,7 @@ class Answer(Struct, frozen=True, kw_only=True):
 # ---- jobs and logs named by words
 
 
-def explain_jobs(context: Context, words: Sequence[str]) -> list[Answer]:
+def explain_jobs(context: Context, words: Sequence[str]) -> list[JobDiagnosis]:
     """Explain why runs, jobs, or the job that wrote some logs failed.
 
     Without words the newest run is explained. Raises InputError, OutOfReach.
@@ -124,7 +124,7 @@ def explain_jobs(context: Context, words: Sequence[str]) -> list[Answer]:
         known = [rank for rank in ranks if rank is not None]
         diagnosis = diagnose(FailureEvidence(logs=found, ranks=known))
         source = " ".join(str(path) for path in logs)
-        answers.append(Answer(source=source, diagnosis=_mask_secrets(context, diagnosis, ())))
+        answers.append(JobDiagnosis(source=source, diagnosis=_mask_secrets(context, diagnosis, ())))
     rest = [word for word in words if Path(word) not in logs]
     for word in rest:
         answers += _explain_target(context, word)
@@ -166,7 +166,7 @@ def _parse_rank(path: Path) -> int | None:
     return int(found[1]) if found is not None else None
 
 
-def _explain_target(context: Context, word: str | None) -> Iterator[Answer]:
+def _explain_target(context: Context, word: str | None) -> Iterator[JobDiagnosis]:
 
     target = find_targets_by_word(context, [word], whole=True)[word]
     group = find_group(context, word, whole=True) if target is None else []
@@ -180,7 +180,7 @@ def _explain_target(context: Context, word: str | None) -> Iterator[Answer]:
     for status in status_of(context, runs, level="detail"):
         diagnosis = find_cause(context, status, whole=True)
         has_failed = diagnosis.cause is not None or diagnosis.verdict is not None
-        yield Answer(
+        yield JobDiagnosis(
             source=status.job_id or status.run_id,
             diagnosis=diagnosis,
             state=status.state,
@@ -189,7 +189,7 @@ def _explain_target(context: Context, word: str | None) -> Iterator[Answer]:
         )
 
 
-def _explain_slurm_job(context: Context, job_id: str) -> Iterator[Answer]:
+def _explain_slurm_job(context: Context, job_id: str) -> Iterator[JobDiagnosis]:
     """Explain why a job that hpcrun did not submit failed, from its output files."""
 
     logs = logs_of(context, job_id, LogQuery())
@@ -199,7 +199,7 @@ def _explain_slurm_job(context: Context, job_id: str) -> Iterator[Answer]:
         files = output.files() if output is not None else []
         own = [file for file in files if len(statuses) < 2 or file.job_id == status.job_id]
         own.sort(key=lambda file: not file.is_err)
-        yield Answer(
+        yield JobDiagnosis(
             source=status.job_id or job_id,
             diagnosis=_diagnose_output(context, status, [file.path for file in own]),
             state=status.state,

@@ -24,7 +24,7 @@ from hpcrun.cli.output import confirm, emit_json, print_error, print_line, print
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 
 if TYPE_CHECKING:
-    from hpcrun.actions import Again, CleanupItem, Outcome
+    from hpcrun.actions import ActionResult, Again, CleanupItem
     from hpcrun.runs import SweepFolder
 
 
@@ -88,7 +88,7 @@ def requeue(
     return _report_outcomes(outcomes, done="requeued", as_json=as_json)
 
 
-def _show_cancelled(outcomes: Sequence[Outcome], sweeps: Sequence[SweepFolder]) -> None:
+def _show_cancelled(outcomes: Sequence[ActionResult], sweeps: Sequence[SweepFolder]) -> None:
     from hpcrun.runs import runs_of
 
     rest = list(outcomes)
@@ -107,7 +107,7 @@ def _show_cancelled(outcomes: Sequence[Outcome], sweeps: Sequence[SweepFolder]) 
             print_line(f"{one.status.label} is unchanged: {one.left}")
 
 
-def _summarize_sweep(runs: Sequence[Outcome]) -> str:
+def _summarize_sweep(runs: Sequence[ActionResult]) -> str:
     gone = [one for one in runs if one.done]
     if not gone and all(one.over for one in runs):
         return f"all {len(runs)} runs have already ended"
@@ -117,7 +117,7 @@ def _summarize_sweep(runs: Sequence[Outcome]) -> str:
     return f"{start} cancelled: {states}"
 
 
-def _report_outcomes(outcomes: Sequence[Outcome], *, done: str, as_json: bool) -> int:
+def _report_outcomes(outcomes: Sequence[ActionResult], *, done: str, as_json: bool) -> int:
     """Print outcomes as JSON, or only errors and failed records; return the exit code."""
     errors = {str(one.error): one.error for one in outcomes if one.error is not None}
     if as_json:
@@ -132,7 +132,7 @@ def _report_outcomes(outcomes: Sequence[Outcome], *, done: str, as_json: bool) -
     return OutOfReach.exit_code if OutOfReach.exit_code in codes else max(codes, default=0)
 
 
-def _outcome_json(one: Outcome, done: str) -> dict[str, object]:
+def _outcome_json(one: ActionResult, done: str) -> dict[str, object]:
     return {
         "run_id": one.run_id,
         "job_id": one.status.job_id,

@@ -109,7 +109,7 @@ CONTAINERS = ("singularity", "apptainer")
 TRAINERS = ("torchrun", "deepspeed", "accelerate", "python", "mpirun", "horovodrun")
 
 
-class Option(Struct, frozen=True):
+class LaunchOption(Struct, frozen=True):
     """An option of a launcher or of srun."""
 
     name: str
@@ -119,7 +119,7 @@ class Option(Struct, frozen=True):
 class Step(Struct):
     """A call of srun."""
 
-    options: list[Option]
+    options: list[LaunchOption]
     command: Command
 
     def get(self, name: str) -> str | None:
@@ -128,7 +128,7 @@ class Step(Struct):
         return found[-1] if found else None
 
 
-class Program(Struct):
+class LaunchedProgram(Struct):
     """A program that the script starts.
 
     Attributes:
@@ -144,7 +144,7 @@ class Program(Struct):
     """
 
     kind: str
-    options: list[Option]
+    options: list[LaunchOption]
     args: list[str]
     command: Command
     step: Step | None = None
@@ -168,7 +168,7 @@ class Program(Struct):
         return int(value) if value is not None and value.isdigit() else None
 
 
-def find_programs(script: Script) -> list[Program]:
+def find_programs(script: Script) -> list[LaunchedProgram]:
     """Return the programs that a script starts, in order.
 
     >>> script = parse_script("#!/bin/bash\\nsrun -N2 bash -c 'torchrun --nnodes 2 t.py'\\n")
@@ -176,14 +176,14 @@ def find_programs(script: Script) -> list[Program]:
     [('torchrun', '2', '2')]
     """
     if "programs" not in script.cache:
-        found: list[Program] = []
+        found: list[LaunchedProgram] = []
         for command in script.commands:
             if command.words and not command.substituted:
                 words = [word.text for word in command.words]
                 env = {one.name: one.value.text for one in command.prefix}
                 found += unwrap(words, command, env=env)
         script.cache["programs"] = found
-    programs: list[Program] = script.cache["programs"]
+    programs: list[LaunchedProgram] = script.cache["programs"]
     return programs
 
 
@@ -197,7 +197,7 @@ def unwrap(
     container: bool = False,
     inner: Script | None = None,
     depth: int = 0,
-) -> list[Program]:
+) -> list[LaunchedProgram]:
     """Return the programs that a command starts, through wrappers, containers and shells."""
     words = list(words)
     env = dict(env or {})
@@ -208,7 +208,7 @@ def unwrap(
         return []
     name = words[0].rsplit("/", 1)[-1]
 
-    def again(rest: Sequence[str], **changes: object) -> list[Program]:
+    def again(rest: Sequence[str], **changes: object) -> list[LaunchedProgram]:
         place: dict[str, object] = {
             "step": step,
             "in_shell": in_shell,
@@ -223,13 +223,15 @@ def unwrap(
         options, rest = parse_srun(words[1:])
         new = Step(options, command)
         if not rest:
-            return [Program("srun", [], [], command, step=new, env=env)]
+            return [LaunchedProgram("srun", [], [], command, step=new, env=env)]
         return again(rest, step=new)
     if name in ("bash", "sh", "zsh") and (text := _shell_text(words)) is not None:
         return _in_shell(text, command, step, env, container, depth)
     if name in ("bash", "sh", "source", "."):
         return [
-            Program("script", [], words[1:], command, step, in_shell, env, "", container, inner)
+            LaunchedProgram(
+                "script", [], words[1:], command, step, in_shell, env, "", container, inner
+            )
         ]
     if name == "env":
         rest = words[1:]
@@ -292,7 +294,7 @@ def unwrap(
             if launcher is None:
                 args = ["-m", *rest[1:]]
                 return [
-                    Program(
+                    LaunchedProgram(
                         "python",
                         _python_flags(words),
                         args,
@@ -308,7 +310,7 @@ def unwrap(
             name, words = launcher, [launcher, *rest[2:]]
         else:
             return [
-                Program(
+                LaunchedProgram(
                     "python",
                     _python_flags(words),
                     rest,
@@ -323,25 +325,33 @@ def unwrap(
             ]
     if name == "accelerate" and not module:
         if words[1:2] != ["launch"]:
-            return [Program(name, [], words[1:], command, step, in_shell, env, "", container)]
+            return [
+                LaunchedProgram(name, [], words[1:], command, step, in_shell, env, "", container)
+            ]
         words = words[1:]
     if name in _LAUNCHER_FLAGS:
         options, args = parse_launcher(name, words[1:])
         return [
-            Program(name, options, args, command, step, in_shell, env, module, container, inner)
+            LaunchedProgram(
+                name, options, args, command, step, in_shell, env, module, container, inner
+            )
         ]
     if name in ("mpirun", "mpiexec", "orterun", "horovodrun", "ibrun"):
         kind = "horovodrun" if name == "horovodrun" else "mpirun"
-        return [Program(kind, [], words[1:], command, step, in_shell, env, "", container, inner)]
-    return [Program(name, [], words[1:], command, step, in_shell, env, "", container, inner)]
+        return [
+            LaunchedProgram(kind, [], words[1:], command, step, in_shell, env, "", container, inner)
+        ]
+    return [
+        LaunchedProgram(name, [], words[1:], command, step, in_shell, env, "", container, inner)
+    ]
 
 
-def _python_flags(words: Sequence[str]) -> list[Option]:
+def _python_flags(words: Sequence[str]) -> list[LaunchOption]:
     flags = []
     for word in words[1:]:
         if not word.startswith("-") or word in ("-m", "-c"):
             break
-        flags.append(Option(word.lstrip("-"), ""))
+        flags.append(LaunchOption(word.lstrip("-"), ""))
     return flags
 
 
@@ -362,7 +372,7 @@ def _in_shell(
     env: dict[str, str],
     container: bool,
     depth: int,
-) -> list[Program]:
+) -> list[LaunchedProgram]:
     """Return the programs that the text of ``bash -c`` starts.
 
     In their words, marks stand for what the batch script does not know. Variables that the inner
@@ -374,7 +384,7 @@ def _in_shell(
     def defer(word: str) -> str:
         return show(word).translate({0xE00A: OPEN, 0xE00B: CLOSE})
 
-    found: list[Program] = []
+    found: list[LaunchedProgram] = []
     for one in script.commands:
         if one.words and not one.substituted:
             words = [defer(word.text) for word in one.words]
@@ -426,7 +436,7 @@ def _after_image(words: list[str]) -> list[str]:
     return words[index + 1 :]
 
 
-def parse_srun(words: Sequence[str]) -> tuple[list[Option], list[str]]:
+def parse_srun(words: Sequence[str]) -> tuple[list[LaunchOption], list[str]]:
     """Return srun's options and the command that it starts.
 
     >>> options, rest = parse_srun(["-n4", "--mem", "1G", "--kill-on-bad-exit=1", "-l", "python"])
@@ -434,11 +444,11 @@ def parse_srun(words: Sequence[str]) -> tuple[list[Option], list[str]]:
     ([('ntasks', '4'), ('mem', '1G'), ('kill-on-bad-exit', '1'), ('label', '')], ['python'])
     """
     words = list(words)
-    options: list[Option] = []
+    options: list[LaunchOption] = []
     while words:
         unknown = re.fullmatch(f"{OPEN}\\w+{CLOSE}", words[0])
         if unknown and len(words) > 1 and words[1].startswith("-"):
-            options.append(Option("?", words.pop(0)))  # a variable with options
+            options.append(LaunchOption("?", words.pop(0)))  # a variable with options
             continue
         if not words[0].startswith("-") or words[0] == "-":
             break
@@ -449,44 +459,44 @@ def parse_srun(words: Sequence[str]) -> tuple[list[Option], list[str]]:
             name, equals, value = word[2:].partition("=")
             if not equals and name in _SRUN_VALUES and words:
                 value = words.pop(0)
-            options.append(Option(name.replace("_", "-"), value))
+            options.append(LaunchOption(name.replace("_", "-"), value))
             continue
         letter, rest = word[1], word[2:]
         if letter in _SRUN_SHORT:
             value = rest or (words.pop(0) if words else "")
-            options.append(Option(_SRUN_SHORT[letter], value))
+            options.append(LaunchOption(_SRUN_SHORT[letter], value))
         elif letter in "KkI" and re.fullmatch(r"=?\d+", rest or "x"):
-            options.append(Option(_SRUN_FLAGS[letter], rest.lstrip("=")))
+            options.append(LaunchOption(_SRUN_FLAGS[letter], rest.lstrip("=")))
         else:
-            options.append(Option(_SRUN_FLAGS.get(letter, letter), ""))
+            options.append(LaunchOption(_SRUN_FLAGS.get(letter, letter), ""))
             if rest:
                 words.insert(0, f"-{rest}")
     # A variable with unknown options may come before the program.
     while len(words) > 1 and re.fullmatch(f"{OPEN}\\w+{CLOSE}", words[0]):
-        options.append(Option("?", words.pop(0)))
+        options.append(LaunchOption("?", words.pop(0)))
     return options, words
 
 
-def parse_launcher(name: str, words: Sequence[str]) -> tuple[list[Option], list[str]]:
+def parse_launcher(name: str, words: Sequence[str]) -> tuple[list[LaunchOption], list[str]]:
     """Return the options of a launcher, with dashes for underscores, and the program.
 
     >>> parse_launcher("torchrun", ["--nproc_per_node", "4", "--standalone", "-m", "a.b", "1"])
-    ([Option(name='nproc-per-node', value='4'), Option(name='standalone', value=''), \
-Option(name='module', value='a.b')], ['a.b', '1'])
+    ([LaunchOption(name='nproc-per-node', value='4'), LaunchOption(name='standalone', value=''), \
+LaunchOption(name='module', value='a.b')], ['a.b', '1'])
     """
     words = list(words)
-    options: list[Option] = []
+    options: list[LaunchOption] = []
     flags = _LAUNCHER_FLAGS[name]
     while words and words[0].startswith("-"):
         word = words.pop(0)
         key, equals, value = word.lstrip("-").partition("=")
         key = key.replace("_", "-")
         if key in ("m", "module"):
-            options.append(Option("module", words[0] if words else ""))
+            options.append(LaunchOption("module", words[0] if words else ""))
             break
         if not equals and key not in flags and words:
             value = words.pop(0)
-        options.append(Option(key, value))
+        options.append(LaunchOption(key, value))
     return options, words
 
 

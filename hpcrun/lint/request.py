@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hpcrun.lint.launch import TRAINERS, Program, Step, find_programs
+from hpcrun.lint.launch import TRAINERS, LaunchedProgram, Step, find_programs
 from hpcrun.lint.script import Script
 
 _GPU_KINDS = ("gres", "gpus-per-node", "gpus-per-task", "gpus")
@@ -107,7 +107,7 @@ def is_exclusive(script: Script) -> bool:
     return script.has("exclusive") and script.value("exclusive") not in ("user", "mcs")
 
 
-def list_training(script: Script) -> list[Program]:
+def list_training(script: Script) -> list[LaunchedProgram]:
     """Return the launchers and Python programs of a script, without small commands."""
     return [
         one
@@ -116,7 +116,7 @@ def list_training(script: Script) -> list[Program]:
     ]
 
 
-def _is_small(program: Program) -> bool:
+def _is_small(program: LaunchedProgram) -> bool:
     """Return True for ``python --version``, ``python -c ...`` and ``python -m pip``."""
     first = program.args[:2]
     return not first or first[0] in ("-c", "-") or program.module in ("pip", "venv", "ensurepip")

@@ -40,7 +40,7 @@ class Found(Struct, frozen=True):
 Check = Callable[[Script], Iterator[Found]]
 
 
-class Rule(Struct, frozen=True):
+class LintRule(Struct, frozen=True):
     """A rule of hpcrun lint.
 
     Attributes:
@@ -63,7 +63,7 @@ class Rule(Struct, frozen=True):
     check: Check
 
 
-RULES: dict[str, Rule] = {}
+RULES: dict[str, LintRule] = {}
 
 
 def rule(
@@ -81,7 +81,7 @@ def rule(
 
     def register(check: Check) -> Check:
         assert id not in RULES, id
-        RULES[id] = Rule(
+        RULES[id] = LintRule(
             id, severity, section, title, source, fix, bad.lstrip("\n"), good.lstrip("\n"), check
         )
         return check

@@ -7,7 +7,7 @@ from hpcrun.plan.deepspeed import CPU_ADAM as CPU_ADAM
 from hpcrun.plan.deepspeed import FILLS_OPEN_VALUES as FILLS_OPEN_VALUES
 from hpcrun.plan.deepspeed import DeepSpeedInput as DeepSpeedInput
 from hpcrun.plan.deepspeed import DeepSpeedProbe as DeepSpeedProbe
-from hpcrun.plan.deepspeed import Training as Training
+from hpcrun.plan.deepspeed import RequestedTraining as RequestedTraining
 from hpcrun.plan.deepspeed import compose_deepspeed_config as compose_deepspeed_config
 from hpcrun.plan.deepspeed import given_precision as given_precision
 from hpcrun.plan.deepspeed import zero_stage_of as zero_stage_of
@@ -52,7 +52,7 @@ from hpcrun.plan.script_facts import ScriptFacts as ScriptFacts
 from hpcrun.plan.script_facts import adopt_parser as adopt_parser
 from hpcrun.plan.script_facts import is_single_process as is_single_process
 from hpcrun.plan.script_facts import read_script as read_script
-from hpcrun.plan.script_notes import Script as Script
+from hpcrun.plan.script_notes import ProjectScript as ProjectScript
 from hpcrun.plan.script_notes import assigned_variable_notes as assigned_variable_notes
 from hpcrun.plan.script_notes import batch_notes as batch_notes
 from hpcrun.plan.script_notes import check_own_deepspeed as check_own_deepspeed
@@ -74,8 +74,8 @@ from hpcrun.plan.setup import check_setup as check_setup
 from hpcrun.plan.setup import choose_setup as choose_setup
 from hpcrun.plan.setup import is_image_file as is_image_file
 from hpcrun.plan.setup import uses_modules as uses_modules
-from hpcrun.plan.site import Answers as Answers
 from hpcrun.plan.site import Site as Site
+from hpcrun.plan.site import SlurmOutputs as SlurmOutputs
 from hpcrun.plan.site import build_site as build_site
 from hpcrun.plan.site import first_host as first_host
 from hpcrun.plan.sweep import SweepRun as SweepRun
@@ -85,8 +85,8 @@ from hpcrun.plan.sweep import check_placeholders as check_placeholders
 from hpcrun.plan.sweep import split_sweep as split_sweep
 from hpcrun.plan.times import parse_seconds as parse_seconds
 from hpcrun.plan.types import Dependency as Dependency
-from hpcrun.plan.types import Place as Place
 from hpcrun.plan.types import Plan as Plan
+from hpcrun.plan.types import PlanInputs as PlanInputs
 from hpcrun.plan.types import Provenance as Provenance
 from hpcrun.plan.types import SetupPlan as SetupPlan
 from hpcrun.plan.types import SurvivePlan as SurvivePlan

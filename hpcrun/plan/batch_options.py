@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import Literal
 
 from hpcrun.plan.script_facts import ScriptFacts
-from hpcrun.plan.script_parsers import Option
+from hpcrun.plan.script_parsers import ParserOption
 
 Scope = Literal["gpu", "all", "unclear"]
 
@@ -24,7 +24,7 @@ _GPU_HELP = re.compile(
 )
 
 
-def batch_scope(option: Option, scripts: Sequence[ScriptFacts]) -> Scope:
+def batch_scope(option: ParserOption, scripts: Sequence[ScriptFacts]) -> Scope:
     """Decide by its name, help and use whether a batch option counts one GPU's samples or all.
 
     A size that is not divided by the number of ranks is that of each rank. Contradicting hints make
@@ -33,12 +33,12 @@ def batch_scope(option: Option, scripts: Sequence[ScriptFacts]) -> Scope:
     Args:
         scripts: The facts about the script and the modules of its project.
 
-    >>> batch_scope(Option(["--batch"], help="Total batch size"), [])
+    >>> batch_scope(ParserOption(["--batch"], help="Total batch size"), [])
     'all'
-    >>> batch_scope(Option(["--micro_train_batch_size"]), [])
+    >>> batch_scope(ParserOption(["--micro_train_batch_size"]), [])
     'gpu'
-    >>> batch_scope(Option(["--train_batch_size"]), []), batch_scope(Option(["--bs"]), [])
-    ('unclear', 'gpu')
+    >>> [batch_scope(ParserOption([flag]), []) for flag in ("--train_batch_size", "--bs")]
+    ['unclear', 'gpu']
     """
     names = [name.lstrip("-").replace("-", "_").lower() for name in option.names]
     text = " ".join(option.help.lower().split())
@@ -64,7 +64,7 @@ def batch_scope(option: Option, scripts: Sequence[ScriptFacts]) -> Scope:
     return "unclear" if hints or is_ambiguous else "gpu"
 
 
-def options_for_all(options: Collection[Option], scripts: Sequence[ScriptFacts]) -> set[str]:
+def options_for_all(options: Collection[ParserOption], scripts: Sequence[ScriptFacts]) -> set[str]:
     """Return the spellings of batch options that count the samples of all GPUs."""
     return {
         name

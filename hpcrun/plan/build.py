@@ -17,7 +17,7 @@ from hpcrun.plan.gpus import decide_precision, with_gpu_type
 from hpcrun.plan.job import LOCAL_DIR, RESUME, Job, fill_known_placeholders
 from hpcrun.plan.setup import build_setup
 from hpcrun.plan.survive import build_survive
-from hpcrun.plan.types import Dependency, Place, Plan
+from hpcrun.plan.types import Dependency, Plan, PlanInputs
 from hpcrun.spec import Batch, Cluster, JobSpec, infer_framework
 from hpcrun.version import __version__
 
@@ -32,7 +32,7 @@ RUN_MODULE = (
 def build_plan(
     spec: JobSpec,
     cluster: Cluster,
-    place: Place,
+    place: PlanInputs,
     *,
     extra_args: Sequence[str] = (),
     after: Dependency | None = None,
@@ -127,7 +127,7 @@ def build_plan(
 
 
 def _decide_values(
-    spec: JobSpec, cluster: Cluster, place: Place, given: deepspeed.DeepSpeedInput
+    spec: JobSpec, cluster: Cluster, place: PlanInputs, given: deepspeed.DeepSpeedInput
 ) -> Job:
     """Decide the values that all parts of the plan depend on."""
     found = Findings()
@@ -224,7 +224,7 @@ def _build_deepspeed_config(job: Job, given: deepspeed.DeepSpeedInput) -> dict[s
     job.values["deepspeed_config"] = f"{job.place.run_dir}/deepspeed.json"
     nvme = section.offload.nvme_path or "{local_dir}"
     leaves_open = job.framework in deepspeed.FILLS_OPEN_VALUES
-    training = deepspeed.Training(
+    training = deepspeed.RequestedTraining(
         framework=job.framework,
         precision=job.spec.precision if leaves_open else job.precision,
         batch=_batch_for_deepspeed(job, every=not leaves_open),

@@ -44,7 +44,7 @@ class DeepSpeedInput(Struct, frozen=True, kw_only=True):
     elsewhere: str = ""
 
 
-class Training(Struct, frozen=True, kw_only=True):
+class RequestedTraining(Struct, frozen=True, kw_only=True):
     """Settings of a job outside ``deepspeed`` that determine the JSON.
 
     ``batch`` has the sizes under DeepSpeed's names, in samples; with a framework of
@@ -62,7 +62,7 @@ class Training(Struct, frozen=True, kw_only=True):
 
 
 def compose_deepspeed_config(
-    deepspeed: DeepSpeed, training: Training, *, file: Document | None = None
+    deepspeed: DeepSpeed, training: RequestedTraining, *, file: Document | None = None
 ) -> dict[str, Any]:
     """Compose the JSON from the user's file or defaults, then ``config``, then missing values.
 
@@ -128,7 +128,7 @@ def given_precision(
     return found if found != "fp32" or file is not None else None
 
 
-def _build_default_config(deepspeed: DeepSpeed, training: Training) -> dict[str, Any]:
+def _build_default_config(deepspeed: DeepSpeed, training: RequestedTraining) -> dict[str, Any]:
     """Build the JSON for a job without the user's own file.
 
     All three batch sizes are written: DeepSpeed then stops at once in a world of another size
@@ -172,7 +172,7 @@ def _build_default_config(deepspeed: DeepSpeed, training: Training) -> dict[str,
     }
 
 
-def _build_zero_section(deepspeed: DeepSpeed, training: Training) -> dict[str, Any]:
+def _build_zero_section(deepspeed: DeepSpeed, training: RequestedTraining) -> dict[str, Any]:
     """Build the ZeRO section.
 
     Stage 3 gets no allgather bucket, which it does not read. What the Trainer derives from the
@@ -206,7 +206,7 @@ def _build_zero_section(deepspeed: DeepSpeed, training: Training) -> dict[str, A
     return zero
 
 
-def optimizer_notes(config: Mapping[str, Any], training: Training) -> list[str]:
+def optimizer_notes(config: Mapping[str, Any], training: RequestedTraining) -> list[str]:
     """Note the optimizer that offload requires: DeepSpeed refuses torch's own optimizers."""
     device = value_at(config, "zero_optimization.offload_optimizer.device")
     alone = training.framework in ("deepspeed", "lightning") and not training.own_optimizer

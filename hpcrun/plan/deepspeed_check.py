@@ -16,7 +16,7 @@ from hpcrun.errors import Problem
 from hpcrun.plan.deepspeed import (
     BATCH_KEYS,
     DeepSpeedInput,
-    Training,
+    RequestedTraining,
     is_on,
     precision_of,
     value_at,
@@ -34,7 +34,7 @@ _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 def check_deepspeed_config(
-    config: Mapping[str, Any], job: Job, training: Training, given: DeepSpeedInput
+    config: Mapping[str, Any], job: Job, training: RequestedTraining, given: DeepSpeedInput
 ) -> None:
     """Check a configuration: errors are problems, keys without effect are notes."""
     check = _Check(config, job, training, given)
@@ -95,7 +95,11 @@ class _Check:
     """
 
     def __init__(
-        self, config: Mapping[str, Any], job: Job, training: Training, given: DeepSpeedInput
+        self,
+        config: Mapping[str, Any],
+        job: Job,
+        training: RequestedTraining,
+        given: DeepSpeedInput,
     ) -> None:
         self.config, self.training, self.found = config, training, job.found
         self.guesses = 100

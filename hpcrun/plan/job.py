@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from hpcrun.plan.batch import BatchSizes
 from hpcrun.plan.findings import Findings
-from hpcrun.plan.types import Launcher, Place, Topology
+from hpcrun.plan.types import Launcher, PlanInputs, Topology
 from hpcrun.spec import Cluster, FrameworkName, JobSpec
 
 # Values that only a node knows, in texts and variables of a job: bash expands them there.
@@ -50,7 +50,7 @@ class Job(Struct, frozen=True, kw_only=True):
 
     spec: JobSpec
     cluster: Cluster
-    place: Place
+    place: PlanInputs
     topology: Topology
     launcher: Launcher
     framework: FrameworkName

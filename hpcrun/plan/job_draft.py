@@ -17,7 +17,7 @@ from hpcrun.plan.script_facts import (
     is_single_process,
     select_command,
 )
-from hpcrun.plan.script_parsers import Option
+from hpcrun.plan.script_parsers import ParserOption
 from hpcrun.spec import format_comment, format_flow
 
 # Placeholders, each with the pattern of the option names that take its value.
@@ -314,7 +314,7 @@ def _reads_slurm_rank(scripts: Sequence[ScriptFacts]) -> bool:
     return any({"SLURM_PROCID", "SLURM_NTASKS"} & {*one.slurm_rank_variables} for one in scripts)
 
 
-def _names_checkpoint(option: Option) -> bool:
+def _names_checkpoint(option: ParserOption) -> bool:
     """Return True if an option such as --ckpt names a checkpoint to load, not an output folder."""
     is_path = any(
         re.fullmatch(r"(checkpoint|ckpt)(_?path)?", _normalize_name(x)) for x in option.names
@@ -322,18 +322,18 @@ def _names_checkpoint(option: Option) -> bool:
     return is_path and not option.default and not re.search(r"save|writ|output", option.help, re.I)
 
 
-def _takes_folder(option: Option) -> bool:
+def _takes_folder(option: ParserOption) -> bool:
     """Return True if an option for outputs takes one folder, not a file name, number or switch."""
     is_file = _FILE_NAME.fullmatch(option.default) is not None
     return option.nargs in (None, "?") and option.type in ("str", "?") and not is_file
 
 
-def _choose_most_specific(options: Sequence[Option]) -> Option:
+def _choose_most_specific(options: Sequence[ParserOption]) -> ParserOption:
     """Choose the most specific option: --micro-batch-size before --batch-size."""
     return max(options, key=lambda option: ("micro" in option.names[-1], len(option.names[-1])))
 
 
-def _preferred_spelling(option: Option) -> str:
+def _preferred_spelling(option: ParserOption) -> str:
     return ([name for name in option.names if name.startswith("--")] or option.names)[-1]
 
 
@@ -349,7 +349,7 @@ def _find_batch_args(
     for option in facts.options:
         if option.number is not None and option.number > 0:
             defaults |= dict.fromkeys(option.names, option.number)
-    by_placeholder: dict[str, list[Option]] = {}
+    by_placeholder: dict[str, list[ParserOption]] = {}
     for option in facts.options:
         names = [_normalize_name(name) for name in option.names]
         if any(map(_EVALUATION_OPTION.search, names)):

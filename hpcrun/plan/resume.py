@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from hpcrun.plan.launchers import decide_framework
 from hpcrun.plan.script_facts import RESUME_KEYWORDS
-from hpcrun.plan.script_notes import Script
+from hpcrun.plan.script_notes import ProjectScript
 from hpcrun.spec import JobSpec, set_variables
 
 # Arguments that make a program resume, in the style of argparse or Hydra.
@@ -23,7 +23,7 @@ _STATE_LOADS = RESUME_KEYWORDS | {"get_last_checkpoint", "load_checkpoint", "loa
 
 
 def can_resume(
-    spec: JobSpec, script: Script | None, typed: Sequence[str], shell: Sequence[str] = ()
+    spec: JobSpec, script: ProjectScript | None, typed: Sequence[str], shell: Sequence[str] = ()
 ) -> bool:
     """Return True if the program, started again, seems to resume from its checkpoints.
 
@@ -72,7 +72,7 @@ def _requests_resume(word: str, after: str) -> bool:
     return bool(_RESUME_ARGUMENT.fullmatch(name)) and value.lower() not in _DISABLED
 
 
-def suggest_resume(spec: JobSpec, script: Script | None) -> str:
+def suggest_resume(spec: JobSpec, script: ProjectScript | None) -> str:
     """Suggest a change that makes the program resume.
 
     >>> suggest_resume(JobSpec(script="a.py", framework="transformers"), None)
@@ -89,12 +89,12 @@ def suggest_resume(spec: JobSpec, script: Script | None) -> str:
 
 
 def resume_notes(
-    spec: JobSpec, script: Script | None, typed: Sequence[str], when: Sequence[str]
+    spec: JobSpec, script: ProjectScript | None, typed: Sequence[str], when: Sequence[str]
 ) -> list[str]:
     """Warn about a run that restarts automatically but begins at step 0 each time.
 
     >>> from hpcrun.plan.script_facts import ScriptFacts
-    >>> spec, script = JobSpec(script="train.py"), Script("train.py", ScriptFacts())
+    >>> spec, script = JobSpec(script="train.py"), ProjectScript("train.py", ScriptFacts())
     >>> len(resume_notes(spec, script, [], ["preempted"])), resume_notes(spec, script, [], [])
     (1, [])
     """

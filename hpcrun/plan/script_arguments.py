@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NoReturn
 
 from hpcrun.plan.script_facts import ScriptFacts, select_command
-from hpcrun.plan.script_parsers import Option
+from hpcrun.plan.script_parsers import ParserOption
 
 # The similarity from which an argument counts as a misspelled option; it is higher if some options
 # of the script are unknown.
@@ -41,7 +41,7 @@ def check_arguments(
     Returns:
         The certain errors and the probable ones.
 
-    >>> option = Option(["--epochs"], type="int")
+    >>> option = ParserOption(["--epochs"], type="int")
     >>> facts = ScriptFacts(parser="argparse", is_certain=True, is_complete=True, options=[option])
     >>> check_arguments("a.py", facts, ["--epochs", "3"])
     ([], [])
@@ -116,7 +116,7 @@ def _select_given_command(
 def order_hydra_arguments(facts: ScriptFacts, args: Sequence[str]) -> list[str]:
     """Move Hydra's options before its overrides, because Hydra rejects any other order.
 
-    >>> hydra = ScriptFacts(parser="hydra", options=[Option(["--config-name"])])
+    >>> hydra = ScriptFacts(parser="hydra", options=[ParserOption(["--config-name"])])
     >>> order_hydra_arguments(hydra, ["bs=4", "--config-name", "mine", "lr=1"])
     ['--config-name', 'mine', 'bs=4', 'lr=1']
     """
@@ -177,7 +177,7 @@ def _run_argparse(script: str, facts: ScriptFacts, args: Sequence[str]) -> Itera
                 yield f"{word!r}: Hydra accepts KEY=VALUE, +KEY=VALUE and ~KEY"
 
 
-def _add_option(parser: argparse.ArgumentParser, option: Option) -> None:
+def _add_option(parser: argparse.ArgumentParser, option: ParserOption) -> None:
     is_flag = option.names[0].startswith("-")
     if option.nargs == 0 and is_flag:
         parser.add_argument(*option.names, action="store_true", dest="_")

@@ -17,7 +17,7 @@ from hpcrun.plan.script_parsers import (
     DATACLASS_PARSERS,
     PARSER_MODELS,
     NodeIndex,
-    Option,
+    ParserOption,
     callee_name,
     constant_value,
     is_main_guard,
@@ -79,7 +79,7 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
         is_certain: True if the parser is surely used and ``options`` are exactly as listed.
         is_complete: True if ``options`` and ``positionals`` are all that the parser accepts.
         abbreviates: True if the parser accepts unique prefixes of options.
-        commands: Names of the subcommands; Option.command says which one has an option.
+        commands: Names of the subcommands; ParserOption.command says which one has an option.
         parses: True if the parser is created whenever the file is run, or used when imported.
         variables: HPCRUN_* variables that the text names, read or not.
         imports: Modules imported anywhere in the script.
@@ -108,14 +108,14 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     is_certain: bool = False
     is_complete: bool = False
     abbreviates: bool = True
-    options: list[Option] = []
+    options: list[ParserOption] = []
     commands: list[str] = []
     parses: bool = False
     variables: list[str] = []
     imports: list[str] = []
     numbers: list[tuple[str, int]] = []
     precisions: list[tuple[str, str]] = []
-    positionals: list[Option] = []
+    positionals: list[ParserOption] = []
     trainers: list[str] = []
     names_local_rank: bool = False
     is_program: bool = False
@@ -419,13 +419,15 @@ def _detect_parser(calls: list[ast.Call], imports: list[str]) -> str:
     return next((name for name in OPEN_PARSERS if name in modules), "")
 
 
-def _find_other_options(calls: list[ast.Call], parser: str) -> Iterator[Option]:
+def _find_other_options(calls: list[ast.Call], parser: str) -> Iterator[ParserOption]:
     """Yield the options that absl scripts define; the list may be incomplete."""
     for call in calls:
         words = [arg.value for arg in call.args if isinstance(arg, ast.Constant)]
         texts = [word for word in words if isinstance(word, str)]
         if parser == "absl" and callee_name(call).startswith("DEFINE_") and texts:
-            yield Option([f"--{texts[0]}"], number=_int_value(*call.args[1:2]), help=texts[-1])
+            yield ParserOption(
+                [f"--{texts[0]}"], number=_int_value(*call.args[1:2]), help=texts[-1]
+            )
 
 
 def _int_value(node: ast.expr | None = None) -> int | None:

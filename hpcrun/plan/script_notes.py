@@ -20,7 +20,7 @@ from hpcrun.plan.script_facts import (
     STEPS_KEYWORDS,
     ScriptFacts,
 )
-from hpcrun.plan.script_parsers import Option
+from hpcrun.plan.script_parsers import ParserOption
 from hpcrun.plan.variables import NOTHING, find_rule, suggest_variable
 from hpcrun.secrets import contains_secret
 from hpcrun.spec import JobSpec, set_variables
@@ -42,7 +42,7 @@ _PYTHONPATH = re.compile(r"\bPYTHONPATH=(\S*)")
 _IN_PROJECT = re.compile(r"(?![/~${]|\.\.).|\$PWD|\$\{PWD\}|\$\(pwd\)|\{project_dir\}")
 
 
-class Script(Struct, frozen=True):
+class ProjectScript(Struct, frozen=True):
     """A script and the modules of its project that it imports.
 
     Attributes:
@@ -83,7 +83,7 @@ class TrainedValues(Struct, frozen=True, kw_only=True):
 def trained_values(
     spec: JobSpec,
     sizes: BatchSizes,
-    script: Script | None,
+    script: ProjectScript | None,
     typed: Sequence[str],
     given: Sequence[str],
     config: Mapping[str, Any] | None,
@@ -116,7 +116,7 @@ def trained_values(
 def reached_values(
     spec: JobSpec,
     sizes: BatchSizes,
-    script: Script | None,
+    script: ProjectScript | None,
     typed: Sequence[str],
     given: Sequence[str],
     config: Mapping[str, Any] | None = None,
@@ -229,7 +229,9 @@ def _matches_setting(
     return bool(pattern.search(name)) and not any(word in name for word in others)
 
 
-def passes_deepspeed_json(spec: JobSpec, script: Script | None, typed: Sequence[str]) -> bool:
+def passes_deepspeed_json(
+    spec: JobSpec, script: ProjectScript | None, typed: Sequence[str]
+) -> bool:
     """Return True if the DeepSpeed JSON reaches the program; frameworks find it by a variable."""
     return (
         decide_framework(spec) in ON_ACCELERATE
@@ -239,7 +241,7 @@ def passes_deepspeed_json(spec: JobSpec, script: Script | None, typed: Sequence[
 
 
 def deepspeed_notes(
-    spec: JobSpec, script: Script, typed: Sequence[str], effective: int
+    spec: JobSpec, script: ProjectScript, typed: Sequence[str], effective: int
 ) -> list[str]:
     """Note that the DeepSpeed JSON does not seem to reach the script.
 
@@ -264,7 +266,7 @@ def deepspeed_notes(
     ]
 
 
-def _deepspeed_switch_notes(script: Script, typed: Sequence[str]) -> list[str]:
+def _deepspeed_switch_notes(script: ProjectScript, typed: Sequence[str]) -> list[str]:
     """Note that the script's own switch --deepspeed is missing beside the configuration."""
     switches = [option for option in script.facts.options if "--deepspeed" in option.names]
     is_own = any(option.nargs == 0 and len(option.names) == 1 for option in switches)
@@ -276,10 +278,10 @@ def _deepspeed_switch_notes(script: Script, typed: Sequence[str]) -> list[str]:
     ]
 
 
-def ray_notes(script: Script, launcher: str, ranks_per_node: int) -> list[str]:
+def ray_notes(script: ProjectScript, launcher: str, ranks_per_node: int) -> list[str]:
     """Note that a launcher starts a script that starts Ray's workers itself.
 
-    >>> script = Script("a.py", ScriptFacts(is_ray_driver=True))
+    >>> script = ProjectScript("a.py", ScriptFacts(is_ray_driver=True))
     >>> len(ray_notes(script, "torchrun", 4)), ray_notes(script, "torchrun", 1)
     (1, [])
     """
@@ -292,10 +294,10 @@ def ray_notes(script: Script, launcher: str, ranks_per_node: int) -> list[str]:
     ]
 
 
-def single_process_notes(script: Script, framework: str, world_size: int) -> list[str]:
+def single_process_notes(script: ProjectScript, framework: str, world_size: int) -> list[str]:
     """Note that a script for one GPU is started once per GPU.
 
-    >>> script = Script("a.py", ScriptFacts(), is_single=True)
+    >>> script = ProjectScript("a.py", ScriptFacts(), is_single=True)
     >>> len(single_process_notes(script, "torch", 4)), single_process_notes(script, "torch", 1)
     (1, [])
     """
@@ -308,10 +310,11 @@ def single_process_notes(script: Script, framework: str, world_size: int) -> lis
     ]
 
 
-def slurm_rank_notes(script: Script, launcher: str, ranks_per_node: int) -> list[str]:
+def slurm_rank_notes(script: ProjectScript, launcher: str, ranks_per_node: int) -> list[str]:
     """Note that a script reads its rank from Slurm although a launcher starts the node's ranks.
 
-    >>> script = Script("a.py", ScriptFacts(), slurm_rank_variables=frozenset({"SLURM_PROCID"}))
+    >>> variables = frozenset({"SLURM_PROCID"})
+    >>> script = ProjectScript("a.py", ScriptFacts(), slurm_rank_variables=variables)
     >>> len(slurm_rank_notes(script, "torchrun", 4)), slurm_rank_notes(script, "srun", 4)
     (1, [])
     """
@@ -326,7 +329,7 @@ def slurm_rank_notes(script: Script, launcher: str, ranks_per_node: int) -> list
 
 
 def assigned_variable_notes(
-    script: Script, env: Mapping[str, str], fabric: str, nodes: int
+    script: ProjectScript, env: Mapping[str, str], fabric: str, nodes: int
 ) -> list[str]:
     """Return notes on environment variables that the script sets, as on those of the job.
 
@@ -337,7 +340,8 @@ def assigned_variable_notes(
         nodes: The number of nodes.
 
     >>> facts = ScriptFacts(assigned_variables=[(3, "NCCL_P2P_DISABLE", "1", False)])
-    >>> print(*assigned_variable_notes(Script("a.py", facts), {}, "auto", 2))  # doctest: +ELLIPSIS
+    >>> script = ProjectScript("a.py", facts)
+    >>> print(*assigned_variable_notes(script, {}, "auto", 2))  # doctest: +ELLIPSIS
     a.py:3: it sets NCCL_P2P_DISABLE=1: it turns off NVLink, or shared memory: ...
     """
     notes = []
@@ -361,7 +365,7 @@ def assigned_variable_notes(
 
 
 def check_own_deepspeed(
-    spec: JobSpec, script: Script, typed: Sequence[str], found: Findings
+    spec: JobSpec, script: ProjectScript, typed: Sequence[str], found: Findings
 ) -> None:
     """Refuse a DeepSpeed configuration in the script that replaces the job's section.
 
@@ -398,7 +402,7 @@ def check_own_deepspeed(
 def difference_notes(
     spec: JobSpec,
     sizes: BatchSizes,
-    script: Script,
+    script: ProjectScript,
     typed: Sequence[str],
     given: Sequence[str],
     config: Mapping[str, Any] | None = None,
@@ -429,7 +433,7 @@ def difference_notes(
     return notes
 
 
-def scope_notes(script: Script, typed: Sequence[str]) -> list[str]:
+def scope_notes(script: ProjectScript, typed: Sequence[str]) -> list[str]:
     """Note a placeholder for one GPU's batch in an option for all GPUs, or the reverse.
 
     ``typed`` are the arguments with placeholders.
@@ -456,7 +460,7 @@ def scope_notes(script: Script, typed: Sequence[str]) -> list[str]:
 def batch_notes(
     spec: JobSpec,
     sizes: BatchSizes,
-    script: Script,
+    script: ProjectScript,
     typed: Sequence[str],
     given: Sequence[str],
     config: Mapping[str, Any] | None = None,
@@ -498,13 +502,13 @@ def _has_placeholder(spec: JobSpec, typed: Sequence[str], placeholders: Collecti
     return any(f"{{{name}}}" in text for text in texts for name in placeholders)
 
 
-def _find_option(pattern: re.Pattern[str], options: Sequence[Option]) -> str | None:
+def _find_option(pattern: re.Pattern[str], options: Sequence[ParserOption]) -> str | None:
     """Return the script's option for a value, preferring the shortest name."""
     names = [option.names[-1] for option in options if option.names]
     return min((name for name in names if _matches_setting(pattern, name)), key=len, default=None)
 
 
-def uncopied_read_notes(script: Script, copied: Collection[str]) -> list[str]:
+def uncopied_read_notes(script: ProjectScript, copied: Collection[str]) -> list[str]:
     """Note lines that read code from the working folder instead of the run's copy.
 
     ``copied`` are the paths in the script that the copy contains.
@@ -573,15 +577,15 @@ _NAME_OPTION = re.compile(r"name|id$|tag|suffix|prefix|exp|run|title|version|gro
 _NO_FOLDER = re.compile(r"[-+0-9.e]*|.*\$.*|none|null|true|false|/dev/.*", re.IGNORECASE)
 
 
-def shared_folder_notes(script: Script, given: Sequence[Sequence[str]]) -> list[str]:
+def shared_folder_notes(script: ProjectScript, given: Sequence[Sequence[str]]) -> list[str]:
     """Note an output folder that all runs of a sweep share.
 
     ``given`` are the arguments of each run. Runs with a name option of their own need no note.
 
-    >>> option = Option(["--checkpoint-dir"], default="checkpoints")
+    >>> option = ParserOption(["--checkpoint-dir"], default="checkpoints")
     >>> facts = ScriptFacts(options=[option])
     >>> given = [["--lr", "1e-3"], ["--lr", "1e-2"]]
-    >>> len(shared_folder_notes(Script("train.py", facts), given))
+    >>> len(shared_folder_notes(ProjectScript("train.py", facts), given))
     1
     """
     options = [option for option in script.facts.options if option.names]
@@ -609,7 +613,7 @@ def shared_folder_notes(script: Script, given: Sequence[Sequence[str]]) -> list[
     return notes
 
 
-def _find_value(args: Sequence[str], option: Option) -> str:
+def _find_value(args: Sequence[str], option: ParserOption) -> str:
     """Return the last value of an option in the arguments, or its default."""
     found = option.default
     for place, word in enumerate(args):

@@ -207,7 +207,7 @@ _NEUTRAL_METHODS = frozenset(
 )
 
 
-class Option(Struct, frozen=True):
+class ParserOption(Struct, frozen=True):
     """An option or a positional argument of a script.
 
     Attributes:
@@ -237,8 +237,8 @@ class ParserModel:
     """The options of a parser; ScriptFacts describes the attributes."""
 
     def __init__(self) -> None:
-        self.options: list[Option] = []
-        self.positionals: list[Option] = []
+        self.options: list[ParserOption] = []
+        self.positionals: list[ParserOption] = []
         self.commands: list[str] = []
         self.parses = False
         self.abbreviates = self.is_certain = self.is_complete = True
@@ -276,8 +276,8 @@ class _ArgparseModel(ParserModel):
                 self._read_option(call)
             elif name == "add_config_arguments":
                 self.options += [
-                    Option(["--deepscale", "--deepspeed"], nargs=0),
-                    Option(["--deepscale_config", "--deepspeed_config"]),
+                    ParserOption(["--deepscale", "--deepspeed"], nargs=0),
+                    ParserOption(["--deepscale_config", "--deepspeed_config"]),
                 ]
             elif name in _PARSE_CALLS:
                 is_known = [
@@ -354,7 +354,7 @@ class _ArgparseModel(ParserModel):
             self._require(action is None or doing in ("store", "append", "extend"))
         is_needed = bool(known) and not flags and nargs not in ("?", "*", 0, *_REMAINDER)
         required = constant_value(keywords.get("required")) is True or is_needed
-        option = Option(
+        option = ParserOption(
             names=flags or known,
             required=required
             and self._nodes.always_runs(call)
@@ -590,7 +590,7 @@ class _DataclassesModel(ParserModel):
         if text == "bool":  # with the default True there is also --no_x
             names += [f"--no_{name}", f"--no-{name.replace('_', '-')}"]
         self.options.append(
-            Option(
+            ParserOption(
                 names=list(dict.fromkeys(names)),
                 required=required and text != "bool" and not has_aliases,
                 default=string_value(default),
@@ -614,23 +614,23 @@ def _enum_values(node: ast.ClassDef) -> list[str]:
 # Options of every TrainingArguments whose types are the same in all versions of transformers.
 _TRAINING_ARGUMENTS = [
     *(
-        Option([f"--{name.replace('_', '-')}", f"--{name}"], type="int")
+        ParserOption([f"--{name.replace('_', '-')}", f"--{name}"], type="int")
         for name in (
             *("per_device_train_batch_size", "gradient_accumulation_steps"),
             *("per_device_eval_batch_size", "max_steps", "save_total_limit"),
             "dataloader_num_workers",
         )
     ),
-    Option(["--seed"], type="int"),
+    ParserOption(["--seed"], type="int"),
     *(
-        Option([f"--{name.replace('_', '-')}", f"--{name}"], type="float")
+        ParserOption([f"--{name.replace('_', '-')}", f"--{name}"], type="float")
         for name in (
             *("learning_rate", "weight_decay", "max_grad_norm", "num_train_epochs"),
             *("adam_beta1", "adam_beta2", "adam_epsilon", "warmup_ratio", "logging_steps"),
         )
     ),
     *(
-        Option(
+        ParserOption(
             [f"--{name.replace('_', '-')}", f"--{name}"], choices=["no", "steps", "epoch", "best"]
         )
         for name in ("save_strategy", "logging_strategy")
@@ -665,12 +665,12 @@ class _HydraModel(ParserModel):
         )
         if not mains:  # a script may use Hydra only to build objects; its parser is unknown then
             return
-        self.positionals = [Option(["overrides"], nargs="*")]
+        self.positionals = [ParserOption(["overrides"], nargs="*")]
         self.options = [
-            *(Option(names, nargs=0) for names in _HYDRA_SWITCHES),
-            *(Option(names) for names in _HYDRA_OPTIONS),
-            Option(["--cfg", "-c"], choices=["job", "hydra", "all"]),
-            Option(["--info", "-i"], choices=_HYDRA_INFO, nargs="?"),
+            *(ParserOption(names, nargs=0) for names in _HYDRA_SWITCHES),
+            *(ParserOption(names) for names in _HYDRA_OPTIONS),
+            ParserOption(["--cfg", "-c"], choices=["job", "hydra", "all"]),
+            ParserOption(["--info", "-i"], choices=_HYDRA_INFO, nargs="?"),
         ]
 
 
@@ -720,7 +720,7 @@ class _ClickModel(ParserModel):
     def _read(self, call: ast.Call, command: str) -> None:
         kind = callee_name(call)
         if kind == "version_option":
-            self.options.append(Option(["--version"], nargs=0, command=command))
+            self.options.append(ParserOption(["--version"], nargs=0, command=command))
         if kind not in ("option", "argument"):
             return
         words = [text for text in map(string_value, call.args) if text]
@@ -732,7 +732,7 @@ class _ClickModel(ParserModel):
             takes_any = "nargs" in given and ast.unparse(given["nargs"]) == "-1"
             needed = bool(words) and not is_optional and not takes_any
             self.positionals.append(
-                Option(words[:1] or ["argument"], required=needed, nargs="*", command=command)
+                ParserOption(words[:1] or ["argument"], required=needed, nargs="*", command=command)
             )
             return
         names = [part.strip() for word in words for part in word.split("/")]
@@ -744,7 +744,7 @@ class _ClickModel(ParserModel):
         is_prompt = given.get("prompt") is not None
         required = constant_value(given.get("required")) is True and default is None
         self.options.append(
-            Option(
+            ParserOption(
                 names,
                 required=required and not is_prompt and "envvar" not in given,
                 default=string_value(default),
@@ -828,7 +828,7 @@ class _TyperModel(ParserModel):
         number = constant_value(value)
         if not is_option:
             self.positionals.append(
-                Option([parameter.arg], required=required, nargs="*", command=command)
+                ParserOption([parameter.arg], required=required, nargs="*", command=command)
             )
             return
         name = f"--{parameter.arg.replace('_', '-')}"
@@ -836,7 +836,7 @@ class _TyperModel(ParserModel):
         if kind == "bool" and not words:
             names.append(f"--no-{name[2:]}")
         self.options.append(
-            Option(
+            ParserOption(
                 names,
                 required=required,
                 default=string_value(value),

@@ -29,7 +29,7 @@ _UNUSUAL = re.compile(
 )
 
 
-class Answers(Struct, frozen=True, kw_only=True):
+class SlurmOutputs(Struct, frozen=True, kw_only=True):
     """Responses of Slurm's commands.
 
     ``associations`` and ``qos`` are None if the accounting did not respond. ``limits`` has one node
@@ -83,7 +83,7 @@ class _NodeKind(Struct, frozen=True):
 
 
 def build_site(
-    answers: Answers, known: Mapping[str, GpuType] | None = None, keep: Collection[str] = ()
+    answers: SlurmOutputs, known: Mapping[str, GpuType] | None = None, keep: Collection[str] = ()
 ) -> Site:
     """Build the site.
 
@@ -143,7 +143,7 @@ def first_host(node_list: str) -> str:
     return re.sub(r"\[([^\],-]*)[^\]]*\]", r"\1", name[0] if name else "")
 
 
-def _group_nodes(row: PartitionRow, answers: Answers) -> list[_NodeKind]:
+def _group_nodes(row: PartitionRow, answers: SlurmOutputs) -> list[_NodeKind]:
     found: list[_NodeKind] = []
     for node in answers.nodes:
         if node.partition != row.name or node.nodes < 1:
@@ -224,7 +224,7 @@ def _mentions_gpus(partition: str) -> bool:
 
 
 def _build_partition(
-    row: PartitionRow, kinds: list[_NodeKind], types: Mapping[str, GpuType], answers: Answers
+    row: PartitionRow, kinds: list[_NodeKind], types: Mapping[str, GpuType], answers: SlurmOutputs
 ) -> Partition:
     max_time, max_gpus = _find_certain_limits(row, answers)
     if max_gpus == 0:
@@ -258,7 +258,7 @@ def _build_partition(
     )
 
 
-def _choose_qos(row: PartitionRow, answers: Answers) -> str | None:
+def _choose_qos(row: PartitionRow, answers: SlurmOutputs) -> str | None:
     """Choose the QOS for a partition that refuses the user's default one; None if none is needed.
 
     The first QOS of AllowQos that one of the user's associations has is chosen.
@@ -304,7 +304,7 @@ def format_memory(megabytes: int) -> str:
     return f"{megabytes // 1024}G" if megabytes % 1024 == 0 else f"{megabytes}M"
 
 
-def _partition_notes(row: PartitionRow, kinds: list[_NodeKind], answers: Answers) -> list[str]:
+def _partition_notes(row: PartitionRow, kinds: list[_NodeKind], answers: SlurmOutputs) -> list[str]:
     notes = []
     shapes = {(tuple(sorted(kind.gpus.items())), kind.cpus, kind.memory) for kind in kinds}
     if len(shapes) > 1:
@@ -360,7 +360,7 @@ def _choose_default_partition(
 # ---- Access to partitions ----------------------------------------------------------------------
 
 
-def _explain_no_access(row: PartitionRow, answers: Answers) -> str:
+def _explain_no_access(row: PartitionRow, answers: SlurmOutputs) -> str:
     """Explain why the user cannot use a partition; "" if they can.
 
     Uncertain access counts as access: a superfluous partition costs a refusal, a missing one is
@@ -401,7 +401,7 @@ def _join_names(names: list[str]) -> str:
 # ---- Limits for every account and QOS ----------------------------------------------------------
 
 
-def _find_certain_limits(row: PartitionRow, answers: Answers) -> tuple[str | None, int | None]:
+def _find_certain_limits(row: PartitionRow, answers: SlurmOutputs) -> tuple[str | None, int | None]:
     """Find the time limit and the most GPUs for every account and QOS that the user can choose.
 
     A limit of the partition's QOS precedes one of the job's QOS, which precedes one of the
@@ -419,7 +419,9 @@ def _find_certain_limits(row: PartitionRow, answers: Answers) -> tuple[str | Non
     )
 
 
-def _iterate_limits(row: PartitionRow, answers: Answers) -> Iterator[tuple[str | None, int | None]]:
+def _iterate_limits(
+    row: PartitionRow, answers: SlurmOutputs
+) -> Iterator[tuple[str | None, int | None]]:
     """Yield time limit and GPUs of each account with each of its QOS."""
     qos = {one.name: one for one in answers.qos or []}
     of_partition = qos.get(row.qos)

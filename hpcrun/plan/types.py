@@ -86,7 +86,7 @@ class Provenance(Struct, frozen=True, kw_only=True):
     git_dirty: bool | None = None
 
 
-class Place(Struct, frozen=True, kw_only=True):
+class PlanInputs(Struct, frozen=True, kw_only=True):
     """Facts from outside the job file that a plan depends on: names, times, directories.
 
     Attributes:

@@ -13,7 +13,7 @@ from hpcrun.plan.findings import Findings
 On = r"(?i)(1|true|yes|on|y)"
 
 
-class Rule(Struct, frozen=True):
+class VariableRule(Struct, frozen=True):
     """A message about variables whose name and value match; NAME stands for the variable.
 
     Attributes:
@@ -38,44 +38,44 @@ _DIAGNOSIS = "a switch for diagnosis; remove it when the cause is found"
 RULES = [
     # ---- Unread variables
     # In no commit of NCCL's history, nor in torch or DeepSpeed; pytorch#135352
-    Rule(
+    VariableRule(
         "NCCL_TIMEOUT",
         f"{NOTHING}: a collective's time-out is timeout= of init_process_group, "
         "DEEPSPEED_TIMEOUT (minutes) for DeepSpeed, ddp_timeout for the Trainer",
     ),
     # Not in DeepSpeed 0.19.8
-    Rule(
+    VariableRule(
         "DEEPSPEED_LOG_LEVEL",
         f"{NOTHING}: hpcrun writes log_level: info into DeepSpeed's JSON; "
         "deepspeed: {config: {log_level: ...}} sets another",
     ),
     # Not in DeepSpeed 0.19.8, nor in Accelerate 1.15
-    Rule("DEEPSPEED_HOSTFILE", f"{NOTHING}: the job's hostfile is $HPCRUN_HOSTFILE"),
+    VariableRule("DEEPSPEED_HOSTFILE", f"{NOTHING}: the job's hostfile is $HPCRUN_HOSTFILE"),
     # NCCL user guide: removed in 2.4.0
-    Rule("NCCL_IB_CUDA_SUPPORT", f"{NOTHING} any more: GPUDirect is used where it can be"),
+    VariableRule("NCCL_IB_CUDA_SUPPORT", f"{NOTHING} any more: GPUDirect is used where it can be"),
     # NCCL user guide: renamed in 2.4.0
-    Rule("NCCL_IB_GDR_LEVEL", f"{NOTHING} any more: it is NCCL_NET_GDR_LEVEL now"),
+    VariableRule("NCCL_IB_GDR_LEVEL", f"{NOTHING} any more: it is NCCL_NET_GDR_LEVEL now"),
     # NCCL user guide: removed in 2.3 and 2.5; NCCL_RINGS is not in 2.30's sources
-    Rule("NCCL_(LL|TREE|SINGLE_RING)_THRESHOLD|NCCL_RINGS", _TUNED),
+    VariableRule("NCCL_(LL|TREE|SINGLE_RING)_THRESHOLD|NCCL_RINGS", _TUNED),
     # NCCL user guide: deprecated in 2.2.12; not in 2.30's sources
-    Rule("NCCL_CHECKS_DISABLE", f"{NOTHING} any more: leave it out"),
+    VariableRule("NCCL_CHECKS_DISABLE", f"{NOTHING} any more: leave it out"),
     # ---- Old names
     # torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp
-    Rule(
+    VariableRule(
         "NCCL_(ASYNC_ERROR_HANDLING|BLOCKING_WAIT|DESYNC_DEBUG|ENABLE_TIMING"
         "|USE_TENSOR_REGISTER_ALLOCATOR_HOOK)",
         "its old name: TORCH_NAME since torch 2.2",
     ),
     # ---- Variables that fail the job or use the resources of other jobs
     # gres.conf(5): without ConstrainDevices nothing but this variable keeps jobs apart
-    Rule(
+    VariableRule(
         "(CUDA|ROCR|HIP)_VISIBLE_DEVICES",
         "Slurm assigns the job's GPUs; this selects others, perhaps another job's: remove it",
         value=r"(?s).*\S.*",
         refused=True,
     ),
     # NCCL user guide, Debugging; NCCL_NET=IB without a device is an error
-    Rule(
+    VariableRule(
         "NCCL_IB_DISABLE",
         "on InfiniBand or RoCE NCCL would find no network; nccl: {fabric: ethernet} trains "
         "over TCP",
@@ -84,7 +84,7 @@ RULES = [
         fabrics=("infiniband", "roce", "auto"),
     ),
     # NCCL user guide, NCCL_SOCKET_IFNAME
-    Rule(
+    VariableRule(
         "(NCCL|GLOO)_SOCKET_IFNAME",
         "the loopback interface does not reach other nodes; remove it: each node detects its own",
         value=r"=?lo",
@@ -93,58 +93,60 @@ RULES = [
     ),
     # ---- Harmful in production
     # NCCL user guide, NCCL_NET
-    Rule(
+    VariableRule(
         "NCCL_IB_DISABLE",
         "not needed: NCCL_NET=Socket, which hpcrun sets, is TCP already",
         value=On,
         fabrics=("ethernet",),
     ),
     # NCCL user guide, Debugging
-    Rule(
+    VariableRule(
         "NCCL_IB_DISABLE",
         "a switch for diagnosis: over TCP an InfiniBand machine is many times slower; "
         "nccl: {fabric: ethernet} sets it on purpose",
         value=On,
     ),
     # NCCL user guide, Debugging
-    Rule(
+    VariableRule(
         "NCCL_(P2P|P2P_DIRECT|SHM)_DISABLE",
         f"it turns off NVLink, or shared memory: {_DIAGNOSIS}",
         value=On,
     ),
     # NCCL user guide, Debugging: not to be retained in scripts
     # docs.cscs.ch, NCCL: since NCCL 2.27 LL128 is slower on Slingshot, and ^LL128 turns it off
-    Rule(
+    VariableRule(
         "NCCL_(ALGO|PROTO|NTHREADS|BUFFSIZE)",
         f"NCCL chooses it by the topology: {_DIAGNOSIS}",
         value=r"(?s)(?!\^LL128$).*",
     ),
     # NCCL user guide: -1 (dynamic) since 2.21
-    Rule(
+    VariableRule(
         "NCCL_IB_GID_INDEX",
         "NCCL 2.21 and later finds it on each node; a fixed one is wrong on the next",
     ),
     # NCCL user guide, NCCL_DEBUG_FILE
-    Rule(
+    VariableRule(
         "NCCL_DEBUG_FILE",
         "processes overwrite each other's file: it needs %h and %p, as --debug sets it",
         value=r"(?s)(?!/dev/)(?!.*%p).*",
     ),
     # aws-ofi-nccl, doc/efa-env-var.md
-    Rule(
+    VariableRule(
         "RDMAV_FORK_SAFE|FI_EFA_FORK_SAFE|FI_EFA_USE_DEVICE_RDMA",
         "not needed with aws-ofi-nccl 1.7 and later, which sets what EFA wants",
     ),
     # torch.distributed, Debugging torch.distributed applications
-    Rule(
+    VariableRule(
         "TORCH_DISTRIBUTED_DEBUG",
         "it checks every collective, slowly; hpcrun submit --debug sets it for one run",
         value="(?i)detail",
     ),
     # CUDA C++ Programming Guide, CUDA environment variables
-    Rule("CUDA_LAUNCH_BLOCKING", f"each kernel waits for the one before: {_DIAGNOSIS}", value=On),
+    VariableRule(
+        "CUDA_LAUNCH_BLOCKING", f"each kernel waits for the one before: {_DIAGNOSIS}", value=On
+    ),
     # DeepSpeed 0.19.8, constants.py
-    Rule("DEEPSPEED_TIMEOUT", "it is in minutes", value="[0-9]{4,}"),
+    VariableRule("DEEPSPEED_TIMEOUT", "it is in minutes", value="[0-9]{4,}"),
 ]
 _SPELLED = re.compile(r"(NCCL|TORCH_NCCL|TORCH_FR|FI_(CXI|EFA|MR|HMEM|PROVIDER))_?[A-Z0-9_]*")
 
@@ -194,7 +196,7 @@ def inherited_notes(environ: Mapping[str, str], fabric: str) -> list[str]:
     return notes
 
 
-def find_rule(name: str, value: str, fabric: str) -> Rule | None:
+def find_rule(name: str, value: str, fabric: str) -> VariableRule | None:
     """Return the first rule that matches a variable on this fabric."""
     for rule in RULES:
         if (

@@ -29,7 +29,7 @@ from hpcrun.remote.connection import (
     run_in_session,
 )
 from hpcrun.remote.host_keys import check_host_key
-from hpcrun.remote.login import Login
+from hpcrun.remote.login import Authentication
 from hpcrun.remote.ssh_config import Hop, NeedsSsh, find_ssh, hops_to
 
 # Hide paramiko's log messages unless logging is configured: else Python prints warnings to stderr.
@@ -199,7 +199,7 @@ class ParamikoConnection:
             link.daemon = True
             link.banner_timeout = link.handshake_timeout = hop.connect_timeout
             check_host_key(link, hop)
-            Login(link, hop, self._prompt_user, self._prompts.tell, self._keys).log_in()
+            Authentication(link, hop, self._prompt_user, self._prompts.tell, self._keys).log_in()
             self._prompts.tell(f"{hop.name}: connected as {hop.who}")
         threading.Thread(
             target=_send_keepalives, args=(link, hop, self._closed), daemon=True

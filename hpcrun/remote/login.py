@@ -48,7 +48,7 @@ class _AgentKey(paramiko.AgentKey):  # type: ignore[misc]
             return void.asbytes()
 
 
-class Login:
+class Authentication:
     """Authentication of one user at one host: tries the methods in the order of ssh, each once."""
 
     def __init__(

@@ -38,7 +38,7 @@ class Host(Struct, frozen=True):
     max_slots: int | None = None
 
 
-class _Line(Struct, frozen=True):
+class _HostfileLine(Struct, frozen=True):
     """One line of a hostfile and the form that it has."""
 
     number: int
@@ -67,7 +67,7 @@ def parse_hostfile(text: str, source: str, form: Form | None = None) -> list[Hos
     >>> [host.name for host in parse_hostfile("n[1-2]\n", "pool")]
     ['n1', 'n2']
     """
-    lines: list[_Line] = []
+    lines: list[_HostfileLine] = []
     problems: list[Problem] = []
     for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), start=1):
         try:
@@ -84,11 +84,11 @@ def parse_hostfile(text: str, source: str, form: Form | None = None) -> list[Hos
     return _merge_lines(lines, found)
 
 
-def _parse_line(line: str, number: int) -> list[_Line]:
+def _parse_line(line: str, number: int) -> list[_HostfileLine]:
     if not line:
         return []
     if re.search(r"[\[\],]", line):
-        return [_Line(number, Host(name), "slurm") for name in expand_hosts(line)]
+        return [_HostfileLine(number, Host(name), "slurm") for name in expand_hosts(line)]
     first, *words = re.sub(r"\s*=\s*", "=", line).split()
     name, colon, count = first.partition(":")
     if "@" in name:
@@ -108,7 +108,7 @@ def _parse_line(line: str, number: int) -> list[_Line]:
             raise InputError(f"{name}: unexpected word {word!r}; a line is `{name} slots=4`")
     if most is not None and most < (slots or 1):
         raise InputError(f"{name}: max_slots={most} is less than slots={slots or 1}")
-    return [_Line(number, Host(name, slots, most), form)]
+    return [_HostfileLine(number, Host(name, slots, most), form)]
 
 
 def _parse_count(text: str, where: str) -> int:
@@ -127,7 +127,7 @@ _ALLOWED_LINES: dict[Form, set[Form]] = {
 }
 
 
-def _find_misfits(lines: Sequence[_Line], form: Form, source: str) -> list[Problem]:
+def _find_misfits(lines: Sequence[_HostfileLine], form: Form, source: str) -> list[Problem]:
     """Find lines of another form, and hosts that appear twice in a form without repetition."""
     problems = []
     seen: dict[str, int] = {}
@@ -146,7 +146,7 @@ def _find_misfits(lines: Sequence[_Line], form: Form, source: str) -> list[Probl
     return problems
 
 
-def _merge_lines(lines: Sequence[_Line], form: Form) -> list[Host]:
+def _merge_lines(lines: Sequence[_HostfileLine], form: Form) -> list[Host]:
     """Merge the lines of each host; a plain list in which each host appears once has no slots."""
     times = Counter(line.host.name for line in lines)
     if form == "slurm" or (form == "plain" and len(times) == len(lines)):

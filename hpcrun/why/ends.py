@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct, structs
 
-from hpcrun.why.rule import Cause, FailureClass, Rule
+from hpcrun.why.rule import Cause, FailureClass, FailureRule
 from hpcrun.why.rules import BY_ID
 
 # The rules with the fixes of ends that Slurm or the job recorded.
@@ -95,7 +95,7 @@ class EndRecords(Struct, frozen=True, kw_only=True):
         return bool(self.state or self.why) and not self.ended_well
 
     @property
-    def rule(self) -> Rule | None:
+    def rule(self) -> FailureRule | None:
         """The rule of an end that Slurm or the job recorded by name."""
         rule_id = END_RULES.get(self.why) or END_RULES.get(self.state)
         return BY_ID[rule_id] if rule_id is not None else None
@@ -131,7 +131,7 @@ def cause_of_stall(records: EndRecords) -> Cause:
     return Cause(id="stalled", cls="other", title=title, rank=records.rank, host=records.host)
 
 
-def cause_of_end(rule: Rule, records: EndRecords) -> Cause:
+def cause_of_end(rule: FailureRule, records: EndRecords) -> Cause:
     """Return the cause of an end that Slurm or the job recorded, and no log shows."""
     is_of_rank = rule.cls in ("oom_host", "node_fail")
     return Cause(
@@ -144,7 +144,7 @@ def cause_of_end(rule: Rule, records: EndRecords) -> Cause:
     )
 
 
-def title_of_end(rule: Rule, records: EndRecords) -> str:
+def title_of_end(rule: FailureRule, records: EndRecords) -> str:
     """Describe how Slurm ended a job: who cancelled it, why its node is down, after which time."""
     title = rule.title
     if rule.id == "cancelled" and records.cancelled_by:

@@ -39,7 +39,7 @@ _MAX_LABELS = 6
 _PROGRESS_BAR = re.compile(r"^.{0,400}?(?:it/s|s/it|B/s)[^\]\r]{0,80}\]")
 
 
-class Line(Struct, frozen=True):
+class LogLine(Struct, frozen=True):
     """The text of a log line and the process that wrote it, as far as its prefixes tell.
 
     ``is_task``: the rank is only the label of srun or a similar tool.
@@ -51,15 +51,15 @@ class Line(Struct, frozen=True):
     is_task: bool = False
 
 
-def parse_line(text: str) -> Line:
+def parse_line(text: str) -> LogLine:
     """Remove colours, a progress bar and prefixes from a line.
 
     >>> parse_line("[rank3]: ValueError: no")
-    Line(text='ValueError: no', rank=3, host=None, is_task=False)
+    LogLine(text='ValueError: no', rank=3, host=None, is_task=False)
     >>> parse_line("2026-11-20 08:00:00,123 ERROR node1: 2: OSError: no")
-    Line(text='OSError: no', rank=2, host='node1', is_task=True)
+    LogLine(text='OSError: no', rank=2, host='node1', is_task=True)
     >>> parse_line("10.0.0.2: [rank4]: KeyError: 3"), parse_line("1: [rank9]: KeyError: 3").rank
-    (Line(text='KeyError: 3', rank=4, host='10.0.0.2', is_task=False), 9)
+    (LogLine(text='KeyError: 3', rank=4, host='10.0.0.2', is_task=False), 9)
     >>> parse_line(" 5%|#  | 5/100 [00:01<00:20, 4.70it/s]Traceback (most recent call last):").text
     'Traceback (most recent call last):'
     """
@@ -80,5 +80,5 @@ def parse_line(text: str) -> Line:
                 host = host or value
         text = text[label.end() :]
     if rank is not None:
-        return Line(text, rank, host)
-    return Line(text, task, host, is_task=task is not None)
+        return LogLine(text, rank, host)
+    return LogLine(text, task, host, is_task=task is not None)

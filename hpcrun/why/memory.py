@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from hpcrun.why.rule import ERROR, WEAK, Rule
+from hpcrun.why.rule import ERROR, WEAK, FailureRule
 
 _OOM = "torch c10/cuda/CUDACachingAllocator.cpp"
 _XID = "https://docs.nvidia.com/deploy/xid-errors/index.html"
 
 MEMORY = [
-    Rule(
+    FailureRule(
         # In a container the process id may be the process's own; the memory that the message
         # reports for "this process" shows that.
         id="cuda_oom_shared",
@@ -40,7 +40,7 @@ MEMORY = [
         ),
         source="torch c10/cuda/CUDACachingAllocator.cpp, reportProcessMemoryInfo",
     ),
-    Rule(
+    FailureRule(
         id="cuda_oom",
         cls="oom_gpu",
         title="out of GPU memory ({size} more requested)",
@@ -67,7 +67,7 @@ MEMORY = [
         unlike="if CUDA is out of memory, a smaller batch is tried",
         source=_OOM,
     ),
-    Rule(
+    FailureRule(
         id="cuda_oom_raw",
         cls="oom_gpu",
         title=(
@@ -114,7 +114,7 @@ MEMORY = [
         unlike="errors on CUDA: when it runs out of memory a smaller batch is tried",
         source="torch c10/cuda/CUDAException.cpp",
     ),
-    Rule(
+    FailureRule(
         id="xla_oom",
         cls="oom_gpu",
         title="out of GPU memory (JAX or TensorFlow)",
@@ -145,7 +145,7 @@ MEMORY = [
         unlike="RESOURCE_EXHAUSTED is an error code of gRPC",
         source="https://docs.jax.dev/en/latest/gpu_memory_allocation.html",
     ),
-    Rule(
+    FailureRule(
         id="kv_cache",
         cls="oom_gpu",
         title="no GPU memory left for the KV cache",
@@ -168,7 +168,7 @@ MEMORY = [
         unlike="INFO # GPU blocks: 2048, KV cache 12 GiB",
         source="https://github.com/vllm-project/vllm/issues/2248",
     ),
-    Rule(
+    FailureRule(
         id="cublas_alloc",
         cls="oom_gpu",
         title="no GPU memory left for cuBLAS or cuDNN",
@@ -186,7 +186,7 @@ MEMORY = [
         unlike="CUBLAS_STATUS_SUCCESS, no error",
         source="torch aten/src/ATen/cuda/CUDABlas.cpp",
     ),
-    Rule(
+    FailureRule(
         id="slurm_oom",
         cls="oom_host",
         title="the job exceeded its host memory limit (not GPU memory)",
@@ -228,7 +228,7 @@ MEMORY = [
         unlike="oom_kill_disable 0, under_oom 0: no error",
         source="SchedMD/slurm src/plugins/task/cgroup/task_cgroup_memory.c",
     ),
-    Rule(
+    FailureRule(
         id="srun_oom",
         cls="oom_host",
         title="rank {rank} was killed: out of host memory (not GPU memory)",
@@ -239,7 +239,7 @@ MEMORY = [
         unlike="srun: error: node07: task 3: Exited with exit code 1",
         source="SchedMD/slurm tag 22-05-8 src/plugins/launch/slurm/launch_slurm.c:415",
     ),
-    Rule(
+    FailureRule(
         id="cpu_alloc",
         cls="oom_host",
         title="out of host memory",
@@ -286,7 +286,7 @@ MEMORY = [
         unlike="except MemoryError:  # retried",
         source="torch c10/core/impl/alloc_cpu.cpp",
     ),
-    Rule(
+    FailureRule(
         id="semaphore",
         cls="shm",
         title="/dev/shm is full: a semaphore for processes could not be created",
@@ -311,7 +311,7 @@ MEMORY = [
         ),
         source="CPython Modules/_multiprocessing/semaphore.c",
     ),
-    Rule(
+    FailureRule(
         id="dl_bus_error",
         cls="shm",
         title="/dev/shm is full, often in a container",
@@ -348,7 +348,7 @@ MEMORY = [
         unlike="uses shared memory between workers: no error",
         source="torch/utils/data/_utils/signal_handling.py",
     ),
-    Rule(
+    FailureRule(
         id="shm_open",
         cls="shm",
         title="shared memory could not be allocated: /dev/shm is full, or too many files are open",
@@ -376,7 +376,7 @@ MEMORY = [
         unlike="RuntimeError: unable to open file <model.pt> in read-only mode",
         source="https://github.com/pytorch/pytorch/issues/14768",
     ),
-    Rule(
+    FailureRule(
         id="dl_worker_killed",
         cls="oom_host",
         title="a worker process was killed, most likely because the host ran out of memory",
@@ -391,7 +391,7 @@ MEMORY = [
         unlike="RuntimeError: DataLoader worker (pid 4242) is killed by signal: Terminated.",
         source="torch/utils/data/dataloader.py",
     ),
-    Rule(
+    FailureRule(
         id="dl_worker_gone",
         cls="oom_host",
         kind=WEAK,
@@ -406,7 +406,7 @@ MEMORY = [
         unlike="Pin memory thread exited unexpectedly",
         source="torch/utils/data/dataloader.py",
     ),
-    Rule(
+    FailureRule(
         id="killed",
         cls="oom_host",
         kind=WEAK,
@@ -431,7 +431,7 @@ MEMORY = [
         unlike="./run.sh: line 9: 4711 Killed                  nvidia-smi dmon > gpu.txt",
         source="bash; Linux mm/oom_kill.c",
     ),
-    Rule(
+    FailureRule(
         id="oom_guess",
         cls="oom_host",
         kind=WEAK,
@@ -466,7 +466,7 @@ MEMORY = [
 ]
 
 GPUS = [
-    Rule(
+    FailureRule(
         id="driver_old",
         cls="driver",
         title="torch requires a newer CUDA driver than the node has",
@@ -491,7 +491,7 @@ GPUS = [
         unlike="UserWarning: the driver is new",
         source="torch/cuda/__init__.py",
     ),
-    Rule(
+    FailureRule(
         id="no_gpu",
         cls="driver",
         title=(
@@ -538,7 +538,7 @@ GPUS = [
         unlike="Error-free: 8 CUDA GPUs are available",
         source="torch/cuda/__init__.py",
     ),
-    Rule(
+    FailureRule(
         id="gpu_too_old",
         cls="driver",
         title="the GPU model does not support an operation: {why}",
@@ -558,7 +558,7 @@ GPUS = [
         unlike="INFO FlashAttention is used; errors: 0",
         source="https://github.com/Dao-AILab/flash-attention",
     ),
-    Rule(
+    FailureRule(
         id="invalid_ordinal",
         cls="driver",
         title=(
@@ -580,7 +580,7 @@ GPUS = [
         unlike="device ordinal 3, no error",
         source="https://github.com/NVIDIA/nccl-tests/issues/300",
     ),
-    Rule(
+    FailureRule(
         id="no_kernel_image",
         cls="driver",
         title="torch or an extension was not built for this GPU model",
@@ -608,7 +608,7 @@ GPUS = [
         unlike="the kernel image is available for execution, no error",
         source="torch/cuda/__init__.py",
     ),
-    Rule(
+    FailureRule(
         id="xid",
         cls="driver",
         title=(
@@ -624,7 +624,7 @@ GPUS = [
         unlike="Xid errors: 0",
         source=_XID,
     ),
-    Rule(
+    FailureRule(
         id="gpu_lost",
         cls="driver",
         title=(
@@ -677,7 +677,7 @@ GPUS = [
         unlike="nvmlInit: no error",
         source="https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1342",
     ),
-    Rule(
+    FailureRule(
         id="gpu_busy",
         cls="driver",
         title="another process uses the GPU exclusively",
@@ -692,7 +692,7 @@ GPUS = [
         unlike="error: busy",
         source="https://github.com/huggingface/pytorch-image-models/issues/1033",
     ),
-    Rule(
+    FailureRule(
         id="assert_probability",
         cls="code_error",
         title="a loss on the GPU got a value outside 0 to 1 ({assertion}), often NaN",
@@ -715,7 +715,7 @@ GPUS = [
         unlike="Loss.cu:92: Assertion `t >= 0 && t < n_classes` failed.",
         source="torch aten/src/ATen/native/cuda/Loss.cu",
     ),
-    Rule(
+    FailureRule(
         id="assert_multinomial",
         cls="numerics",
         title="sampling on the GPU got probabilities that are negative, NaN or infinite",
@@ -738,7 +738,7 @@ GPUS = [
         unlike="ScatterGatherKernel.cu:144: Assertion `idx_dim >= 0` failed.",
         source="torch aten/src/ATen/native/cuda/MultinomialKernel.cu",
     ),
-    Rule(
+    FailureRule(
         id="assert_index",
         cls="code_error",
         title="an index is out of range on the GPU ({assertion})",
@@ -762,7 +762,7 @@ GPUS = [
         unlike="Loss.cu:92: Assertion `input_val >= zero && input_val <= one` failed.",
         source="torch aten/src/ATen/native/cuda/Indexing.cu",
     ),
-    Rule(
+    FailureRule(
         id="device_assert",
         cls="code_error",
         title="an assertion on the GPU failed: {assertion}",
@@ -780,7 +780,7 @@ GPUS = [
         unlike="assert triggered: no error",
         source="torch c10/cuda/CUDAException.cpp",
     ),
-    Rule(
+    FailureRule(
         id="illegal_access",
         cls="code_error",
         title="a kernel accessed invalid memory: a bug in an extension, or a defective GPU",
@@ -810,7 +810,7 @@ GPUS = [
         unlike="illegal access was denied: no error",
         source="torch c10/cuda/CUDAException.cpp",
     ),
-    Rule(
+    FailureRule(
         id="cudnn",
         cls="driver",
         title=(
@@ -832,7 +832,7 @@ GPUS = [
         unlike="cuDNN 8.9, no error",
         source="torch aten/src/ATen/cudnn",
     ),
-    Rule(
+    FailureRule(
         id="nvls",
         cls="nccl",
         title="NVLink SHARP does not work on this node",
@@ -851,7 +851,7 @@ GPUS = [
         unlike="NCCL INFO NVLink SHARP is used",
         source="NVIDIA/nccl src/transport/nvls.cc",
     ),
-    Rule(
+    FailureRule(
         id="fp16_min_scale",
         cls="numerics",
         title="fp16 overflows at every step",
@@ -870,7 +870,7 @@ GPUS = [
         unlike="loss scale: 65536, no error",
         source="deepspeed runtime/fp16/loss_scaler.py:259",
     ),
-    Rule(
+    FailureRule(
         id="nan_raised",
         cls="numerics",
         kind=ERROR,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from hpcrun.why.rule import SYMPTOM, WEAK, Rule
+from hpcrun.why.rule import SYMPTOM, WEAK, FailureRule
 
 _TORCH = "torch/distributed/elastic/multiprocessing/errors/__init__.py"
 _REQ = "SchedMD/slurm src/slurmd/slurmstepd/req.c"
 
 NETWORK = [
-    Rule(
+    FailureRule(
         id="nccl_no_iface",
         cls="nccl",
         title="NCCL or gloo found none of the network interfaces it was configured to use",
@@ -32,7 +32,7 @@ NETWORK = [
         unlike="NCCL INFO Bootstrap : Using interface eth0",
         source="NVIDIA/nccl src/bootstrap.cc",
     ),
-    Rule(
+    FailureRule(
         id="nccl_invalid_usage",
         cls="nccl",
         title="two ranks use the same GPU",
@@ -54,7 +54,7 @@ NETWORK = [
         unlike="NCCL WARN no error: each rank has its GPU",
         source="NVIDIA/nccl src/init.cc",
     ),
-    Rule(
+    FailureRule(
         id="nccl_version_mismatch",
         cls="nccl",
         title="the nodes have different NCCL versions",
@@ -72,7 +72,7 @@ NETWORK = [
         unlike="NCCL version 2.27.5, no error",
         source="NVIDIA/nccl src/bootstrap.cc",
     ),
-    Rule(
+    FailureRule(
         id="nccl_ib",
         cls="nccl",
         kind=WEAK,
@@ -97,7 +97,7 @@ NETWORK = [
         unlike="NCCL INFO NET/IB : Using [0]mlx5_0:1/IB",
         source="NVIDIA/nccl src/transport/net_ib.cc",
     ),
-    Rule(
+    FailureRule(
         id="nccl_conn_exceeded",
         cls="nccl",
         kind=WEAK,
@@ -120,7 +120,7 @@ NETWORK = [
         unlike="NCCL INFO Call to connect returned Connection refused, retrying",
         source="NVIDIA/nccl src/misc/socket.cc",
     ),
-    Rule(
+    FailureRule(
         id="nccl_conn_refused",
         cls="nccl",
         kind=SYMPTOM,
@@ -151,7 +151,7 @@ NETWORK = [
         unlike="n1:8:99 [0] NCCL INFO Call to connect returned Connection refused, retrying",
         source="NVIDIA/nccl src/misc/socket.cc",
     ),
-    Rule(
+    FailureRule(
         id="nccl_ib_async",
         cls="nccl",
         kind=WEAK,
@@ -169,7 +169,7 @@ NETWORK = [
         ),
         source="NVIDIA/nccl src/transport/net_ib.cc",
     ),
-    Rule(
+    FailureRule(
         id="nccl_truncated",
         cls="nccl",
         title="ranks called different collectives, or the same one with different shapes",
@@ -195,7 +195,7 @@ NETWORK = [
         unlike="Message truncated, no error",
         source="NVIDIA/nccl src/transport/net_socket.cc",
     ),
-    Rule(
+    FailureRule(
         id="nccl_watchdog",
         cls="nccl",
         kind=WEAK,
@@ -242,7 +242,7 @@ NETWORK = [
             "https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp"
         ),
     ),
-    Rule(
+    FailureRule(
         id="nccl_timeout_dump",
         cls="nccl",
         kind=SYMPTOM,
@@ -262,7 +262,7 @@ NETWORK = [
         unlike="NCCL communicator was made",
         source="torch ProcessGroupNCCL.cpp",
     ),
-    Rule(
+    FailureRule(
         id="nccl_id_store",
         cls="rendezvous",
         kind=SYMPTOM,
@@ -277,7 +277,7 @@ NETWORK = [
         unlike="error-free: ncclUniqueId was made",
         source="torch ProcessGroupNCCL.cpp",
     ),
-    Rule(
+    FailureRule(
         id="nccl_remote_exit",
         cls="nccl",
         kind=SYMPTOM,
@@ -312,7 +312,7 @@ NETWORK = [
         unlike="the connection was reset on purpose, no error",
         source="NVIDIA/nccl src/misc/socket.cc",
     ),
-    Rule(
+    FailureRule(
         id="nccl_error",
         cls="nccl",
         kind=WEAK,
@@ -348,7 +348,7 @@ NETWORK = [
         unlike="NCCL INFO unhandled: 0",
         source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
     ),
-    Rule(
+    FailureRule(
         id="eaddrinuse",
         cls="port",
         title=(
@@ -380,7 +380,7 @@ NETWORK = [
         unlike="the address is in use by rank 0, no error",
         source="torch c10d socket.cpp",
     ),
-    Rule(
+    FailureRule(
         id="store_timeout",
         cls="rendezvous",
         kind=WEAK,
@@ -425,7 +425,7 @@ NETWORK = [
         unlike="the client socket has connected to node1, port 29500; timeout 600",
         source="torch c10d TCPStore.cpp",
     ),
-    Rule(
+    FailureRule(
         id="gloo_connect",
         cls="rendezvous",
         kind=WEAK,
@@ -449,7 +449,7 @@ NETWORK = [
         unlike="gloo is connected, no error",
         source="https://github.com/pytorch/gloo",
     ),
-    Rule(
+    FailureRule(
         id="env_missing_rank",
         cls="rendezvous",
         title="the script was started without a launcher",
@@ -468,7 +468,7 @@ NETWORK = [
         unlike="the environment variable RANK is set; errors: 0",
         source="torch/distributed/rendezvous.py",
     ),
-    Rule(
+    FailureRule(
         id="no_process_group",
         cls="rendezvous",
         title="torch.distributed is used before init_process_group()",
@@ -489,7 +489,7 @@ NETWORK = [
         unlike="the process group has been initialized, no error",
         source="torch/distributed/distributed_c10d.py",
     ),
-    Rule(
+    FailureRule(
         id="mpi4py_missing",
         cls="import",
         title="DeepSpeed found no ranks in its environment and tried MPI",
@@ -501,7 +501,7 @@ NETWORK = [
         unlike="mpi4py is there, no error",
         source="deepspeed comm/comm.py",
     ),
-    Rule(
+    FailureRule(
         id="mpi_start",
         cls="rendezvous",
         title="MPI could not start its ranks",
@@ -537,7 +537,7 @@ NETWORK = [
         unlike="ORTE is used, no error",
         source="https://docs.open-mpi.org/en/main/launching-apps/slurm.html",
     ),
-    Rule(
+    FailureRule(
         id="ddp_unused",
         cls="code_error",
         title="DDP: some parameters received no gradient",
@@ -552,7 +552,7 @@ NETWORK = [
         unlike="finished the prior iteration, no error",
         source="torch/csrc/distributed/c10d/reducer.cpp",
     ),
-    Rule(
+    FailureRule(
         id="local_rank_arg",
         cls="code_error",
         title="the launcher adds --local_rank, which the script does not accept",
@@ -564,7 +564,7 @@ NETWORK = [
         unlike="train.py: error: unrecognized arguments: --lr",
         source="deepspeed launcher/launch.py",
     ),
-    Rule(
+    FailureRule(
         id="ds_hostfile",
         cls="other",
         title="the deepspeed launcher rejects its hostfile, or sees no GPU",
@@ -583,7 +583,7 @@ NETWORK = [
         unlike="Hostfile is used; errors: 0",
         source="deepspeed launcher/runner.py",
     ),
-    Rule(
+    FailureRule(
         id="ds_ssh",
         cls="rendezvous",
         title="the launcher cannot reach the other nodes over SSH",
@@ -609,7 +609,7 @@ NETWORK = [
         unlike="node1 is reachable via ssh; errors: 0",
         source="deepspeed launcher/runner.py:491",
     ),
-    Rule(
+    FailureRule(
         id="ssh_host",
         cls="rendezvous",
         verdict="fix",
@@ -634,7 +634,7 @@ NETWORK = [
         unlike="ssh: Could not resolve hostname github.com: Temporary failure in name resolution",
         source="OpenSSH ssh.c",
     ),
-    Rule(
+    FailureRule(
         id="torchrun_child",
         cls="other",
         kind=SYMPTOM,
@@ -664,7 +664,7 @@ NETWORK = [
         unlike="no child failed with an error",
         source=_TORCH,
     ),
-    Rule(
+    FailureRule(
         id="torchrun_sigterm",
         cls="cancelled",
         kind=SYMPTOM,
@@ -700,7 +700,7 @@ NETWORK = [
         unlike="handler for SIGTERM installed; errors: 0",
         source="torch/distributed/elastic/multiprocessing/api.py",
     ),
-    Rule(
+    FailureRule(
         id="terminated",
         cls="cancelled",
         kind=SYMPTOM,
@@ -717,7 +717,7 @@ NETWORK = [
         unlike="./run.sh: line 9: 4711 Terminated              tail -f log",
         source="bash",
     ),
-    Rule(
+    FailureRule(
         id="torchrun_exit",
         cls="other",
         kind=SYMPTOM,
@@ -736,7 +736,7 @@ NETWORK = [
         unlike="return code 0, no error",
         source="deepspeed launcher/launch.py:259",
     ),
-    Rule(
+    FailureRule(
         id="ray_actor",
         cls="other",
         kind=SYMPTOM,
@@ -769,7 +769,7 @@ NETWORK = [
         unlike="the actor is alive, no error",
         source="https://docs.ray.io/en/latest/ray-core/fault_tolerance/actors.html",
     ),
-    Rule(
+    FailureRule(
         id="ray_node",
         cls="node_fail",
         title="a Ray node died",
@@ -782,7 +782,7 @@ NETWORK = [
         unlike="no node was marked dead; errors: 0",
         source="https://docs.ray.io",
     ),
-    Rule(
+    FailureRule(
         id="ucx",
         cls="nccl",
         kind=WEAK,
@@ -818,7 +818,7 @@ NETWORK = [
         unlike="UCX  DEBUG no error",
         source="https://openucx.readthedocs.io",
     ),
-    Rule(
+    FailureRule(
         id="mpi_abort",
         cls="other",
         kind=SYMPTOM,
@@ -852,7 +852,7 @@ NETWORK = [
         unlike="mpirun: no error",
         source="https://docs.open-mpi.org",
     ),
-    Rule(
+    FailureRule(
         id="srun_exit",
         cls="other",
         kind=SYMPTOM,
@@ -870,7 +870,7 @@ NETWORK = [
         unlike="srun: job 4711 queued and waiting for resources",
         source="SchedMD/slurm src/plugins/launch/slurm/launch_slurm.c:429 (22.05); pdsh; LSF",
     ),
-    Rule(
+    FailureRule(
         id="srun_killed",
         cls="oom_host",
         kind=SYMPTOM,
@@ -886,7 +886,7 @@ NETWORK = [
         unlike="srun: error: node07: task 3: Exited with exit code 137",
         source="SchedMD/slurm src/plugins/launch/slurm/launch_slurm.c",
     ),
-    Rule(
+    FailureRule(
         id="srun_crash",
         cls="code_error",
         kind=WEAK,
@@ -906,7 +906,7 @@ NETWORK = [
 ]
 
 SLURM = [
-    Rule(
+    FailureRule(
         id="time_limit",
         cls="time_limit",
         title="the time limit was reached",
@@ -939,7 +939,7 @@ SLURM = [
         ),
         source=_REQ,
     ),
-    Rule(
+    FailureRule(
         id="preempted",
         cls="preempted",
         title="preempted by a job with higher priority",
@@ -954,7 +954,7 @@ SLURM = [
         unlike="slurmstepd: error: *** JOB 4711 ON node01 CANCELLED AT 2026-11-20T08:00:03 ***",
         source=_REQ,
     ),
-    Rule(
+    FailureRule(
         id="node_fail",
         cls="node_fail",
         title="a node died",
@@ -979,7 +979,7 @@ SLURM = [
         unlike="slurmstepd: error: node01: no failure",
         source=_REQ,
     ),
-    Rule(
+    FailureRule(
         id="requeued",
         cls="preempted",
         title="the job was requeued",
@@ -995,7 +995,7 @@ SLURM = [
         unlike="slurmstepd: error: *** JOB 4711 ON node01 CANCELLED AT 2026-11-20T08:00:03 ***",
         source=_REQ,
     ),
-    Rule(
+    FailureRule(
         id="cancelled",
         cls="cancelled",
         kind=WEAK,
@@ -1020,7 +1020,7 @@ SLURM = [
         ),
         source=_REQ,
     ),
-    Rule(
+    FailureRule(
         id="step_cancelled",
         cls="cancelled",
         kind=SYMPTOM,
@@ -1043,7 +1043,7 @@ SLURM = [
         unlike="slurmstepd: error: *** JOB 4711 ON node01 COMPLETED",
         source=_REQ,
     ),
-    Rule(
+    FailureRule(
         id="ctrl_c",
         cls="cancelled",
         kind=WEAK,
@@ -1059,7 +1059,7 @@ SLURM = [
         unlike="except KeyboardInterrupt:",
         source="CPython",
     ),
-    Rule(
+    FailureRule(
         id="execve",
         cls="missing_file",
         title="the program {path} could not be started on the node: {how}",
@@ -1080,7 +1080,7 @@ SLURM = [
         unlike="error: could not run torchrun",
         source="SchedMD/slurm src/slurmd/slurmstepd/task.c:537",
     ),
-    Rule(
+    FailureRule(
         id="chdir",
         cls="missing_file",
         kind=WEAK,
@@ -1096,7 +1096,7 @@ SLURM = [
         unlike="error: chdir was not called",
         source="SchedMD/slurm src/slurmd/slurmstepd/mgr.c:1603",
     ),
-    Rule(
+    FailureRule(
         id="stdout_open",
         cls="missing_file",
         title="the job's output file could not be opened: {path}",
@@ -1111,7 +1111,7 @@ SLURM = [
         unlike="Could not open the cache: no error",
         source="SchedMD/slurm src/slurmd/slurmstepd/io.c:1042",
     ),
-    Rule(
+    FailureRule(
         id="prolog",
         cls="node_fail",
         title="a node could not start the job",
@@ -1131,7 +1131,7 @@ SLURM = [
         unlike="Prolog ran without an error",
         source="SchedMD/slurm src/slurmd/slurmd/req.c:2730",
     ),
-    Rule(
+    FailureRule(
         id="slurmctld_silent",
         cls="other",
         title="slurmctld did not respond when srun started the ranks",
@@ -1158,7 +1158,7 @@ SLURM = [
         ),
         source="SchedMD/slurm src/common/slurm_errno.c",
     ),
-    Rule(
+    FailureRule(
         id="step_create",
         cls="other",
         title="srun could not start: {why}",
@@ -1182,7 +1182,7 @@ SLURM = [
         unlike="srun: job 4711 step creation temporarily disabled",
         source="https://github.com/eth-cscs/DLA-Future/issues/337",
     ),
-    Rule(
+    FailureRule(
         id="sub_nodes_down",
         cls="node_fail",
         kind=WEAK,
@@ -1207,7 +1207,7 @@ SLURM = [
         unlike="srun: error: node07: task 3: Killed",
         source="SchedMD/slurm src/common/slurm_errno.c",
     ),
-    Rule(
+    FailureRule(
         id="sub_script",
         cls="other",
         title="sbatch rejects the script: {why}",
@@ -1232,7 +1232,7 @@ SLURM = [
         unlike="sbatch: the batch script is read, no error",
         source="SchedMD/slurm src/sbatch/sbatch.c",
     ),
-    Rule(
+    FailureRule(
         id="sbatch_refused",
         cls="other",
         title="Slurm refused the job: {why}",

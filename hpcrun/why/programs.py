@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from hpcrun.why.rule import ERROR, SYMPTOM, WEAK, Rule
+from hpcrun.why.rule import ERROR, SYMPTOM, WEAK, FailureRule
 
 DEEPSPEED = [
-    Rule(
+    FailureRule(
         id="ds_batch_assert",
         cls="code_error",
         title="the batch sizes in DeepSpeed's JSON are inconsistent or missing",
@@ -31,7 +31,7 @@ DEEPSPEED = [
         unlike="the batch related parameters are fine; errors: 0",
         source="deepspeed runtime/config.py",
     ),
-    Rule(
+    FailureRule(
         id="ds_auto",
         cls="code_error",
         title=(
@@ -46,7 +46,7 @@ DEEPSPEED = [
         unlike="TypeError: '<' not supported between 'str' and 'int'",
         source="deepspeed runtime/config.py",
     ),
-    Rule(
+    FailureRule(
         id="ds_pydantic",
         cls="code_error",
         title="DeepSpeed's JSON has an unknown key, or a number in quotes",
@@ -63,7 +63,7 @@ DEEPSPEED = [
         unlike="validation of DeepSpeed: no error",
         source="deepspeed runtime/config_utils.py",
     ),
-    Rule(
+    FailureRule(
         id="ds_config",
         cls="code_error",
         title="DeepSpeed rejects its configuration: {why}",
@@ -107,7 +107,7 @@ DEEPSPEED = [
         unlike="[INFO] bfloat16 is enabled; errors: 0",
         source="deepspeed runtime/config.py, runtime/engine.py",
     ),
-    Rule(
+    FailureRule(
         id="hf_mismatch",
         cls="code_error",
         title="DeepSpeed's JSON and the Trainer's arguments differ",
@@ -122,7 +122,7 @@ DEEPSPEED = [
         unlike="no DeepSpeed values mismatch; errors: 0",
         source="transformers integrations/deepspeed.py:260",
     ),
-    Rule(
+    FailureRule(
         id="cuda_home",
         cls="driver",
         title=(
@@ -160,7 +160,7 @@ DEEPSPEED = [
         unlike="CUDA_HOME=/usr/local/cuda, no error",
         source="deepspeed ops/op_builder/builder.py",
     ),
-    Rule(
+    FailureRule(
         id="build",
         cls="import",
         title="an extension could not be compiled on the node",
@@ -194,7 +194,7 @@ DEEPSPEED = [
         unlike="Building extension with ninja, no error",
         source="torch/utils/cpp_extension.py",
     ),
-    Rule(
+    FailureRule(
         id="size_mismatch",
         cls="code_error",
         title=(
@@ -215,7 +215,7 @@ DEEPSPEED = [
         unlike="RuntimeError: the state_dict is loaded",
         source="torch/nn/modules/module.py",
     ),
-    Rule(
+    FailureRule(
         id="state_dict_prefix",
         cls="code_error",
         title="the keys of the checkpoint and the model differ by the prefix {prefix}",
@@ -237,7 +237,7 @@ DEEPSPEED = [
         unlike='        Unexpected key(s) in state_dict: "conv1.weight".',
         source="torch/nn/modules/module.py",
     ),
-    Rule(
+    FailureRule(
         id="ds_world_change",
         cls="code_error",
         title="the checkpoint was saved by {was} ranks, but there are {now}",
@@ -260,7 +260,7 @@ DEEPSPEED = [
         unlike="DP world size 8, no error",
         source="deepspeed runtime/engine.py",
     ),
-    Rule(
+    FailureRule(
         id="no_checkpoint",
         cls="missing_file",
         title="there is no checkpoint to resume from",
@@ -279,7 +279,7 @@ DEEPSPEED = [
         unlike="a valid checkpoint was found; errors: 0",
         source="transformers trainer.py",
     ),
-    Rule(
+    FailureRule(
         id="broken_checkpoint",
         cls="disk",
         title="a checkpoint was written incompletely, or the loaded one is truncated",
@@ -313,7 +313,7 @@ DEEPSPEED = [
         unlike="the position is as expected; errors: 0",
         source="torch caffe2/serialize/inline_container.cc",
     ),
-    Rule(
+    FailureRule(
         id="weights_only",
         cls="code_error",
         title="torch 2.6 and later load only tensors by default",
@@ -325,7 +325,7 @@ DEEPSPEED = [
         unlike="weights are loaded; errors: 0",
         source="torch/serialization.py:1455",
     ),
-    Rule(
+    FailureRule(
         id="zero3_empty",
         cls="code_error",
         title="a ZeRO-3 parameter is used outside its module",
@@ -344,7 +344,7 @@ DEEPSPEED = [
 ]
 
 FILES = [
-    Rule(
+    FailureRule(
         id="quota",
         cls="disk",
         title=(
@@ -363,7 +363,7 @@ FILES = [
         unlike="disk quota: 10 GB, error-free",
         source="errno 122",
     ),
-    Rule(
+    FailureRule(
         id="enospc",
         cls="disk",
         title=(
@@ -387,7 +387,7 @@ FILES = [
         unlike="space left on device: 10 GB, error-free",
         source="errno 28",
     ),
-    Rule(
+    FailureRule(
         id="stale_nfs",
         cls="disk",
         title="the node has trouble with a file system",
@@ -413,7 +413,7 @@ FILES = [
         unlike="input and output without an error",
         source="errno 116, 5, 107",
     ),
-    Rule(
+    FailureRule(
         id="too_many_files",
         cls="other",
         title="too many open files (the process limit is reached)",
@@ -426,7 +426,7 @@ FILES = [
         unlike="many open files, no error",
         source="https://github.com/pytorch/pytorch/issues/11201",
     ),
-    Rule(
+    FailureRule(
         id="hf_gated",
         cls="auth_network",
         title=(
@@ -466,7 +466,7 @@ FILES = [
         unlike="the repo is public, no error 404",
         source="transformers utils/hub.py",
     ),
-    Rule(
+    FailureRule(
         id="hf_not_model",
         cls="auth_network",
         title="no such model: neither a directory on this node nor a name on the Hugging Face Hub",
@@ -493,7 +493,7 @@ FILES = [
         unlike="Error-free: a valid model identifier",
         source="transformers utils/hub.py:570",
     ),
-    Rule(
+    FailureRule(
         id="offline",
         cls="auth_network",
         title="no internet access: compute nodes often have none",
@@ -557,7 +557,7 @@ FILES = [
         unlike="offline mode is on, no error",
         source="transformers utils/hub.py:621",
     ),
-    Rule(
+    FailureRule(
         id="lost_connection",
         cls="auth_network",
         kind=ERROR,
@@ -573,7 +573,7 @@ FILES = [
         unlike="RuntimeError: Cannot send a signal to a client",
         source="https://www.python-httpx.org",
     ),
-    Rule(
+    FailureRule(
         id="wandb_login",
         cls="auth_network",
         title="W&B has no API key in the job, or the node has no internet access",
@@ -608,7 +608,7 @@ FILES = [
         unlike="wandb: logged in, no error",
         source="https://github.com/wandb/wandb/issues/4034",
     ),
-    Rule(
+    FailureRule(
         id="mpi4py_or_module",
         cls="import",
         title="No module named {name}",
@@ -644,7 +644,7 @@ FILES = [
         unlike="Warning: No module named by the user",
         source="CPython",
     ),
-    Rule(
+    FailureRule(
         id="broken_library",
         cls="import",
         title="a Python module or library is incompatible with its environment",
@@ -681,7 +681,7 @@ FILES = [
         unlike="symbol defined, no error",
         source="https://github.com/Dao-AILab/flash-attention/issues/1832",
     ),
-    Rule(
+    FailureRule(
         id="lmod",
         cls="import",
         kind=WEAK,
@@ -706,7 +706,7 @@ FILES = [
         unlike="Lmod is loaded; errors: 0",
         source="https://github.com/hpcugent/vsc_user_docs/issues/440",
     ),
-    Rule(
+    FailureRule(
         id="crlf",
         cls="other",
         title="a file has Windows line endings",
@@ -723,7 +723,7 @@ FILES = [
         unlike="slurm_script: line 12: ml: command not found",
         source="bash",
     ),
-    Rule(
+    FailureRule(
         id="no_command",
         cls="missing_file",
         kind=WEAK,
@@ -759,7 +759,7 @@ FILES = [
         unlike="error: the object was not found",
         source="bash",
     ),
-    Rule(
+    FailureRule(
         id="no_script",
         cls="missing_file",
         title="no such script: {path}",
@@ -780,7 +780,7 @@ FILES = [
         unlike="python can open the file; errors: 0",
         source="CPython",
     ),
-    Rule(
+    FailureRule(
         id="argparse",
         cls="code_error",
         title="the script rejected its arguments: {why}",
@@ -830,7 +830,7 @@ FILES = [
         unlike="step 3: error: 0.12",
         source="CPython argparse; click, typer, fire, tyro",
     ),
-    Rule(
+    FailureRule(
         id="hydra",
         cls="code_error",
         title="the script's configuration is missing, has no such key, or lacks a value: {name}",
@@ -870,7 +870,7 @@ FILES = [
         unlike="Could override it; errors: 0",
         source="https://hydra.cc",
     ),
-    Rule(
+    FailureRule(
         id="syntax",
         cls="code_error",
         title="the script is not valid Python: {why}",
@@ -882,7 +882,7 @@ FILES = [
         unlike="SyntaxErrors are counted: 0",
         source="CPython",
     ),
-    Rule(
+    FailureRule(
         id="shell_syntax",
         cls="code_error",
         kind=WEAK,
@@ -897,7 +897,7 @@ FILES = [
         unlike="no syntax error in line 99",
         source="bash",
     ),
-    Rule(
+    FailureRule(
         id="crash",
         cls="code_error",
         kind=WEAK,
@@ -949,7 +949,7 @@ FILES = [
         unlike="the fault handler is on; errors: 0",
         source="https://docs.python.org/3/library/faulthandler.html",
     ),
-    Rule(
+    FailureRule(
         id="bus_exit",
         cls="shm",
         kind=WEAK,
@@ -968,7 +968,7 @@ FILES = [
         unlike="  exitcode  : -6 (pid: 4242)",
         source="signal(7)",
     ),
-    Rule(
+    FailureRule(
         id="abort",
         cls="other",
         kind=SYMPTOM,
@@ -993,7 +993,7 @@ FILES = [
         unlike="terminate called without an active exception",
         source="libstdc++",
     ),
-    Rule(
+    FailureRule(
         id="no_file",
         cls="missing_file",
         kind=ERROR,
@@ -1027,7 +1027,7 @@ FILES = [
         unlike="except FileNotFoundError:",
         source="CPython",
     ),
-    Rule(
+    FailureRule(
         id="shell_no_file",
         cls="missing_file",
         kind=SYMPTOM,
@@ -1060,7 +1060,7 @@ FILES = [
         unlike="warning: no such file, made now",
         source="bash",
     ),
-    Rule(
+    FailureRule(
         id="import_error",
         cls="import",
         kind=ERROR,
@@ -1073,7 +1073,7 @@ FILES = [
         unlike="except ImportError:",
         source="CPython",
     ),
-    Rule(
+    FailureRule(
         id="stopped",
         cls="code_error",
         kind=WEAK,
@@ -1107,7 +1107,7 @@ FILES = [
         unlike="no thread panicked: 3 were stopped",
         source=("R, MATLAB, Snakemake, Java, Fortran, Go, Rust, Lua, C++, make, bash, glog, absl"),
     ),
-    Rule(
+    FailureRule(
         id="hpcrun_error",
         cls="other",
         title="hpcrun ended the job: {why}",

@@ -13,8 +13,8 @@ from itertools import islice
 
 from msgspec import Struct
 
-from hpcrun.why.lines import Line, parse_line
-from hpcrun.why.rule import ERROR, HINT, ROOT, SYMPTOM, WEAK, Rule
+from hpcrun.why.lines import LogLine, parse_line
+from hpcrun.why.rule import ERROR, HINT, ROOT, SYMPTOM, WEAK, FailureRule
 from hpcrun.why.rules import BEFORE, CODE_ERROR, FAR_WORDS, TRACEBACK, WORDS, compiled, match
 from hpcrun.why.times import last_time, when
 from hpcrun.why.tracebacks import HEADER, Traceback, TracebackParser
@@ -179,7 +179,7 @@ class LogEvent(Struct, kw_only=True):
             progress after it.
     """
 
-    rule: Rule
+    rule: FailureRule
     kind: int
     file: str
     line: int
@@ -372,7 +372,7 @@ class LogReader:
 
     def _close_tracebacks(self) -> None:
         for each in self._tracebacks.close():
-            self._add_exception(each, Line("", *each.process))
+            self._add_exception(each, LogLine("", *each.process))
 
     def _read_last_lines(self) -> None:
         """Add an event if the last lines are an error message, and there is no other event."""
@@ -384,7 +384,7 @@ class LogReader:
             return
         at, found = next((at, found) for at, found in enumerate(errors) if found is not None)
         number = self._line - after - (len(lines) - 1 - at)
-        self._add(CODE_ERROR, found, WEAK, number, lines[at].strip(), Line(""))
+        self._add(CODE_ERROR, found, WEAK, number, lines[at].strip(), LogLine(""))
 
     def _read_between(self, text: bytes) -> None:
         """Take note of progress, launches and ends since the last event."""
@@ -431,7 +431,7 @@ class LogReader:
             is_irrelevant = is_irrelevant and not is_read
         return is_irrelevant, self._count > events
 
-    def _begin_traceback(self, line: Line, text: str, before: bytes) -> bool:
+    def _begin_traceback(self, line: LogLine, text: str, before: bytes) -> bool:
         """Begin a traceback, or remember what the next one is part of."""
         if self._tracebacks.link(line, self._line):
             return True
@@ -458,7 +458,7 @@ class LogReader:
             self._contexts[id(begun)] = cap, is_logged
         return True
 
-    def _match_rules(self, line: Line, text: str, before: bytes) -> bool:
+    def _match_rules(self, line: LogLine, text: str, before: bytes) -> bool:
         stripped = line.text.strip()
         found = match(line.text)
         if found is not None:
@@ -481,7 +481,7 @@ class LogReader:
         self._add(rule, values, kind, self._line, stripped, line)
         return True
 
-    def _note_connection_error(self, line: Line, text: str) -> bool:
+    def _note_connection_error(self, line: LogLine, text: str) -> bool:
         """Remember a retried connection error; it is no event by itself."""
         if not _CONNECTION_TROUBLE.search(text):
             return False
@@ -512,7 +512,7 @@ class LogReader:
     # ---- events
 
     def _add_exception(
-        self, found: Traceback, line: Line, connection_error: LogEvent | None = None
+        self, found: Traceback, line: LogLine, connection_error: LogEvent | None = None
     ) -> None:
         text = found.text or (found.frames[-1] if found.frames else HEADER)
         rule, kind, values = CODE_ERROR, ERROR, compiled(CODE_ERROR.id).search(text)
@@ -534,12 +534,12 @@ class LogReader:
 
     def _add(
         self,
-        rule: Rule,
+        rule: FailureRule,
         match: re.Match[str] | None,
         kind: int,
         number: int,
         text: str,
-        line: Line,
+        line: LogLine,
         found: Traceback | None = None,
         connection_error: LogEvent | None = None,
     ) -> None:

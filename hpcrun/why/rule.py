@@ -48,7 +48,7 @@ _VERDICTS: dict[str, Recommendation] = {
 }
 
 
-class Rule(Struct, frozen=True, kw_only=True):
+class FailureRule(Struct, frozen=True, kw_only=True):
     """A kind of line that tells why a program failed.
 
     Attributes:

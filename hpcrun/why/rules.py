@@ -9,11 +9,11 @@ from functools import cache
 from hpcrun.why.memory import GPUS, MEMORY
 from hpcrun.why.network import NETWORK, SLURM
 from hpcrun.why.programs import DEEPSPEED, FILES
-from hpcrun.why.rule import ERROR, Rule
+from hpcrun.why.rule import ERROR, FailureRule
 
 # By the sections of docs/faq.md. If several rules match a line, the one of the greatest kind
 # counts; among these the first one.
-SECTIONS: dict[str, list[Rule]] = {
+SECTIONS: dict[str, list[FailureRule]] = {
     "The job ended, by Slurm": SLURM,
     "Training failed: GPUs and memory": [*MEMORY, *GPUS],
     "Training failed: ranks and network": NETWORK,
@@ -22,7 +22,7 @@ SECTIONS: dict[str, list[Rule]] = {
 }
 RULES = [rule for rules in SECTIONS.values() for rule in rules]
 # Any exception for which there is no rule.
-CODE_ERROR = Rule(
+CODE_ERROR = FailureRule(
     id="code_error",
     cls="code_error",
     kind=ERROR,
@@ -64,7 +64,7 @@ annot be reached|EnvironmentN|EnvironmentL|loss scale|no kernel|NoKernel|CUBLAS_
 """
 
 
-def compile_words(rules: Iterable[Rule]) -> re.Pattern[bytes]:
+def compile_words(rules: Iterable[FailureRule]) -> re.Pattern[bytes]:
     """Compile a search for all words, grouped by their first letters for speed."""
     words = _WORDS.strip().replace("\n", "|").split("|")
     for rule in rules:
@@ -90,7 +90,7 @@ def compiled(rule_id: str) -> re.Pattern[str]:
     return re.compile(BY_ID[rule_id].pattern)
 
 
-def match(line: str, frames: Sequence[str] = ()) -> tuple[Rule, re.Match[str]] | None:
+def match(line: str, frames: Sequence[str] = ()) -> tuple[FailureRule, re.Match[str]] | None:
     """Find the rule that says most about a line.
 
     Args:
@@ -101,7 +101,7 @@ def match(line: str, frames: Sequence[str] = ()) -> tuple[Rule, re.Match[str]] |
     >>> rule.id, found["host"], found["rank"]
     ('srun_oom', 'node07', '3')
     """
-    best: tuple[Rule, re.Match[str]] | None = None
+    best: tuple[FailureRule, re.Match[str]] | None = None
     likely = {at for needle, rules in _RULES_OF.items() if needle in line for at in rules}
     for rule in (RULES[at] for at in sorted(likely)):
         if best is not None and rule.kind <= best[0].kind:

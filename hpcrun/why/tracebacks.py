@@ -7,7 +7,7 @@ from itertools import count
 
 from msgspec import Struct
 
-from hpcrun.why.lines import Line, parse_line
+from hpcrun.why.lines import LogLine, parse_line
 
 HEADER = "Traceback (most recent call last)"
 # What connects the tracebacks of a chain.
@@ -48,8 +48,8 @@ class Traceback(Struct):
     """A traceback; line numbers count from 1.
 
     Attributes:
-        begin: Line of its header.
-        line: Line of the exception, or the last line so far.
+        begin: LogLine of its header.
+        line: LogLine of the exception, or the last line so far.
         text: The exception, "" until it was read.
         chain: A number shared by the tracebacks of one exception chain.
         process: The rank and host that printed it.
@@ -102,14 +102,14 @@ class TracebackParser:
             each.is_cut = True
         return cut
 
-    def link(self, line: Line, number: int) -> bool:
+    def link(self, line: LogLine, number: int) -> bool:
         """Remember a line that connects two tracebacks; return False for other lines."""
         if not any(link in line.text for link in _CHAIN_LINKS):
             return False
         self._linked[line.rank, line.host] = number
         return True
 
-    def begin(self, line: Line, number: int, *, is_cleanup: bool = False) -> Traceback | None:
+    def begin(self, line: LogLine, number: int, *, is_cleanup: bool = False) -> Traceback | None:
         """Begin a traceback if the line is the header of one.
 
         ``is_cleanup``: unless it contains a frame of the program itself, it ends no program.
@@ -145,7 +145,7 @@ class TracebackParser:
         self._open[process] = opened
         return opened
 
-    def read(self, line: Line, number: int) -> tuple[bool, Traceback | None]:
+    def read(self, line: LogLine, number: int) -> tuple[bool, Traceback | None]:
         """Read a line of an open traceback.
 
         Returns:

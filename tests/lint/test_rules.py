@@ -9,7 +9,7 @@ import pytest
 from docs.make_reference import LINT, lint_page
 from hpcrun.lint import lint_script
 from hpcrun.lint.check import Finding
-from hpcrun.lint.rule import Rule
+from hpcrun.lint.rule import LintRule
 from hpcrun.lint.rules import all_rules
 
 RULES = {one.id: one for one in all_rules()}
@@ -23,12 +23,12 @@ def lint(text: str) -> list[Finding]:
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-def test_rule_finds_its_bad_example(rule: Rule) -> None:
+def test_rule_finds_its_bad_example(rule: LintRule) -> None:
     assert rule.id in [one.rule for one in lint(rule.bad)]
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-def test_good_example_has_no_error_and_not_the_finding(rule: Rule) -> None:
+def test_good_example_has_no_error_and_not_the_finding(rule: LintRule) -> None:
     found = lint(rule.good)
     assert rule.id not in [one.rule for one in found]
     assert [one for one in found if one.severity == "error"] == []

@@ -6,11 +6,11 @@ from typing import Any
 
 from hpcrun.errors import InputError
 from hpcrun.plan.build import build_plan
-from hpcrun.plan.types import Place, Plan
+from hpcrun.plan.types import Plan, PlanInputs
 from hpcrun.spec.job import Cluster, JobSpec
 from hpcrun.spec.load import load_cluster, load_job
 
-PLACE = Place(
+PLACE = PlanInputs(
     run_id="20261120-081455-train-7k3q",
     created="2026-11-20T08:14:55Z",
     run_dir="/scratch/runs/20261120-081455-train-7k3q",

@@ -8,13 +8,15 @@ import pytest
 
 from hpcrun.plan.resume import can_resume, resume_notes, suggest_resume
 from hpcrun.plan.script_facts import read_script
-from hpcrun.plan.script_notes import Script
+from hpcrun.plan.script_notes import ProjectScript
 from tests.plan.making import job
 
 
-def script(text: str) -> Script:
+def script(text: str) -> ProjectScript:
     facts = read_script(ast.parse(text))
-    return Script("a.py", facts, frozenset(facts.variables), frozenset(facts.checkpoint_loads))
+    return ProjectScript(
+        "a.py", facts, frozenset(facts.variables), frozenset(facts.checkpoint_loads)
+    )
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hpcrun.plan.findings import Findings
 from hpcrun.plan.script_arguments import check_arguments
 from hpcrun.plan.script_facts import ScriptFacts, read_script
 from hpcrun.plan.script_notes import (
-    Script,
+    ProjectScript,
     assigned_variable_notes,
     batch_notes,
     check_own_deepspeed,
@@ -32,7 +32,7 @@ def facts(text: str) -> ScriptFacts:
     return read_script(ast.parse(text))
 
 
-def faults(script: Script, words: list[str]) -> list[str]:
+def faults(script: ProjectScript, words: list[str]) -> list[str]:
     """Return the findings that certainly end the script."""
     return check_arguments(script.name, script.facts, words)[0]
 
@@ -104,22 +104,22 @@ def test_plain_parsers_are_recognized(text: str) -> None:
 )
 def test_conditionally_added_option_is_not_required(text: str, message: list[str]) -> None:
     option = "p.add_argument('--data', required=True)"
-    script = Script("a.py", facts(HEAD + text.format(option) + "\n" + TAIL))
+    script = ProjectScript("a.py", facts(HEAD + text.format(option) + "\n" + TAIL))
     assert faults(script, []) == message
 
 
 @pytest.mark.parametrize("option", ["'--data', required=True", "'data'"])
 def test_option_added_after_parsing_is_not_required(option: str) -> None:
     late = f"{HEAD}{TAIL}p.add_argument({option})\n"
-    assert faults(Script("a.py", facts(late)), []) == []
-    assert len(faults(Script("a.py", facts(late + TAIL)), [])) == 1  # they are read again
+    assert faults(ProjectScript("a.py", facts(late)), []) == []
+    assert len(faults(ProjectScript("a.py", facts(late + TAIL)), [])) == 1  # they are read again
 
 
 @pytest.mark.parametrize("text", NOT_PLAIN)
 def test_unknown_parsers_have_no_findings(text: str) -> None:
     found = facts(f"{HEAD}{text}\n{TAIL}")
     assert not found.is_complete
-    assert faults(Script("a.py", found), ["--nonsense"]) == []
+    assert faults(ProjectScript("a.py", found), ["--nonsense"]) == []
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ SCRIPT = facts(
     ],
 )
 def test_arguments_accepted_by_argparse_have_no_findings(words: str) -> None:
-    assert faults(Script("a.py", SCRIPT), [*words.split(), "-x y"]) == []
+    assert faults(ProjectScript("a.py", SCRIPT), [*words.split(), "-x y"]) == []
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_arguments_accepted_by_argparse_have_no_findings(words: str) -> None:
     ],
 )
 def test_arguments_refused_by_argparse_are_reported(words: str, hint: str) -> None:
-    assert faults(Script("a.py", SCRIPT), words.split()) == [hint]
+    assert faults(ProjectScript("a.py", SCRIPT), words.split()) == [hint]
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_arguments_refused_by_argparse_are_reported(words: str, hint: str) -> No
     ],
 )
 def test_values_refused_by_argparse_are_reported(option: str, words: str, fault: str) -> None:
-    read = Script("a.py", facts(f"{HEAD}p.add_argument({option})\n{TAIL}"))
+    read = ProjectScript("a.py", facts(f"{HEAD}p.add_argument({option})\n{TAIL}"))
     assert faults(read, words.split()) == [fault]
 
 
@@ -289,7 +289,7 @@ def test_values_refused_by_argparse_are_reported(option: str, words: str, fault:
     ],
 )
 def test_values_possibly_accepted_by_argparse_have_no_findings(option: str, words: str) -> None:
-    read = Script("a.py", facts(f"{HEAD}p.add_argument({option})\n{TAIL}"))
+    read = ProjectScript("a.py", facts(f"{HEAD}p.add_argument({option})\n{TAIL}"))
     assert faults(read, words.split()) == []
 
 
@@ -361,14 +361,14 @@ def test_abbreviations_are_reported_with_allow_abbrev_false() -> None:
         "import argparse\np = argparse.ArgumentParser(allow_abbrev=False)\n"
         f"p.add_argument('--batch_size')\n{TAIL}"
     )
-    assert strict.is_complete and len(faults(Script("a.py", strict), ["--batch"])) == 1
+    assert strict.is_complete and len(faults(ProjectScript("a.py", strict), ["--batch"])) == 1
 
 
 def test_missing_required_options_are_reported() -> None:
     needs = facts(f"{HEAD}p.add_argument('--data', required=True)\n{TAIL}")
-    assert faults(Script("a.py", needs), []) == ["a.py requires --data"]
-    assert faults(Script("a.py", needs), ["--data=x"]) == []
-    assert faults(Script("a.py", needs), ["--help"]) == []
+    assert faults(ProjectScript("a.py", needs), []) == ["a.py requires --data"]
+    assert faults(ProjectScript("a.py", needs), ["--data=x"]) == []
+    assert faults(ProjectScript("a.py", needs), ["--help"]) == []
 
 
 # ---- the batch
@@ -378,7 +378,7 @@ BATCH = "batch: {micro_batch_per_gpu: 4, gradient_accumulation_steps: 2}\n"
 
 def notes(text: str, script: ScriptFacts = SCRIPT, *, reads: bool = False) -> list[str]:
     spec = job(f"script: a.py\n{text}")
-    read = Script("a.py", script, frozenset(["HPCRUN_"] if reads else []))
+    read = ProjectScript("a.py", script, frozenset(["HPCRUN_"] if reads else []))
     sizes = decide_batch(spec.batch, 4, Findings())
     return [
         *batch_notes(spec, sizes, read, spec.args, spec.args),
@@ -439,7 +439,7 @@ def test_shown_values_are_those_that_reach_the_program() -> None:
 
     def reached(text: str, script: str | None = "", *reads: str, program: str = "script") -> str:
         spec = job(f"{program}: {'[a.sh]' if program == 'command' else 'a.py'}\n{text}")
-        read = None if script is None else Script("a.py", facts(script), frozenset(reads))
+        read = None if script is None else ProjectScript("a.py", facts(script), frozenset(reads))
         sizes = decide_batch(spec.batch, 1, Findings())
         found = reached_values(spec, sizes, read, spec.args, spec.args)
         return " ".join(key for key in ("precision", "effective_batch") if key in found)
@@ -506,7 +506,7 @@ def test_trained_values_include_those_set_by_the_script(
 ) -> None:
     spec = job(f"script: a.py\n{text}")
     sizes = decide_batch(spec.batch, 1, Findings())
-    found = trained_values(spec, sizes, Script("a.py", facts(script)), [], [], None)
+    found = trained_values(spec, sizes, ProjectScript("a.py", facts(script)), [], [], None)
     batch = (found.micro_batch_per_gpu, found.gradient_accumulation_steps)
     assert (found.precision, *batch) == expected
     assert not found.is_precision_set
@@ -538,7 +538,7 @@ def test_trained_values_include_those_set_by_the_script(
 def test_difference_between_job_and_script_has_a_note(text: str, script: str, note: str) -> None:
     spec = job(f"script: a.py\n{text}")
     sizes = decide_batch(spec.batch, 1, Findings())
-    found = difference_notes(spec, sizes, Script("a.py", facts(script)), [], [])
+    found = difference_notes(spec, sizes, ProjectScript("a.py", facts(script)), [], [])
     assert found == ([note] if note else [])
 
 
@@ -562,7 +562,7 @@ GLOBAL = f"{HEAD}p.add_argument('--train_batch_size', type=int, default=64, help
 def test_per_gpu_batch_for_a_global_option_has_a_note(
     script: str, words: list[str], wanted: str | None
 ) -> None:
-    found = scope_notes(Script("a.py", facts(script + TAIL)), words)
+    found = scope_notes(ProjectScript("a.py", facts(script + TAIL)), words)
     assert len(found) == (wanted is not None)
     if wanted is not None:
         assert found[0].endswith(f'"{wanted}"]')
@@ -572,7 +572,7 @@ def test_global_batch_is_not_shown_as_per_gpu_batch() -> None:
     spec = job("script: a.py\nresources: {gpus_per_node: 4}")
     sizes = decide_batch(spec.batch, 4, Findings())
     for words in ([], ["--train_batch_size", "512"]):
-        read = Script("a.py", facts(GLOBAL + TAIL))
+        read = ProjectScript("a.py", facts(GLOBAL + TAIL))
         found = trained_values(spec, sizes, read, words, words, None)
         assert found.micro_batch_per_gpu is None
 
@@ -599,7 +599,7 @@ def test_deepspeed_config_inside_the_script_is_refused(
     spec = job(f"script: a.py\nframework: {framework}\ndeepspeed: {{zero_stage: 3}}")
     read = facts(text)
     found = Findings()
-    check_own_deepspeed(spec, Script("a.py", read, frozenset(read.variables)), words, found)
+    check_own_deepspeed(spec, ProjectScript("a.py", read, frozenset(read.variables)), words, found)
     assert found.notes == []
     messages = [str(problem) for problem in found.problems]
     assert len(messages) == (replaced is not None)
@@ -609,14 +609,14 @@ def test_deepspeed_config_inside_the_script_is_refused(
         )
     # A job without a deepspeed section leaves DeepSpeed to the script.
     alone = Findings()
-    check_own_deepspeed(job("script: a.py"), Script("a.py", read), words, alone)
+    check_own_deepspeed(job("script: a.py"), ProjectScript("a.py", read), words, alone)
     assert alone == Findings()
 
 
 def test_unreadable_deepspeed_config_of_the_script_has_a_note() -> None:
     spec = job("script: a.py\nframework: transformers\ndeepspeed: {zero_stage: 3}")
     found = Findings()
-    script = Script("a.py", facts("TrainingArguments(deepspeed=choose())"))
+    script = ProjectScript("a.py", facts("TrainingArguments(deepspeed=choose())"))
     check_own_deepspeed(spec, script, [], found)
     assert found.problems == [] and len(found.notes) == 1
     assert "which replaces the job's section" in found.notes[0]
@@ -669,7 +669,7 @@ def test_secrets_of_the_profile_have_a_note() -> None:
 def test_alias_of_add_argument_adds_options() -> None:
     found = facts(f"{HEAD}add = p.add_argument\nadd('--lr', required=True)\n{TAIL}")
     assert [(option.names, option.required) for option in found.options] == [(["--lr"], True)]
-    assert faults(Script("a.py", found), ["--lr", "1", "--nonsense"]) != []
+    assert faults(ProjectScript("a.py", found), ["--lr", "1", "--nonsense"]) != []
 
 
 # ---- variables that a script sets
@@ -708,7 +708,7 @@ def test_alias_of_add_argument_adds_options() -> None:
     ],
 )
 def test_variables_set_in_the_script_are_noticed(text: str, expected: str) -> None:
-    script = Script("a.py", facts(f"import os\nfrom os import environ\n{text}\n"))
+    script = ProjectScript("a.py", facts(f"import os\nfrom os import environ\n{text}\n"))
     (note,) = assigned_variable_notes(script, {"OMP_NUM_THREADS": "8"}, "slingshot", 2)
     assert note.startswith("a.py:3: ") and expected in note
 
@@ -730,11 +730,11 @@ def test_variables_set_in_the_script_are_noticed(text: str, expected: str) -> No
     ],
 )
 def test_harmless_variables_in_the_script_are_not_noticed(text: str) -> None:
-    script = Script("a.py", facts(f"import os\n{text}\n"))
+    script = ProjectScript("a.py", facts(f"import os\n{text}\n"))
     assert assigned_variable_notes(script, {"OMP_NUM_THREADS": "8"}, "slingshot", 2) == []
 
 
 def test_rendezvous_set_in_the_script_is_harmless_on_one_node() -> None:
-    script = Script("a.py", facts("import os\nos.environ['MASTER_PORT'] = '29500'\n"))
+    script = ProjectScript("a.py", facts("import os\nos.environ['MASTER_PORT'] = '29500'\n"))
     assert assigned_variable_notes(script, {}, "single-node", 1) == []
     assert len(assigned_variable_notes(script, {}, "auto", 4)) == 1

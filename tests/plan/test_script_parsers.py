@@ -7,7 +7,7 @@ import importlib
 import pytest
 
 from hpcrun.plan.script_arguments import check_arguments, order_hydra_arguments
-from hpcrun.plan.script_notes import Script
+from hpcrun.plan.script_notes import ProjectScript
 from tests.plan.test_script_facts import SCRIPT, facts, faults
 
 # ---- dataclasses
@@ -49,9 +49,9 @@ main()
     ],
 )
 def test_dataclass_fields_of_the_script_are_its_options(words: str, fault: str) -> None:
-    read = Script("a.py", facts(DATACLASSES.replace("BASE", "TrainingArguments")))
+    read = ProjectScript("a.py", facts(DATACLASSES.replace("BASE", "TrainingArguments")))
     assert faults(read, words.split()) == [fault] * bool(fault)
-    alone = Script("a.py", facts(DATACLASSES.replace("(BASE)", "")))
+    alone = ProjectScript("a.py", facts(DATACLASSES.replace("(BASE)", "")))
     assert faults(alone, ["--model_name", "x", "--nonsense"]) != []
 
 
@@ -68,22 +68,24 @@ def test_dataclass_fields_of_the_script_are_its_options(words: str, fault: str) 
 def test_dataclasses_with_dynamic_fields_have_no_findings(change: str) -> None:
     text = DATACLASSES.replace("(BASE)", "")
     text = text.replace("    if len", f"    {change}\n    if len")
-    assert faults(Script("a.py", facts(text)), ["--nonsense", "1", "--model_name", "x"]) == []
+    assert (
+        faults(ProjectScript("a.py", facts(text)), ["--nonsense", "1", "--model_name", "x"]) == []
+    )
 
 
 def test_dataclasses_that_may_not_be_parsed_have_no_findings() -> None:
     text = DATACLASSES.replace("(BASE)", "")
     beginnings = ("mine.yaml", "--extra", "2")  # of a file that the script itself looks for
-    assert faults(Script("a.py", facts(text)), [*beginnings]) == []
+    assert faults(ProjectScript("a.py", facts(text)), [*beginnings]) == []
     asked = text.replace("len(sys.argv) == 2 and ", "'--yaml' in sys.argv or ")
-    assert faults(Script("a.py", facts(asked)), ["--yaml", "c.yaml"]) == []
+    assert faults(ProjectScript("a.py", facts(asked)), ["--yaml", "c.yaml"]) == []
     caught = text.replace("\nmain()", "\ntry:\n    main()\nexcept SystemExit:\n    pass")
-    assert faults(Script("a.py", facts(caught)), ["--nonsense"]) == []
+    assert faults(ProjectScript("a.py", facts(caught)), ["--nonsense"]) == []
     more = text.replace("@dataclass\nclass Model", "@dataclass\n@with_seed\nclass Model")
-    assert faults(Script("a.py", facts(more)), ["--seed", "1"]) == []
+    assert faults(ProjectScript("a.py", facts(more)), ["--seed", "1"]) == []
     other = 'field(metadata={"aliases": ["-m"]})'
     alias = text.replace("model_name: str", f"model_name: str = {other}")
-    assert faults(Script("a.py", facts(alias)), ["-m", "x"]) == []
+    assert faults(ProjectScript("a.py", facts(alias)), ["-m", "x"]) == []
 
 
 # ---- Hydra
@@ -104,7 +106,7 @@ HYDRA = "import hydra\n@hydra.main(config_name='c')\ndef main(cfg): ...\nmain()"
     ],
 )  # fmt: skip
 def test_hydra_overrides_are_checked_by_its_grammar(words: str, fault: str) -> None:
-    read = Script("a.py", facts(HYDRA))
+    read = ProjectScript("a.py", facts(HYDRA))
     ordered = order_hydra_arguments(read.facts, words.split())
     assert faults(read, ordered)[:1] == [fault] * bool(fault)
 

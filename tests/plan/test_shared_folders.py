@@ -7,7 +7,7 @@ import ast
 import pytest
 
 from hpcrun.plan.script_facts import read_script
-from hpcrun.plan.script_notes import Script, shared_folder_notes
+from hpcrun.plan.script_notes import ProjectScript, shared_folder_notes
 
 HEAD = "import argparse\np = argparse.ArgumentParser()\n"
 CLICK = "import click\n@click.command()\n@click.option"
@@ -17,7 +17,9 @@ LR = [["--lr", "1e-3"], ["--lr", "1e-2"]]
 def notes(options: str, given: list[list[str]], *, reads: bool = False) -> list[str]:
     text = options if options.startswith("import") else f"{HEAD}{options}\np.parse_args()\n"
     facts = read_script(ast.parse(text))
-    script = Script("train.py", facts, frozenset([*facts.variables, *["HPCRUN_RUN_DIR"] * reads]))
+    script = ProjectScript(
+        "train.py", facts, frozenset([*facts.variables, *["HPCRUN_RUN_DIR"] * reads])
+    )
     return shared_folder_notes(script, given)
 
 

@@ -14,7 +14,7 @@ from hpcrun.assets import shipped_folder
 from hpcrun.plan.build import build_plan
 from hpcrun.plan.limits import find_limits
 from hpcrun.plan.profile import ClusterFacts, format_profile
-from hpcrun.plan.site import Answers, Site, build_site, first_host
+from hpcrun.plan.site import Site, SlurmOutputs, build_site, first_host
 from hpcrun.plan.times import parse_seconds
 from hpcrun.slurm.cluster import (
     Association,
@@ -51,7 +51,7 @@ def site(rows: list[NodeRow], *partitions: PartitionRow, **message: Any) -> Site
     known = message.pop("known", None)
     keep = message.pop("keep", ())
     answers = {"config": SlurmConfig(version="22.05.8"), **message}
-    return build_site(Answers(nodes=rows, partitions=listed, **answers), known, keep)
+    return build_site(SlurmOutputs(nodes=rows, partitions=listed, **answers), known, keep)
 
 
 def test_identical_nodes_set_the_partition_facts() -> None:
@@ -335,7 +335,7 @@ PRESETS = {file.stem: file.read_text() for file in sorted(shipped_folder("jobs")
 
 def profile_of(shape: dict[str, str]) -> Cluster:
     """Return the profile that init writes, parsed again."""
-    answers = Answers(
+    answers = SlurmOutputs(
         config=parse_config(shape["config"]),
         nodes=parse_sinfo(shape["sinfo"]),
         partitions=parse_partitions(shape["partitions"]),

@@ -197,7 +197,7 @@ def test_hpcrun_sets_no_variables_it_warns_about() -> None:
 
 def test_every_variable_rule_has_a_source() -> None:
     text = inspect.getsource(sys.modules[find_rule.__module__])
-    assert len(re.findall(r"    # .+\n    Rule\(", text)) == len(RULES)
+    assert len(re.findall(r"    # .+\n    VariableRule\(", text)) == len(RULES)
     assert not [name for name in KNOWN_NAMES if suggest_variable(name)]
 
 

@@ -10,14 +10,14 @@ from msgspec import structs
 from hpcrun.why.ends import EndRecords
 from hpcrun.why.fixes import JobSettings
 from hpcrun.why.lines import parse_line
-from hpcrun.why.rule import Rule
+from hpcrun.why.rule import FailureRule
 from hpcrun.why.rules import BY_ID, CODE_ERROR, RULES, WORDS, compile_words, compiled, match
 from tests.why.logs import judge, read
 
 EACH = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
 
 
-def match_example(text: str) -> Rule | None:
+def match_example(text: str) -> FailureRule | None:
     """Match the last line; the preceding lines are the frames of its traceback."""
     *frames, line = text.split("\n")
     found = match(parse_line(line).text, frames)
@@ -25,18 +25,18 @@ def match_example(text: str) -> Rule | None:
 
 
 @EACH
-def test_rule_matches_its_example(rule: Rule) -> None:
+def test_rule_matches_its_example(rule: FailureRule) -> None:
     assert match_example(rule.example) is rule
 
 
 @EACH
-def test_rule_does_not_match_its_look_alike(rule: Rule) -> None:
+def test_rule_does_not_match_its_look_alike(rule: FailureRule) -> None:
     assert match_example(rule.unlike) is not rule
     assert rule.frames or not compiled(rule.id).search(parse_line(rule.unlike).text)
 
 
 @EACH
-def test_log_scan_finds_the_example_of_a_rule(rule: Rule) -> None:
+def test_log_scan_finds_the_example_of_a_rule(rule: FailureRule) -> None:
     assert WORDS.search(rule.example.encode())
     found = read(f"one\n{rule.example}\nthree\n")
     line = 2 + rule.example.count("\n")
@@ -51,7 +51,7 @@ def test_needles_of_a_new_rule_are_searched() -> None:
 
 
 @EACH
-def test_rule_has_source_title_and_needles(rule: Rule) -> None:
+def test_rule_has_source_title_and_needles(rule: FailureRule) -> None:
     assert rule.source and rule.title and not rule.title.endswith(".")
     assert any(needle in rule.example for needle in rule.needles)
     assert all(fix and not fix.endswith(".") for fix in rule.fixes)

@@ -23,7 +23,7 @@ from hpcrun.plan import (
     CPU_ADAM,
     DeepSpeedInput,
     DeepSpeedProbe,
-    Training,
+    RequestedTraining,
     compose_deepspeed_config,
     configures_deepspeed,
     decide_framework,
@@ -116,7 +116,7 @@ def _inspect_section(
     given = msgspec.structs.replace(given, file=file)
     if "/" not in python or spec.setup.container is not None:
         return given
-    training = Training(
+    training = RequestedTraining(
         framework=decide_framework(spec),
         precision=spec.precision or given_precision(section, file) or "bf16",
         batch=dict.fromkeys(BATCH_KEYS, 1),

@@ -166,7 +166,7 @@ def _remaining_quota(words: Sequence[str]) -> int | None:
 # ---- folders -----------------------------------------------------------------------------------
 
 
-class Place(Struct, frozen=True):
+class ProfileDirectory(Struct, frozen=True):
     """A directory of the profile, its ``key``, and its state on the cluster's host."""
 
     key: FolderKey
@@ -202,13 +202,13 @@ def check_places(context: Context, host: ClusterHost, nodes: int) -> Findings:
     answers, login = host.answers, host.login
     mounts = parse_mounts(answers[MOUNTS])
     paths = {"runs_dir": login.runs_dir, "cache_dir": login.cache_dir}
-    places: list[Place] = []
+    places: list[ProfileDirectory] = []
     for key in KEYS:
         state = answers[probe_of_folder(context, key)]
         if state.fault:
             found.refuse(key, f"{state.at}: {state.fault}")
         else:
-            places.append(Place(key, paths[key], state))
+            places.append(ProfileDirectory(key, paths[key], state))
     refused = [place for place in places if place.state.refusal]
     for place in refused:
         reason = f"cannot be written to: {place.state.refusal}"
@@ -256,7 +256,7 @@ def _quota(mount: Mount | None, answers: Answers) -> Remainder | None:
     return parse_quota(mount, -1 if user is None else user, answers[query].stdout)
 
 
-def _refuse(found: Findings, place: Place, reason: str, fix: str) -> None:
+def _refuse(found: Findings, place: ProfileDirectory, reason: str, fix: str) -> None:
     at = place.state.at
     where = "" if at == place.path else f" (for {place.path})"
     message = f"{at}: {reason}{where}; {fix}"
@@ -266,7 +266,7 @@ def _refuse(found: Findings, place: Place, reason: str, fix: str) -> None:
         found.notes.append(f"{place.key}: {message}")
 
 
-def _measure(found: Findings, place: Place, left: Remainder, whose: str) -> None:
+def _measure(found: Findings, place: ProfileDirectory, left: Remainder, whose: str) -> None:
     space = "" if left.bytes is None else _size(left.bytes)
     for rest, few, nothing, some in (
         (left.bytes, LITTLE_SPACE, "no space is left", space),
@@ -280,7 +280,7 @@ def _measure(found: Findings, place: Place, left: Remainder, whose: str) -> None
 
 def _unshared_notes(
     context: Context,
-    places: Sequence[Place],
+    places: Sequence[ProfileDirectory],
     mounts: Sequence[Mount],
     answers: Answers,
     nodes: int,

@@ -48,7 +48,7 @@ from hpcrun.plan import (
     BatchSizes,
     Findings,
     Plan,
-    Script,
+    ProjectScript,
     ScriptFacts,
     assigned_variable_notes,
     batch_notes,
@@ -565,7 +565,7 @@ def _known_partitions(answers: Answers) -> set[str]:
 
 
 def _live_notes(
-    context: Context, script: Script, program: Program, given: Sequence[str]
+    context: Context, script: ProjectScript, program: Program, given: Sequence[str]
 ) -> list[str]:
     """Return notes on files that are read from the project but copied, or vice versa."""
     project, notes = context.project, list[str]()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field, structs
 
-from hpcrun.actions.cluster_host import ClusterHost, Login, open_host
+from hpcrun.actions.cluster_host import ClusterHost, HostEnvironment, open_host
 from hpcrun.actions.environments import describe_missing_environment
 from hpcrun.actions.init import survey
 from hpcrun.assets import config_dir, home_dir, shipped_folder
@@ -31,10 +31,10 @@ from hpcrun.context import (
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.files import write_atomically
 from hpcrun.plan import (
-    Answers,
     Change,
     ClusterFacts,
     Site,
+    SlurmOutputs,
     build_site,
     find_changes,
     format_names,
@@ -88,7 +88,7 @@ class InitState(Struct, frozen=True, kw_only=True):
     before: str = ""
     old: Cluster | None = None
     text: str = ""
-    answers: Answers | None = None
+    answers: SlurmOutputs | None = None
     site: Site | None = None
     facts: ClusterFacts | None = None
     changed: list[Change] = field(default_factory=list)
@@ -254,7 +254,9 @@ def _read_site_profile(like: str, target: Path) -> str:
     return known[like].read_text()
 
 
-def _adapt_site_profile(text: str, name: str | None, context: Context, login: Login) -> str:
+def _adapt_site_profile(
+    text: str, name: str | None, context: Context, login: HostEnvironment
+) -> str:
     """Adapt a shipped profile: name, host, and directories whose variables are not set."""
     environ, cluster = login.environ, context.cluster
     for key, value, variable in re.findall(r"(?m)^((?:runs|cache)_dir): (\S*\$(\w+)\S*).*$", text):
@@ -359,7 +361,7 @@ def _check_same_cluster(profile: Path, name: str | None, clusters: Path) -> None
         raise InputError(f"{profile}: the project's profile is for another cluster, {of}", fix=fix)
 
 
-def _compare_with_cluster(found: InitState, answers: Answers) -> InitState:
+def _compare_with_cluster(found: InitState, answers: SlurmOutputs) -> InitState:
     old = found.old
     site = build_site(
         answers, old.gpu_types if old else None, keep=list(old.partitions) if old else ()
@@ -391,7 +393,7 @@ def _compare_with_cluster(found: InitState, answers: Answers) -> InitState:
     )
 
 
-def _find_removed(old: Cluster, site: Site, answers: Answers) -> list[str]:
+def _find_removed(old: Cluster, site: Site, answers: SlurmOutputs) -> list[str]:
     """Return warnings about names in the profile that the cluster no longer has."""
     warnings = []
     if old.partition is not None and answers.partitions:

@@ -23,9 +23,9 @@ from hpcrun.actions.environments import (
 from hpcrun.assets import home_dir
 from hpcrun.context import Context
 from hpcrun.errors import OutOfReach
-from hpcrun.plan import Answers, first_host
-from hpcrun.remote import Answers as HostAnswers
+from hpcrun.plan import SlurmOutputs, first_host
 from hpcrun.remote import (
+    Answers,
     FolderProbe,
     FolderState,
     Query,
@@ -183,7 +183,7 @@ class Survey(Struct, frozen=True, kw_only=True):
         host: The machine's own name.
     """
 
-    answers: Answers | None
+    answers: SlurmOutputs | None
     folders: list[Folder]
     pythons: list[Python]
     fabric: tuple[Fabric, str] | None
@@ -269,7 +269,7 @@ def survey_site(host: ClusterHost, project: Path | None, *, has_slurm: bool) -> 
 class _SlurmQueries:
     """Slurm's responses to first_queries(), and the queries that follow from them."""
 
-    def __init__(self, answers: HostAnswers, user: str) -> None:
+    def __init__(self, answers: Answers, user: str) -> None:
         self.config = _parse_slurm_config(answers)
         self.partitions = _rows(answers, _PARTITIONS, parse_partitions)
         self.nodes = _rows(answers, _NODES, parse_sinfo)
@@ -287,7 +287,7 @@ class _SlurmQueries:
         about_user = [self.associations, _QOS] if self.associations is not None else []
         return [*([self.limits] if self.limits is not None else []), *about_user]
 
-    def parse(self, answers: HostAnswers) -> Answers:
+    def parse(self, answers: Answers) -> SlurmOutputs:
         """Parse all responses of Slurm."""
         limits = {}
         if self.limits is not None:
@@ -304,7 +304,7 @@ class _SlurmQueries:
             if rows is not None:
                 associations = parse_associations(rows, self.config.cluster)
             qos = None if levels is None else parse_qos(levels)
-        return Answers(
+        return SlurmOutputs(
             config=self.config,
             nodes=self.nodes,
             partitions=self.partitions,
@@ -332,7 +332,7 @@ def _group_alike(nodes: Sequence[NodeRow]) -> list[list[str]]:
     return list(kinds.values())
 
 
-def _parse_slurm_config(answers: HostAnswers) -> SlurmConfig:
+def _parse_slurm_config(answers: Answers) -> SlurmConfig:
     try:
         text = _require_answer(answers, _CONFIG)
     except OutOfReach as error:
@@ -349,7 +349,7 @@ def _parse_slurm_config(answers: HostAnswers) -> SlurmConfig:
     return config
 
 
-def _rows(answers: HostAnswers, query: RunCommand, parse: Callable[[str], list[T]]) -> list[T]:
+def _rows(answers: Answers, query: RunCommand, parse: Callable[[str], list[T]]) -> list[T]:
     text = _require_answer(answers, query)
     rows = parse(text)
     # "No partitions in the system" is a valid response.
@@ -358,7 +358,7 @@ def _rows(answers: HostAnswers, query: RunCommand, parse: Callable[[str], list[T
     return rows
 
 
-def _require_answer(answers: HostAnswers, query: RunCommand) -> str:
+def _require_answer(answers: Answers, query: RunCommand) -> str:
     text = _answer(answers, query)
     if text is None:
         raise OutOfReach(
@@ -368,7 +368,7 @@ def _require_answer(answers: HostAnswers, query: RunCommand) -> str:
     return text
 
 
-def _answer(answers: HostAnswers, query: RunCommand) -> str | None:
+def _answer(answers: Answers, query: RunCommand) -> str | None:
     """Return a command's output; None if Slurm refuses it. Raises OutOfReach."""
     result = answers[query]
     if why := explain_no_answer(result):
@@ -419,7 +419,7 @@ def find_scratch_folders(host: ClusterHost) -> list[Folder]:
     return _usable_folders(probes, host.run_queries(probes.values()))
 
 
-def _usable_folders(probes: Mapping[str, FolderProbe], answers: HostAnswers) -> list[Folder]:
+def _usable_folders(probes: Mapping[str, FolderProbe], answers: Answers) -> list[Folder]:
     """Return the writable directories: shared scratch first, then home, then the rest."""
     mounts = places.parse_mounts(answers[places.MOUNTS])
     found: dict[str, Folder] = {}

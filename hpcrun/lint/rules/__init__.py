@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from hpcrun.lint.rule import RULES, Rule
+from hpcrun.lint.rule import RULES, LintRule
 from hpcrun.lint.rules import environment, header, launching, resources, shell, signals
 
 _MODULES = (header, resources, launching, environment, signals, shell)
 
 
-def all_rules() -> list[Rule]:
+def all_rules() -> list[LintRule]:
     """Return all rules."""
     assert _MODULES
     return list(RULES.values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from hpcrun.lint.launch import Program, find_programs
+from hpcrun.lint.launch import LaunchedProgram, find_programs
 from hpcrun.lint.request import (
     count_gpus_per_node,
     count_nodes,
@@ -24,12 +24,12 @@ _OWN_RANK = ("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID")
 _LOCAL = r"(localhost|127\.0\.\d+\.\d+|::1|0\.0\.0\.0)"
 
 
-def launchers(script: Script) -> list[Program]:
+def launchers(script: Script) -> list[LaunchedProgram]:
     """Return the launchers of a script."""
     return [one for one in list_training(script) if one.kind in _LAUNCHERS]
 
 
-def is_static(program: Program) -> bool:
+def is_static(program: LaunchedProgram) -> bool:
     """Return True for a rendezvous in which each node needs its number."""
     backend = program.get("rdzv-backend")
     if backend is not None:
@@ -785,7 +785,7 @@ def _(script: Script) -> Iterator[Found]:
                 return
 
 
-def _has_unknown_options(program: Program) -> bool:
+def _has_unknown_options(program: LaunchedProgram) -> bool:
     """Return True if a variable with unknown content stands among the launcher's options."""
     first = program.args[:1]
     return bool(first and re.fullmatch(f"{OPEN}[^{CLOSE}]*{CLOSE}", first[0])) or any(

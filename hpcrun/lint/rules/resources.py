@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from hpcrun.lint.launch import Program, find_programs
+from hpcrun.lint.launch import LaunchedProgram, find_programs
 from hpcrun.lint.request import (
     count_gpus_of,
     count_gpus_per_node,
@@ -492,7 +492,7 @@ def _(script: Script) -> Iterator[Found]:
 
 def _processes_per_node(script: Script, program: object) -> int | None:
 
-    assert isinstance(program, Program)
+    assert isinstance(program, LaunchedProgram)
     if program.kind == "torchrun":
         return program.number("nproc-per-node")
     if program.kind == "deepspeed":
