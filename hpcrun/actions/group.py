@@ -82,4 +82,9 @@ def prepare_jobs(
             errors.append(error)
     if errors:
         raise all_at_once(errors, jobs[0].origin)
-    return made
+    counts = [(one.plan, -(-len(one.each()) // one.plan.runs_per_job)) for one in made]
+    counted = Checks(strict=strict).count_jobs(host, counts)
+    if counted.problems:
+        raise all_at_once([SpecError(counted.problems, fix=counted.fix)], jobs[0].origin)
+    first = structs.replace(made[0].plan, notes=[*made[0].plan.notes, *counted.notes])
+    return [structs.replace(made[0], plan=first), *made[1:]]

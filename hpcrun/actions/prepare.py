@@ -600,7 +600,8 @@ def prepare_job(
     errors: dict[str, InputError] = {}
     try:
         made = build_runs(spec, extra_args) if made is None else made
-        array = checks.check_array(context, -(-len(made) // spec.sweep_per_node))
+        tasks = -(-len(made) // spec.sweep_per_node)
+        array = checks.check_array(context, host, tasks)
         if array.problems:
             raise SpecError(array.problems, fix=array.fix)
         for one in made:
@@ -630,9 +631,13 @@ def prepare_job(
         known = placeholder_names(runs[0].plan.environment)
         check_placeholders(spec, known)
         plan = build_array([run.plan for run in runs], spec, sweep_id)
+        counted = checks.count_jobs(host, [(plan, tasks)])
+        if counted.problems:
+            raise SpecError(counted.problems, fix=counted.fix)
     except SpecError as error:
         raise all_at_once([error], origin) from error
-    plan = msgspec.structs.replace(plan, notes=[*plan.notes, *array.notes, *checks.compare_runs()])
+    notes = [*plan.notes, *array.notes, *counted.notes, *checks.compare_runs()]
+    plan = msgspec.structs.replace(plan, notes=notes)
     record = Sweep(name=plan.name, tasks=len(runs), limit=spec.sweep_limit)
     files = [
         *render_array(plan, templates, len(runs)),

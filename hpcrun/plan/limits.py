@@ -113,13 +113,23 @@ def find_unlisted_partitions(plan: Plan, cluster: Cluster, source: str) -> dict[
     return found
 
 
-def check_array_size(runs: int, cluster: Cluster, source: str) -> list[Problem]:
-    """Refuse a sweep with more runs than Slurm's arrays have tasks (slurm.conf, MaxArraySize)."""
-    most = cluster.max_array_size
-    if most is None or runs <= most:
+def check_array_size(runs: int, known: Cluster | int, source: str = "") -> list[Problem]:
+    """Refuse a sweep with more runs than Slurm's arrays have tasks (slurm.conf, MaxArraySize).
+
+    Args:
+        known: MaxArraySize itself, or the profile that may contain it.
+        source: The profile's file.
+    """
+    if isinstance(known, int):
+        most, where = known, "MaxArraySize"
+    elif known.max_array_size is not None:
+        most, where = known.max_array_size, f"{source}: max_array_size, {_format_date(known)}"
+    else:
         return []
-    message = f"{runs} runs: an array has {most} tasks at most ({source}: max_array_size, "
-    message += f"{_format_date(cluster)}); make it {-(-runs // most)} sweeps"
+    if runs <= most:
+        return []
+    message = f"{runs} runs: an array has {most} tasks at most ({where}); "
+    message += f"make it {-(-runs // most)} sweeps; --as NAME puts them under one name"
     return [Problem("sweep", message)]
 
 

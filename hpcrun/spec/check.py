@@ -99,6 +99,12 @@ def child_type(of: mi.Type, key: str) -> mi.Type | None:
     return of if isinstance(of, mi.AnyType) else None
 
 
+_SAME_ON_ALL_NODES = (
+    "Slurm allocates the same number of GPUs on each node of a job; where nodes differ, use the "
+    "number that all of them have, and more nodes"
+)
+
+
 def explain_unknown_key(root: mi.StructType, section: mi.StructType, key: str) -> str:
     """Write the message for an unknown key, with the key that the user may have meant.
 
@@ -202,7 +208,10 @@ class _Conversion:
         return _REFUSED
 
     def refuse_kind(self, of: mi.Type, node: Node, path: str) -> Any:
-        return self.refuse(node, path, f"expected {_KIND_NAMES[type(of)]}; got {format_node(node)}")
+        message = f"expected {_KIND_NAMES[type(of)]}; got {format_node(node)}"
+        if path == "resources.gpus_per_node" and not isinstance(node.value, str):
+            message += f"; {_SAME_ON_ALL_NODES}"
+        return self.refuse(node, path, message)
 
     def struct(self, of: mi.StructType, node: Node, path: str) -> Any:
         if not isinstance(node.value, dict):

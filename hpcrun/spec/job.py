@@ -577,7 +577,8 @@ class Cluster(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         None
     )
     max_array_size: Annotated[
-        Positive | None, about("Slurm's MaxArraySize; a sweep must have fewer runs")
+        Positive | None,
+        about("maximum number of jobs of a sweep (MaxArraySize), if Slurm does not answer"),
     ] = None
     accelerator: Annotated[
         Literal["cuda", "rocm", "cpu"],

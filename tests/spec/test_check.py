@@ -52,6 +52,12 @@ ALL_KEYS = ", ".join(JobSpec.__struct_fields__)
          "fit into 64 bits"),
         ("resources: {nodes: 1e999}", "1: resources.nodes: 1e999: a number that does not fit "
          "into a double"),
+        (
+            "resources: {gpus_per_node: [8, 4]}",
+            "1: resources.gpus_per_node: expected a whole number; got a list; Slurm allocates the "
+            "same number of GPUs on each node of a job; where nodes differ, use the number that "
+            "all of them have, and more nodes",
+        ),
         # booleans
         ("snapshot: no", "1: snapshot: expected true or false; got no; did you mean false?"),
         ("snapshot: 'true'", '1: snapshot: expected true or false; got "true"; '

@@ -19,6 +19,7 @@ from hpcrun.actions.checks.checkpoints import (
     find_writer,
     shared_folders,
 )
+from hpcrun.actions.checks.job_counts import check_job_counts, check_sweep_size
 from hpcrun.actions.checks.places import check_places, file_system_queries, place_queries
 from hpcrun.actions.cluster_host import ClusterHost
 from hpcrun.actions.interpreter import (
@@ -54,7 +55,6 @@ from hpcrun.plan import (
     batch_notes,
     can_resume,
     check_arguments,
-    check_array_size,
     check_on_cpus,
     check_own_deepspeed,
     deepspeed_notes,
@@ -264,12 +264,18 @@ class Checks:
             findings.refuse("args" if spec.command is None else "command", fault)
         findings.notes[:0] = [f"args: {doubt}" for doubt in doubts]
 
-    def check_array(self, context: Context, runs: int) -> Findings:
-        """Check that Slurm accepts arrays of this many runs."""
-        problems = check_array_size(runs, context.cluster, context.cluster_source)
+    def check_array(self, context: Context, host: ClusterHost, tasks: int) -> Findings:
+        """Check that Slurm accepts arrays of this many tasks."""
+        problems = check_sweep_size(context, host, tasks)
         return self._downgrade_to_notes(
             Findings(problems, [], f"{_OUTDATED}; " if problems else "")
         )
+
+    def count_jobs(self, host: ClusterHost, jobs: Sequence[tuple[Plan, int]]) -> Findings:
+        """Check that the user's account and QOS accept this many jobs in the queue."""
+        problems = check_job_counts(host, jobs) if self.in_queue else []
+        fix = "submit fewer now, and the others when jobs have ended; " if problems else ""
+        return self._downgrade_to_notes(Findings(problems, [], fix))
 
     def compare_runs(self) -> list[str]:
         """Return notes on what the runs would share although each needs its own."""

@@ -1,0 +1,116 @@
+"""Limits on the number of jobs, with answers of Slurm 22.05, which refused these submissions."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.calling import Caller
+
+SWEEP = """\
+command: [echo, "{lr}"]
+resources: {gpus_per_node: 0}
+sweep: {lr: [1, 2, 3, 4, 5, 6]}
+"""
+CONFIG = """\
+AccountingStorageEnforce = associations,limits,qos
+AccountingStorageType   = accounting_storage/slurmdbd
+ClusterName             = rig
+MaxArraySize            = 1001
+"""
+RECORDS = """\
+Association Records
+
+ClusterName=rig Account=root UserName= Partition= Priority=0 ID=1
+    ParentAccount= Lft=1 DefAssoc=No
+    GrpSubmitJobs=N(2) GrpWall=N(0.00)
+    MaxJobs= MaxJobsAccrue= MaxSubmitJobs= MaxWallPJ=
+ClusterName=rig Account=research UserName= Partition= Priority=0 ID=3
+    ParentAccount=root(1) Lft=2 DefAssoc=No
+    GrpSubmitJobs=50(2) GrpWall=N(0.00)
+    MaxJobs= MaxJobsAccrue= MaxSubmitJobs= MaxWallPJ=
+ClusterName=rig Account=research UserName=me(0) Partition= Priority=0 ID=4
+    ParentAccount= Lft=3 DefAssoc=Yes
+    GrpSubmitJobs=N(2) GrpWall=N(0.00)
+    MaxJobs=3(2) MaxJobsAccrue= MaxSubmitJobs=5(2) MaxWallPJ=
+
+QOS Records
+
+QOS=normal(1)
+    GrpJobs=N(6) GrpJobsAccrue=N(0) GrpSubmitJobs=N(6) GrpWall=N(0.00)
+    Account Limits
+      research
+        MaxJobsPA=N(6) MaxJobsAccruePA=N(0) MaxSubmitJobsPA=N(6)
+    User Limits
+      me(0)
+        MaxJobsPU=N(6) MaxJobsAccruePU=N(0) MaxSubmitJobsPU=N(6)
+QOS=big(2)
+    GrpJobs=N(0) GrpJobsAccrue=N(0) GrpSubmitJobs=N(0) GrpWall=N(0.00)
+    Account Limits
+        No Accounts
+    User Limits
+        No Users
+"""
+
+
+@pytest.fixture
+def site(hpcrun: Caller) -> Caller:
+    """A site that enforces limits; the user has two jobs in the queue."""
+    hpcrun.write("sweep.yaml", SWEEP)
+    hpcrun.write("one.yaml", "command: [date]\nresources: {gpus_per_node: 0}\n")
+    set_answers(hpcrun)
+    return hpcrun
+
+
+def set_answers(hpcrun: Caller, config: str = CONFIG, records: str = RECORDS) -> None:
+    answers = {
+        "scontrol": ("config", config, records),
+        "sacctmgr": ("qos", "normal|||\nbig|4||\n", "rig|research||research|normal,big||||\n"),
+        "id": ("-un", "me\n", "0\n"),
+    }
+    for command, (word, first, other) in answers.items():
+        script = hpcrun.tools / command
+        script.write_text(
+            f"#!/bin/sh\ncase \" $* \" in *' {word} '*) cat <<'E'\n{first}E\n;; "
+            f"*) cat <<'E'\n{other}E\n;; esac\n"
+        )
+        script.chmod(0o755)
+
+
+def test_sweep_beyond_the_limit_of_the_account_is_refused_with_numbers(site: Caller) -> None:
+    done = site("submit", "sweep.yaml", "--dry-run")
+    assert done.code == 2
+    assert "sweep: 6 jobs: account research accepts 5 pending and running jobs" in done.err, done
+    assert "(MaxSubmitJobs); 2 are in the queue, so it accepts 3 more" in done.err
+    assert "submit fewer now, and the others when jobs have ended; --no-check" in done.err
+    assert site("submit", "sweep.yaml", "--dry-run", "--no-check").code == 0
+    assert site("submit", "sweep.yaml", "--dry-run", "--set", "sweep.lr=[1, 2, 3]").code == 0
+
+
+def test_limit_of_the_qos_replaces_that_of_the_account(site: Caller) -> None:
+    """Slurm prints no limit per user for a QOS in which the user has no job yet."""
+    done = site("submit", "sweep.yaml", "--dry-run", "--set", "slurm.qos=big")
+    assert "QOS big accepts 4 pending and running jobs (MaxSubmitJobsPerUser); 0 are" in done.err
+    assert "account research" not in done.err
+    chosen = ("--set", "slurm.qos=big", "--set", "sweep.lr=[1, 2, 3, 4]")
+    assert site("submit", "sweep.yaml", "--dry-run", *chosen).code == 0
+
+
+def test_jobs_of_several_files_count_together(site: Caller) -> None:
+    site.write("sweep.yaml", SWEEP.replace("3, 4, 5, 6", "3"))
+    assert site("submit", "sweep.yaml", "--dry-run").code == 0
+    done = site("submit", "sweep.yaml", "one.yaml", "--dry-run", "--as", "x")
+    assert done.code == 2 and "jobs: 4 jobs: account research accepts 5" in done.err, done
+
+
+def test_limits_that_slurm_does_not_enforce_are_ignored(site: Caller) -> None:
+    set_answers(site, CONFIG.replace("associations,limits,qos", "associations"))
+    assert site("submit", "sweep.yaml", "--dry-run").code == 0
+
+
+def test_max_array_size_is_read_from_slurm(site: Caller) -> None:
+    """The profile may be older than the limit."""
+    set_answers(site, CONFIG.replace("1001", "4"), "")
+    done = site("submit", "sweep.yaml", "--dry-run")
+    assert done.code == 2
+    assert "sweep: 6 runs: an array has 4 tasks at most (MaxArraySize)" in done.err, done
+    assert "make it 2 sweeps; --as NAME puts them under one name" in done.err
