@@ -6,11 +6,11 @@
     python -m bench.reading FOLDER --json         print JSON
 
 reading.jsonl has one line for each log: where the log is from, its digest, and what a person reads
-in it. The logs are not part of the project, and nothing is downloaded: put those that you have into
-FOLDER as ID.log. `--truth FILE` compares with another file of the same form. All entries were
-written before hpcrun read any of the logs, and the projects were divided by lot: rules were mended
-by the open half, and the held half was scored once, on 2026-11-28 (training loss 29 of 32,
-evaluation metrics 16 of 27, time 9 of 13, class and line 17 of 18).
+in it; truth.md explains the fields. The logs are not part of the project, and nothing is
+downloaded: put those that you have into FOLDER as ID.log. `--truth FILE` compares with another file
+of the same form. All entries were written before hpcrun read any of the logs, and the projects were
+divided by lot: rules were mended by the open half, and the held half was scored once, on 2026-11-28
+(training loss 29 of 32, evaluation metrics 16 of 27, time 9 of 13, class and line 17 of 18).
 
 The table counts the training loss (first, last, best), up to three evaluation metrics of each log
 (first, last, best), the elapsed time within 5 percent, the horizontal axis, how the run ended, and
@@ -31,7 +31,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from bench.unseen import CLOSE, RATES, find_log, is_close, options, parse
+from bench.unseen import CLOSE, RATES, find_log, is_close, options, parse, read_truth
 from bench.why import diagnose, judge
 from hpcrun.curves.names import fold
 
@@ -44,11 +44,6 @@ ROWS = (
 INTERRUPTIONS = {"cancelled", "time_limit", "preempted"}
 SAME_WORD = {"accuracy": "acc", "perplexity": "ppl", "r2": "squared"}
 SCOPES = {"val", "valid", "validation", "eval", "evaluation", "test", "dev", "average", "avg"}
-
-
-def read_truth(path: Path) -> list[dict[str, Any]]:
-    """Read the entries of a file of expected results."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
 
 
 def find_words(name: str) -> set[str]:

@@ -1,14 +1,14 @@
 """Measure how many logs of other projects in a folder `hpcrun parse` reads correctly.
 
     python -m bench.unseen FOLDER               both halves, open and aside; takes a minute
- python -m bench.unseen FOLDER --part open   only one of them, or --part development
- python -m bench.unseen FOLDER --json        print JSON
+    python -m bench.unseen FOLDER --part open   only one of them, or --part development
+    python -m bench.unseen FOLDER --json        print JSON
 
-tests/curves/unseen.yaml lists the logs and their expected values. The logs are not part of the
-project, and nothing is downloaded: put those that you have into FOLDER as ID or ID.log. A log
-counts as read correctly if number, first and last of its training losses are right, and of its
-evaluation losses if these are listed. The last learning rate is compared too, but does not count.
-"""
+unseen.jsonl lists the logs and their expected values; truth.md explains its fields. The logs are
+not part of the project, and nothing is downloaded: put those that you have into FOLDER as ID or
+ID.log. A log counts as read correctly if number, first and last of its training losses are right,
+and of its evaluation losses if these are listed. The last learning rate is compared too, but does
+not count."""
 
 from __future__ import annotations
 
@@ -22,13 +22,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from hpcrun.curves.names import fold
 
-TRUTH = Path(__file__).parent.parent / "tests" / "curves" / "unseen.yaml"
+TRUTH = Path(__file__).with_suffix(".jsonl")
 CLOSE, COUNTED = 1e-3, 0.01
 RATES = {"step_seconds", "samples_per_second", "tokens_per_second"}  # from progress bars
+
+
+def read_truth(path: Path) -> list[dict[str, Any]]:
+    """Read the entries of a file of expected results."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def find_log(folder: Path, entry: dict[str, Any]) -> tuple[Path | None, str]:
@@ -109,7 +112,7 @@ def main() -> int:
     parser.add_argument("--part", choices=("open", "aside", "development"))
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    entries = yaml.safe_load(TRUTH.read_text(encoding="utf-8"))
+    entries = read_truth(TRUTH)
     result: dict[str, Any] = {"wrong": {}, "lr": {}, "unused": {}}
     right = {"with metrics": [0, 0], "without": [0, 0]}
     for entry in entries:

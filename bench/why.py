@@ -1,16 +1,16 @@
 """Measure how often `hpcrun why` finds the right cause, for a folder of logs.
 
-python -m bench.why FOLDER                 both halves; takes a minute or two python -m bench.why
- FOLDER --part held     only one of them, open or held python -m bench.why FOLDER --json
- print JSON python -m bench.why FOLDER --details       also list errors in the held half (not unseen
- afterwards) python -m bench.why --speed                time reading a log of 360 MB; takes some
- minutes
+    python -m bench.why FOLDER              both halves; takes a minute or two
+    python -m bench.why FOLDER --part held  only one of them, open or held
+    python -m bench.why FOLDER --json       print JSON
+    python -m bench.why FOLDER --details    also list errors in the held half, which is then opened
+    python -m bench.why --speed             time reading a log of 360 MB; takes some minutes
 
-tests/why/unseen.yaml lists the logs and their expected causes. The logs are not part of the
-project, and nothing is downloaded: put those that you have into FOLDER as ID.log. For failed jobs,
-the benchmark prints the share with the right class, and that with the right class and line; for
-other jobs, the share that got a cause nevertheless (false alarms). Rank and host are compared if
-the class is right, and counted separately. Wrong results in the open half are listed.
+why.jsonl lists the logs and their expected causes; truth.md explains its fields. The logs are not
+part of the project, and nothing is downloaded: put those that you have into FOLDER as ID.log. For
+failed jobs, the benchmark prints the share with the right class, and that with the right class and
+line; for other jobs, the share that got a cause nevertheless (false alarms). Rank and host are
+compared if the class is right, and counted separately. Wrong results in the open half are listed.
 
 The speed is that of whole processes that alternate with a simple loop, with the log in the page
 cache: for a log of noise that ends in a traceback, and for one with metrics in every line. The
@@ -28,11 +28,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from bench.make_log import A_STEP, write_dense_log, write_log
 from bench.measure import measure
-from bench.unseen import find_log, options
+from bench.unseen import find_log, options, read_truth
 
 PLAIN_LOOP = str(Path(__file__).parent / "plain_loop.py")
 LINES, METRIC_LINES, TIMES, MEGABYTES = 2_400_000, 300_000, 2.0, 100.0
@@ -41,7 +39,7 @@ END = """Traceback (most recent call last):
     main()
 torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 is full.
 """
-TRUTH = Path(__file__).parent.parent / "tests" / "why" / "unseen.yaml"
+TRUTH = Path(__file__).with_suffix(".jsonl")
 
 
 def diagnose(log: Path) -> tuple[dict[str, Any] | None, str]:
@@ -153,7 +151,7 @@ def main() -> int:
     if given.speed:
         return speed(given.rounds)
     result: dict[str, Any] = {"parts": {}, "wrong": {}, "unused": {}}
-    entries = yaml.safe_load(TRUTH.read_text(encoding="utf-8"))
+    entries = read_truth(TRUTH)
     for part in (given.part,) if given.part else ("open", "held"):
         results = []
         for entry in entries:

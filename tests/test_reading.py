@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from bench.reading import ROWS, TRUTH, count, find_words, read_truth, score
-from bench.unseen import options
+from bench.reading import ROWS, TRUTH, count, find_words, score
+from bench.unseen import options, read_truth
 
 ENTRIES = read_truth(TRUTH)
 ENTRY: dict[str, Any] = {

@@ -5,14 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import yaml
+from bench.unseen import read_truth
+from bench.why import TRUTH, judge
 
-from bench.why import judge
-from tests.source import ROOT
-
-ENTRIES: list[dict[str, Any]] = yaml.load(
-    (ROOT / "tests" / "why" / "unseen.yaml").read_text(encoding="utf-8"), yaml.CSafeLoader
-)
+ENTRIES = read_truth(TRUTH)
 CLASSES = {
     *("oom_gpu", "oom_host", "shm", "disk", "time_limit", "preempted", "node_fail"),
     *("nccl", "rendezvous", "port", "driver", "import", "missing_file", "auth_network"),

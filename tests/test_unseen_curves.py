@@ -5,13 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import yaml
+from bench.unseen import TRUTH, read_truth
 
-from tests.source import ROOT
-
-ENTRIES: list[dict[str, Any]] = yaml.load(
-    (ROOT / "tests" / "curves" / "unseen.yaml").read_text(encoding="utf-8"), yaml.CSafeLoader
-)
+ENTRIES = read_truth(TRUTH)
 
 
 def numbers(value: Any) -> list[Any]:
