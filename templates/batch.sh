@@ -15,15 +15,13 @@ batch() {
     HPCRUN_JOBSIDE_PYTHON=$(find_python)
     export HPCRUN_JOBSIDE_PYTHON
     [ -z "${SLURM_JOB_ID-}" ] || [ -z "${HPCRUN_SPARE_NODES-}" ] || choose_nodes
-    attempt=$(claim "$job" "${2-}") || exit
+    attempt=$(claim "$HPCRUN_RUN_DIR" "$job" "${2-}") || exit
     [ -n "$attempt" ] || exit 0
     attempt_dir=$HPCRUN_RUN_DIR/attempts/$attempt
     export HPCRUN_ATTEMPT=$attempt
     take_count || taken='' # ends below, where a record can say so
     begun=$(now)
-    write_record "$attempt_dir/begin.json" "{\"attempt\": $attempt, \"job_id\": \"$job\",\
- \"host\": \"$host\", \"pid\": $$, \"nodes\": \"${SLURM_JOB_NODELIST:-$host}\",\
- \"begun_at\": $begun, \"restarts\": ${SLURM_RESTART_COUNT:-0}}"
+    write_begin "$attempt_dir" "$job" "$begun"
     say "attempt $attempt${job:+ of job $job} begins on ${SLURM_JOB_NODELIST:-$host}"
     [ -n "$taken" ] || finish "$job" "$begun" 1
     [ "$attempt" -eq 0 ] || [ -z "$HPCRUN_JOBSIDE_PYTHON" ] ||
@@ -101,49 +99,26 @@ await() {
 
 # ---- The claim ---------------------------------------------------------------------------------
 
-# claim JOB BEFORE: create the folder of this start's attempt, and print its number; BEFORE is the
-# job that had the run before, or empty. If the run is over or belongs to another job, print nothing
-# and fail with the exit code of a superfluous job.
-claim() {
-    local attempt='' next mode
-    # bash reads files from this folder, so nobody else may write to it. The job keeps its umask; an
-    # explicit mode also overrides a default ACL.
-    mode=$(printf '%o' $((0755 & ~$(umask))))
-    while :; do
-        next=$(next_attempt "$1" "$2" "$attempt") || return
-        [ -n "$next" ] || return 0
-        if [ "$next" = "$attempt" ]; then
-            say "attempt $attempt of this run is taken: job ${1:-here} is a duplicate and ends" >&2
-            return 93
-        fi
-        attempt=$next next=$HPCRUN_RUN_DIR/attempts/$next
-        ! mkdir -m "$mode" -- "$next" 2>/dev/null || break
-        # A file of another host may appear with a delay on a network file system.
-        [ -d "$next" ] || die "cannot write to $HPCRUN_RUN_DIR on $host"
-    done
-    # shellcheck disable=SC2174 # the parent folders exist
-    mkdir -p -m "$mode" -- "$next/failures" "$next/ended" "$next/local" "$HPCRUN_RUN_DIR/logs/$attempt"
-    echo "$attempt"
-}
-
-# next_attempt JOB BEFORE KNOWN: print the number of the attempt that starts now; see claim. The
-# first start of a run's first job is number 0: the process that creates that folder owns the run.
-# KNOWN is an existing attempt.
+# next_attempt RUN_DIR JOB BEFORE KNOWN: print the number of the attempt that starts now; see claim.
+# The first start of a run's first job is number 0: the process that creates that folder owns the
+# run. KNOWN is an existing attempt.
 next_attempt() {
-    local folder last=-1 note="no Python 3.6 or newer answers on $host: the run does not continue by itself"
-    [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] || [ -n "$2" ] || { echo 0 && return; }
-    [ -z "$HPCRUN_JOBSIDE_PYTHON" ] || { jobside next_attempt "$@"; return; }
-    for folder in "$HPCRUN_RUN_DIR"/attempts/*; do
+    local folder last=-1 begun note="no Python 3.6 or newer answers on $host: the run does not continue by itself"
+    [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] || [ -n "$3" ] || { echo 0 && return; }
+    [ -z "$HPCRUN_JOBSIDE_PYTHON" ] || { jobside next_attempt "${@:2}"; return; }
+    for folder in "$1"/attempts/*; do
         [[ ! ${folder##*/} =~ ^[0-9]{1,9}$ ]] || [ "${folder##*/}" -le "$last" ] || last=${folder##*/}
     done
-    folder=$HPCRUN_RUN_DIR/attempts/$last
-    if [ "$2" = '' ] && { [ -z "${HPCRUN_SURVIVE-}" ] || [ -e "$folder/again" ]; }; then
+    folder=$1/attempts/$last
+    if [ "$3" = '' ] && { [ -z "${HPCRUN_SURVIVE-}" ] || [ -e "$folder/again" ]; }; then
         echo $((last + 1)) # restarted by Slurm or by its owner
     else
         say "attempt $last was the last one of this run: $note" >&2
-        [ -e "$folder/end.json" ] || write_record "$folder/end.json" "$(sed 's/}$//' "$folder/begin.json"),\
- \"exit_code\": 1, \"signal\": null, \"stopped_by\": null, \"first_failure\": null, \"ended_at\":\
- $(cat -- "$folder/beat" || now), \"why\": \"node_fail\", \"next\": null, \"note\": $(json_text "$note")}"
+        if [ ! -e "$folder/end.json" ]; then
+            begun=$(sed -n 's/.*"begun_at": \([0-9.]*\).*/\1/p' "$folder/begin.json")
+            write_end "$folder" "$2" "${begun:-$(now)}" "$(cat -- "$folder/beat" || now)" 1 '' '' \
+                node_fail "$note"
+        fi
         # What waits for it does not start, unless it was done: Slurm 24.05 to 25.11 may restart a
         # completed job that was preempted before.
         ! grep -qs '"exit_code": 0,' -- "$folder/end.json" || return 0
@@ -209,10 +184,8 @@ finish() {
 # record_end JOB BEGUN CODE: end the attempt without Python, and return the exit code of the batch
 # script. The run does not continue; hpcrun judges the rest by the record.
 record_end() {
-    local code=$3 first='' signal=null stopped_by=null why='' note='' record
-    if [ -n "$stopped" ]; then
-        stopped_by="\"$stopped\"" signal=15
-    else
+    local code=$3 first='' why='' note='' record
+    if [ -z "$stopped" ]; then
         for record in "$attempt_dir"/failures/*.json; do
             IFS= read -r first <"$record" || [ -n "$first" ] || continue
             break
@@ -227,17 +200,13 @@ record_end() {
         error "the job's setup ended before the training was started"
         code=1
     fi
-    [ -n "$stopped" ] || ! signal_of "$code" >/dev/null || signal=$((code - 128))
     [ "$code" -ne 0 ] || why='done'
     if [ -n "${HPCRUN_SURVIVE-}" ] && [ "$code" -ne 0 ]; then
         note="no Python 3.6 or newer answers on $host: the run does not continue by itself"
         [ -z "$HPCRUN_JOBSIDE_PYTHON" ] ||
             note="no decision was made whether the run continues: see the end of logs/batch.log"
     fi
-    write_record "$attempt_dir/end.json" "{\"attempt\": $HPCRUN_ATTEMPT, \"job_id\": \"$1\",\
- \"begun_at\": $2, \"stopped_by\": $stopped_by, \"first_failure\": ${first:-null}, \"exit_code\": $code,\
- \"signal\": $signal, \"ended_at\": $(now), \"why\": $(json_text "$why"), \"next\": null,\
- \"note\": $(json_text "$note")}"
+    write_end "$attempt_dir" "$1" "$2" "$(now)" "$code" "$stopped" "$first" "$why" "$note"
     if [ -z "$stopped" ] || grep -q '^#SBATCH --no-requeue' -- "$HPCRUN_RUN_DIR/job.sbatch"; then
         rm -f -- "$HPCRUN_RUN_DIR/secrets.env" # else the job may be requeued, and needs them
     fi

@@ -27,40 +27,14 @@ set -u
 # Not $HOSTNAME: bash imports it from the environment, which srun copies from node 0.
 host=${SLURMD_NODENAME:-$(uname -n)}
 
-say() { printf 'hpcrun: %s\n' "$*"; }
-
-error() { printf 'hpcrun: error: %s\n' "$*" >&2; }
+. "${BASH_SOURCE[0]%/*}/records.sh" || exit 1
 
 # die [MESSAGE]: end this part of the job; without a message after a check that has printed one.
 die() {
     [ $# -eq 0 ] || error "$@"
     # The first part that ends also ends the step: the codes of the others would hide this one.
-    [ -z "${HPCRUN_NODE_RANK-}" ] || record_failure "node-$HPCRUN_NODE_RANK" '"rank": null' 1
+    [ -z "${HPCRUN_NODE_RANK-}" ] || record_failure "node-$HPCRUN_NODE_RANK" null null 1
     exit 1
-}
-
-# write_record FILE TEXT: write atomically; whatever the job's umask, nobody else can write to it.
-write_record() {
-    (umask go-w && printf '%s\n' "$2" >"$1.part") && mv -f -- "$1.part" "$1"
-}
-
-# slurm_job: print the job id for Slurm's commands; a task's own number may mean its whole array.
-slurm_job() {
-    printf '%s\n' "${SLURM_ARRAY_JOB_ID-${SLURM_JOB_ID-}}${SLURM_ARRAY_TASK_ID+_$SLURM_ARRAY_TASK_ID}"
-}
-
-# json_text TEXT: print as JSON; null if it is empty.
-json_text() {
-    local LC_ALL=C text=${1//[^ -~]/?}
-    text=${text//\\/\\\\}
-    if [ -n "$1" ]; then printf '"%s"\n' "${text//\"/\\\"}"; else echo null; fi
-}
-
-# now: print epoch seconds with milliseconds. Before bash 5 that needs a process.
-now() {
-    local at=${EPOCHREALTIME-}
-    at=${at/,/.} # some languages have a comma there
-    if [ -n "$at" ]; then printf '%s\n' "${at%???}"; else date +%s.%3N; fi
 }
 
 # code_of PID: return the exit code of a child that has ended. A signal makes `wait` return a code
@@ -280,7 +254,7 @@ node() {
     if [ "$code" -eq 0 ] && [ -z "$stopped" ] && ! check_ended; then
         code=1
     fi
-    finish_guarded "node-$HPCRUN_NODE_RANK" '"rank": null' "$code"
+    finish_guarded "node-$HPCRUN_NODE_RANK" null null "$code"
 }
 
 rank() {
@@ -308,7 +282,7 @@ rank() {
     guarded "$@"
     code=$?
     [ "$code" -ne 0 ] || : >"$attempt_dir/ended/node-$HPCRUN_NODE_RANK-$LOCAL_RANK"
-    finish_guarded "rank-$RANK" "\"rank\": $RANK, \"local_rank\": $LOCAL_RANK" "$code"
+    finish_guarded "rank-$RANK" "$RANK" "$LOCAL_RANK" "$code"
 }
 
 # guarded CMD...: run CMD, forward a request to stop (and note it in $stopped), return CMD's code.
@@ -362,33 +336,25 @@ note_preemption() {
         write_record "$1" '"preempted"'
 }
 
-# signal_of CODE: print the name of the signal that an exit code represents. A program may exit with
-# 255.
-signal_of() { [ "$1" -gt 128 ] && kill -l "$1" 2>/dev/null; }
-
-# finish_guarded WHO FIELDS CODE: exit with CODE, after recording a failure.
+# finish_guarded WHO RANK LOCAL_RANK CODE: exit with CODE, after recording a failure.
 finish_guarded() {
     local signal
     # DeepSpeed's ranks on CPUs leave 69 MB each there (csrc/cpu/comm/shm.cpp).
     rm -f -- "/dev/shm/deepspeed_allreduce_buffer_${UID}_${MASTER_ADDR-}_${MASTER_PORT-}"_*
-    if [ "$3" -ne 0 ] && [ -z "$stopped" ]; then
-        ! signal=$(signal_of "$3") || say "${1/-/ } on $host: Signal $(($3 - 128)) (SIG$signal)"
-        record_failure "$1" "$2" "$3"
+    if [ "$4" -ne 0 ] && [ -z "$stopped" ]; then
+        ! signal=$(signal_of "$4") || say "${1/-/ } on $host: Signal $(($4 - 128)) (SIG$signal)"
+        record_failure "$@"
         # Before the launcher learns of it: the next attempt should exclude a node whose GPU broke.
         [ "$mode" != rank ] || ! . "$HPCRUN_RUN_DIR/preflight.sh" || examine_node
     fi
-    exit "$3"
+    exit "$4"
 }
 
-# record_failure WHO FIELDS CODE: record with its time, which identifies the first one, and with the
-# node's defect if known.
+# record_failure WHO RANK LOCAL_RANK CODE: record a failure, with the node's defect if known.
 record_failure() {
-    local signal=null why=null
-    ! signal_of "$3" >/dev/null || signal=$(($3 - 128))
-    [[ $1 != node-* || ! -r $attempt_dir/bad/$host ]] || why=$(quoted "$(<"$attempt_dir/bad/$host")")
-    write_record "$attempt_dir/failures/$(date +%s%6N)-$1.json" \
-        "{$2, \"node\": ${HPCRUN_NODE_RANK:-0}, \"host\": \"$host\",\
- \"exit_code\": $3, \"signal\": $signal, \"at\": $(now), \"why\": $why}"
+    local why=null
+    [[ $1 != node-* || ! -r $attempt_dir/bad/$host ]] || why=$(json_text "$(<"$attempt_dir/bad/$host")")
+    write_failure "$attempt_dir" "$@" "$why"
 }
 
 # ---- checks on each node -----------------------------------------------------------------------

@@ -90,18 +90,11 @@ bad_node() {
         folder=$HPCRUN_CACHE_DIR/bad-nodes
         # Copied from the plan, which is already JSON.
         cluster=$(sed -n '/^ "cluster": /{s///;s/,$//p;q}' "$HPCRUN_RUN_DIR/plan.json" 2>/dev/null)
-        mkdir -p -- "$folder" && printf '%s\n' "{\"node\": \"$name\", \"why\": $(quoted "$why"),\
+        mkdir -p -- "$folder" && printf '%s\n' "{\"node\": \"$name\", \"why\": $(json_text "$why"),\
  \"at\": $(date +%s), \"run_id\": \"${HPCRUN_RUN_DIR##*/}\", \"user\": \"$(id -un)\",\
  \"cluster\": ${cluster:-null}}" >"$folder/.$name.part" &&
             mv -f -- "$folder/.$name.part" "$folder/$name"
     )
-}
-
-# quoted TEXT: print a line of text as JSON.
-quoted() {
-    local text=${1//\\/\\\\}
-    text=${text//\"/\\\"}
-    printf '"%s"\n' "${text//[[:cntrl:]]/ }"
 }
 
 # ---- GPUs --------------------------------------------------------------------------------------
@@ -413,6 +406,7 @@ measure() {
 
 if [ "${BASH_SOURCE[0]}" = "$0" ]; then
     host=${SLURMD_NODENAME:-$(uname -n)}
+    . "${BASH_SOURCE[0]%/*}/records.sh" || exit 1
     case ${1-} in
     ports) ports '' ;;
     bad) bad_node "$2" ;;

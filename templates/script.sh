@@ -17,42 +17,27 @@ host=${SLURMD_NODENAME:-$(uname -n)}
 job=${SLURM_ARRAY_JOB_ID-${SLURM_JOB_ID-}}${SLURM_ARRAY_TASK_ID+_$SLURM_ARRAY_TASK_ID}
 child='' stopped=''
 
-error() { printf 'hpcrun: error: %s\n' "$*" >&2; }
+# shellcheck disable=SC1091 # the file is beside this one; without it, the script is not recorded
+. "$run_dir/records.sh"
 
-# now: print epoch seconds with milliseconds. Before bash 5 that needs a process.
-now() {
-    local at=${EPOCHREALTIME-}
-    at=${at/,/.} # some languages have a comma there
-    if [ -n "$at" ]; then printf '%s\n' "${at%???}"; else date +%s.%3N; fi
-}
-
-# write_record FILE TEXT: write atomically; whatever the job's umask, nobody else can write to it.
-write_record() {
-    { (umask go-w && printf '%s\n' "$2" >"$1.part") && mv -f -- "$1.part" "$1"; } 2>/dev/null
-}
-
-# claim: create the folder of this attempt, and print its number. Fail with 93 in a job that is a
-# duplicate of the run's job, and otherwise if the folder cannot be written.
-claim() {
-    local begin owner restarts number=0 mode
-    mode=$(printf '%o' $((0755 & ~$(umask))))
-    until mkdir -m "$mode" -- "$run_dir/attempts/$number" 2>/dev/null; do
-        [ -d "$run_dir/attempts/$number" ] || return 1
-        begin='' owner='' restarts=-1
-        for _ in {1..20}; do # on a network file system a file may appear late
-            begin=$(cat -- "$run_dir/attempts/$number/begin.json" 2>/dev/null)
-            [ -z "$begin" ] || break
-            sleep 0.5
-        done
-        [[ ! $begin =~ \"job_id\":\ \"([^\"]*)\" ]] || owner=${BASH_REMATCH[1]}
-        [[ ! $begin =~ \"restarts\":\ ([0-9]+) ]] || restarts=${BASH_REMATCH[1]}
-        if [ "$owner" != "$job" ] || [ "$restarts" -ge "${SLURM_RESTART_COUNT:-0}" ]; then
-            error "attempt $number of this run is taken: job $job is a duplicate and ends"
-            return 93
-        fi
-        number=$((number + 1))
+# next_attempt RUN_DIR JOB BEFORE KNOWN: print the number of the attempt that starts now (see claim in
+# records.sh): the one after KNOWN if Slurm has restarted its job since.
+# shellcheck disable=SC2317 # claim calls it
+next_attempt() {
+    local begin='' owner='' restarts=-1
+    [ -n "$4" ] || { echo 0; return; }
+    for _ in {1..20}; do # on a network file system a file may appear late
+        begin=$(cat -- "$1/attempts/$4/begin.json" 2>/dev/null)
+        [ -z "$begin" ] || break
+        sleep 0.5
     done
-    echo "$number"
+    [[ ! $begin =~ \"job_id\":\ \"([^\"]*)\" ]] || owner=${BASH_REMATCH[1]}
+    [[ ! $begin =~ \"restarts\":\ ([0-9]+) ]] || restarts=${BASH_REMATCH[1]}
+    if [ "$owner" != "$2" ] || [ "$restarts" -ge "${SLURM_RESTART_COUNT:-0}" ]; then
+        echo "$4"
+    else
+        echo $(($4 + 1))
+    fi
 }
 
 # link_output NUMBER NAME: link the file behind a stream of the job, which may be anywhere.
@@ -66,13 +51,9 @@ link_output() {
 
 # record_end CODE: write the record of the end.
 record_end() {
-    local signal=null stopped_by=null why=null
-    [ "$1" -le 128 ] || ! kill -l "$1" >/dev/null 2>&1 || signal=$(($1 - 128))
-    [ "$1" -ne 0 ] || why='"done"'
-    [ -z "$stopped" ] || stopped_by="\"$stopped\""
-    write_record "$attempt_dir/end.json" "{\"attempt\": $attempt, \"job_id\": \"$job\",\
- \"begun_at\": $begun, \"stopped_by\": $stopped_by, \"first_failure\": null, \"exit_code\": $1,\
- \"signal\": $signal, \"ended_at\": $(now), \"why\": $why, \"checkpoint\": null, \"next\": null}"
+    local why=''
+    [ "$1" -ne 0 ] || why='done'
+    write_end "$attempt_dir" "$job" "$begun" "$(now)" "$1" "$stopped" '' "$why" '' 2>/dev/null
 }
 
 # forward SIGNAL: pass a signal on to the script. Slurm sends USR1 and the like to the batch script
@@ -94,7 +75,7 @@ start_script() {
     exec "$script" "$@"
 }
 
-attempt=$(claim)
+attempt=$(claim "$run_dir" "$job" "")
 claimed=$?
 [ "$claimed" -ne 93 ] || exit 93
 if [ "$claimed" -ne 0 ]; then
@@ -103,9 +84,7 @@ if [ "$claimed" -ne 0 ]; then
 fi
 attempt_dir=$run_dir/attempts/$attempt
 begun=$(now)
-write_record "$attempt_dir/begin.json" "{\"attempt\": $attempt, \"job_id\": \"$job\",\
- \"host\": \"$host\", \"pid\": $$, \"nodes\": \"${SLURM_JOB_NODELIST:-$host}\",\
- \"begun_at\": $begun, \"restarts\": ${SLURM_RESTART_COUNT:-0}}"
+write_begin "$attempt_dir" "$job" "$begun" 2>/dev/null
 link_output 1 batch.log
 link_output 2 batch.err
 
@@ -113,7 +92,7 @@ link_output 2 batch.err
 exec {beat}> >(
     trap '' TERM INT HUP USR1 USR2
     while :; do
-        write_record "$attempt_dir/beat" "$(printf '%(%s)T' -1)"
+        write_record "$attempt_dir/beat" "$(printf '%(%s)T' -1)" 2>/dev/null
         IFS= read -rt 30 _
         [ $? -gt 128 ] || break
     done

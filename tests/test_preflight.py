@@ -417,7 +417,7 @@ def test_a_node_that_fails_ends_the_attempt_and_is_recorded(tmp_path: Path) -> N
     assert (made.run.path / "attempts/0/bad/n-7").read_text() == f"nvidia-smi: {why}\n"
     # Without Slurm nobody could leave it out.
     assert not (made.run.path / "cache").exists()
-    bad = f'. "{PREFLIGHT}"; bad_node "$1"'
+    bad = f'. "{PREFLIGHT.with_name("records.sh")}"; . "{PREFLIGHT}"; bad_node "$1"'
     env |= {"SLURM_JOB_ID": "7", "HPCRUN_CACHE_DIR": str(tmp_path / "cache"), "HPCRUN_ATTEMPT": "0"}
     env |= {"HPCRUN_RUN_DIR": str(made.run.path), "HPCRUN_PREFLIGHT": "true"}
     text = 'a "quote", a \\ and\na line'

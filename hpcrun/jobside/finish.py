@@ -76,13 +76,13 @@ class Finish:
             self._say_end(why, " on other nodes of the job")
             self._clean_nodes(is_stopped=False)
         elif note == "yes":
-            write_json(job.path("end.json"), {**end, "next": "requeue"})
+            write_json(job.path("end.json"), "end", {**end, "next": "requeue"})
             self._say_end(why, "")
             self._clean_nodes(is_stopped=self.is_stopped)  # ranks that still run need their folders
             following = self._go_on(decision.pause)
             note = NO_RESTART
         note = "" if following else note
-        write_json(job.path("end.json"), {**end, "next": following, "note": note or None})
+        write_json(job.path("end.json"), "end", {**end, "next": following, "note": note or None})
         heir = job.successor()
         if heir and following != heir:
             job.call("scancel", "--state=PENDING", heir)
@@ -159,7 +159,7 @@ class Finish:
             # soon; for a run that may continue the query is then repeated for an hour.
             shown = job.show(
                 MANY_TRIES if job.survives else 2,
-                lambda: write_json(job.path("end.json"), preliminary),
+                lambda: write_json(job.path("end.json"), "end", preliminary),
             )
             state = "NODE_FAIL" if job.is_replaced() else job.state(shown)
             found["state"], found["preempted"] = state, is_preempted(shown)

@@ -13,14 +13,13 @@ stall (templates/stacks.sh). With "stalled" in HPCRUN_SURVIVE the attempt is the
 the marker attempts/N/stalled contains the reason.
 """
 
-import json
 import os
 import re
 import subprocess
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from hpcrun.jobside.progress import LogReader
-from hpcrun.jobside.records import write_record
+from hpcrun.jobside.records import write_json, write_record
 from hpcrun.jobside.slurm import slurm_job
 
 BEAT_S = 30
@@ -232,7 +231,7 @@ class StallWatch:
             "ranks": self._first_silent(),
             "stacks": self._list_stacks(),
         }
-        write_record(os.path.join(self.attempt, "stall.json"), json.dumps(record))
+        write_json(os.path.join(self.attempt, "stall.json"), "stall", record)
 
     def _list_stacks(self) -> List[str]:
         try:

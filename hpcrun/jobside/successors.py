@@ -158,7 +158,9 @@ def _ends_now(environ: Mapping[str, str], attempt: int, job: str) -> bool:
     folder = os.path.join(environ["HPCRUN_RUN_DIR"], "attempts", str(attempt))
     beat = read_line(os.path.join(folder, "beat"))
     record = {
-        **begin,
+        "attempt": attempt,
+        "job_id": job,
+        "begun_at": begin.get("begun_at"),
         "exit_code": 1,
         "signal": None,
         "stopped_by": None,
@@ -168,7 +170,7 @@ def _ends_now(environ: Mapping[str, str], attempt: int, job: str) -> bool:
         "next": None,
         "note": note or None,
     }
-    write_json(os.path.join(folder, "end.json"), record)
+    write_json(os.path.join(folder, "end.json"), "end", record)
     return True
 
 
@@ -333,7 +335,7 @@ class Continuation:
             heir = self.chain(0, "", 1)
             if heir:
                 begin = read_json(job.path("begin.json"))
-                write_json(job.path("begin.json"), {**begin, "successor": heir})
+                write_json(job.path("begin.json"), "begin", {**begin, "successor": heir})
         finally:
             os.unlink(job.path("chaining"))
         if not heir:

@@ -26,7 +26,7 @@ from hpcrun.render.quoting import FILTERS, quote_bash, quote_expanded, quote_wor
 # Files that are identical in all runs.
 FIXED = (
     *("harness.sh", "batch.sh", "jobside.sh", "hardware.sh", "setup.sh", "local.sh", "hosts.sh"),
-    *("clean.sh", "preflight.sh", "stacks.sh"),
+    *("clean.sh", "preflight.sh", "records.sh", "stacks.sh"),
 )
 # The modules of hpcrun.jobside in one archive.
 ARCHIVE = "jobside.pyz"
@@ -90,7 +90,10 @@ def _render_plan(plan: Plan) -> RenderedFile:
 
 def render_recorder(plan: Plan, templates: jinja2.Environment) -> list[RenderedFile]:
     """Render the files of a run of the user's own sbatch script, besides the script."""
-    return [RenderedFile("script.sh", _shipped_text(templates, "script.sh")), _render_plan(plan)]
+    scripts = [
+        RenderedFile(name, _shipped_text(templates, name)) for name in ("records.sh", "script.sh")
+    ]
+    return [*scripts, _render_plan(plan)]
 
 
 def insert_recorder(

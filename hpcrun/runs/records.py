@@ -17,6 +17,7 @@ from msgspec import Struct, convert, field, structs
 
 from hpcrun import files
 from hpcrun.errors import HpcrunError, InputError
+from hpcrun.jobside import is_known_version
 from hpcrun.ownership import foreign_owner, is_own, other_owner
 from hpcrun.plan import Plan
 from hpcrun.runs import layout
@@ -434,9 +435,10 @@ def decode_record(
     try:
         # msgspec's own decoder cannot be used: bytes that are not UTF-8 appear in a plan as lone
         # surrogates.
-        return convert(
-            json.loads(data, object_hook=hook, parse_int=_parse_bounded_int), decodable(type_)
-        )
+        values = json.loads(data, object_hook=hook, parse_int=_parse_bounded_int)
+        if isinstance(values, dict) and not is_known_version(values):
+            return None
+        return convert(values, decodable(type_))
     except (ValueError, RecursionError, OverflowError):
         return None
 

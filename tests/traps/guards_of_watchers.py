@@ -222,9 +222,9 @@ GUARDS = [
     ),
     guard(
         58,
-        BATCH,
-        '        ! mkdir -m "$mode" -- "$next" 2>/dev/null || break\n',
-        '        ! mkdir -p -- "$next" 2>/dev/null || break\n',
+        "templates/records.sh",
+        '        ! mkdir -m "$mode" -- "$1/attempts/$attempt" 2>/dev/null || break\n',
+        '        ! mkdir -p -- "$1/attempts/$attempt" 2>/dev/null || break\n',
         f"{ALONE}::test_one_of_many_concurrent_jobs_runs",
         f"{ALONE}::test_duplicate_job_ends_immediately_and_changes_nothing",
     ),

@@ -156,7 +156,9 @@ class Job:
 
 def in_harness(call: str, folder: Path | None = None, **env: str) -> str:
     """Call functions of the job script in bash, with stubs of ``folder``; return the output."""
-    text = (shipped_folder("templates") / "harness.sh").read_text()
+    templates = shipped_folder("templates")
+    text = (templates / "harness.sh").read_text()
+    text = text.replace("${BASH_SOURCE[0]%/*}/records.sh", str(templates / "records.sh"))
     functions, end, _ = text.partition("\nmode=$1\n")
     assert end, "the harness begins its work with mode=$1"
     path = f"{folder}:{os.environ['PATH']}" if folder else os.environ["PATH"]
