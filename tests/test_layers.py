@@ -13,7 +13,19 @@ from tests.source import PACKAGE, REFERENCE, ROOT, imports, modules, name, part,
 # The parts of hpcrun, the highest first: each may import only what stands below it.
 LAYERS = (
     *("__main__", "cli", "__init__", "api", "actions", "monitor", "views", "logs", "runs"),
-    *("context", "sandbox", "render", "assets", "lint", "plan", "curves", "slurm", "spec", "why"),
+    *(
+        "context",
+        "sandbox",
+        "render",
+        "assets",
+        "convert",
+        "lint",
+        "plan",
+        "curves",
+        "slurm",
+        "spec",
+        "why",
+    ),
     *("fit", "remote", "secrets", "text", "files", "ownership", "signals", "patterns", "structs"),
     *("workloads", "jobside", "errors", "lazy", "version"),
 )
@@ -198,6 +210,7 @@ def test_the_parts_that_promise_to_be_pure() -> None:
         "curves",
         "fit",
         "lint",
+        "convert",
     }
     assert {part(path) for path in modules() if is_pure(path)} == promised
 

@@ -14,16 +14,19 @@ import click
 from msgspec import structs
 
 from hpcrun.actions import (
+    ConvertedJob,
     InitState,
     JobFile,
     Question,
     build_profile,
     check_unchanged,
     choose_python,
+    convert_script_file,
     describe_missing_python,
     draft_job_file,
     find_questions,
     find_script,
+    is_shell_script,
     read_named_script,
     schema_files,
     survey_cluster,
@@ -52,6 +55,7 @@ def run_init(
     script: str | None,
     cluster: str | None,
     *,
+    arguments: Sequence[str],
     for_user: bool,
     host: str | None,
     like: str | None,
@@ -60,7 +64,13 @@ def run_init(
     as_json: bool,
 ) -> int:
     """Query Slurm and the user, and write; return the exit code. Raises InputError, OutOfReach."""
-    if script is not None:
+    is_batch = script is not None and is_shell_script(script)
+    if arguments and not is_batch:
+        raise InputError(
+            f"{arguments[0]}: arguments are only those of an sbatch script",
+            fix="write the arguments of a Python script into args of its job file",
+        )
+    if script is not None and not is_batch:
         # before the queries to Slurm and the user
         read_named_script(find_project(Path.cwd()), script)
     with SlownessNote().waiting():
@@ -78,7 +88,7 @@ def run_init(
             f"started from the profile of {like}, which follows that site's documentation and "
             "was never tested there: check the account, the directories and every line marked CHECK"
         )
-    dialog = _Dialog(found, is_quiet=yes, as_json=as_json)
+    dialog = _Dialog(found, is_quiet=yes, as_json=as_json, arguments=arguments)
     return dialog.check() if check else dialog.write(script)
 
 
@@ -88,8 +98,10 @@ class _Dialog:
     ``is_quiet``: use all defaults; ``taken`` collects those that were used without a question.
     """
 
-    def __init__(self, found: InitState, *, is_quiet: bool, as_json: bool) -> None:
-        self.found, self.as_json = found, as_json
+    def __init__(
+        self, found: InitState, *, is_quiet: bool, as_json: bool, arguments: Sequence[str]
+    ) -> None:
+        self.found, self.as_json, self.arguments = found, as_json, arguments
         has_terminal = all(
             bool(stream and not stream.closed and stream.isatty())
             for stream in (sys.stdin, sys.stderr)
@@ -193,7 +205,7 @@ class _Dialog:
             return None if found.before else found.text
         return updated
 
-    def _job(self, cluster: Cluster, script: str | None) -> JobFile | None:
+    def _job(self, cluster: Cluster, script: str | None) -> JobFile | ConvertedJob | None:
         """Draft a job file for the script, unless the user keeps an existing one."""
         found = self.found
         if script is None and found.old is None and not found.for_user:
@@ -206,17 +218,14 @@ class _Dialog:
                 self.taken["script"] = script
         if script is None:
             return None
+        if is_shell_script(script):
+            return self._converted_job(convert_script_file(found, cluster, script, self.arguments))
         job = draft_job_file(found, cluster, script)
         self.notes += job.draft.notes
         if job.draft.required:
             required = ", ".join(job.draft.required)
             self.notes.append(f"{job.draft.script} requires {required}: add them to args")
-        written = True
-        if job.path.exists():
-            question = f"{_relative_name(job.path)} exists already. Overwrite it?"
-            written = self.confirm("overwrite", question, default=False)
-            if not written:
-                self.notes.append(f"{_relative_name(job.path)} exists already, and is unchanged")
+        written = self._may_write(job.path)
         self.answer["job"] = {
             "name": job.path.stem,
             "file": str(job.path),
@@ -225,6 +234,35 @@ class _Dialog:
             "written": written,
         }
         return job if written else None
+
+    def _converted_job(self, job: ConvertedJob) -> ConvertedJob | None:
+        """Report the conversion of an sbatch script."""
+        written = self._may_write(job.path)
+        made = job.conversion
+        self.answer["job"] = {
+            "name": job.path.stem,
+            "file": str(job.path),
+            "script": job.source,
+            "framework": None,
+            "written": written,
+            "conversion": {
+                "complete": made.is_complete,
+                "before": made.before,
+                "after": made.after,
+                "remarks": [structs.asdict(one) for one in made.remarks],
+            },
+        }
+        return job if written else None
+
+    def _may_write(self, path: Path) -> bool:
+        """Return True unless the user keeps an existing file."""
+        if not path.exists():
+            return True
+        question = f"{_relative_name(path)} exists already. Overwrite it?"
+        written = self.confirm("overwrite", question, default=False)
+        if not written:
+            self.notes.append(f"{_relative_name(path)} exists already, and is unchanged")
+        return written
 
     # ---- questions
 
@@ -350,6 +388,34 @@ def _relative_name(path: Path) -> str:
     return relative if not relative.startswith("../..") else str(path)
 
 
+_EFFECTS = {
+    "missing": "not carried over",
+    "changed": "done in another way",
+    "replaced": "not needed in the job",
+}
+
+
+def _show_conversion(job: dict[str, Any]) -> None:
+    """Print the program of the script and of the job, and the lines that the job lacks."""
+    made = job["conversion"]
+    print_line()
+    print_table(
+        ["", "program"],
+        [[job["script"], made["before"]], [f"{job['name']}.yaml", made["after"].split("\n")[0]]],
+    )
+    for effect, title in _EFFECTS.items():
+        rows = [
+            [f"  line {one['line']}" if one["line"] else "", one["text"], one["reason"]]
+            for one in made["remarks"]
+            if one["effect"] == effect
+        ]
+        if rows:
+            print_line(f"\n{title}:")
+            print_table(["", "", ""], rows)
+    complete = "everything is carried over" if made["complete"] else "the job is incomplete"
+    print_line(f"\n{complete}")
+
+
 def _show_result(answer: dict[str, Any], found: InitState) -> None:
     if answer["defaults"]:
         defaults = ", ".join(f"{key}: {value}" for key, value in answer["defaults"].items())
@@ -363,6 +429,8 @@ def _show_result(answer: dict[str, Any], found: InitState) -> None:
     if answer["action"] == "created" and "CHECK" in found.profile.read_text(errors="replace"):
         print_line("  lines marked CHECK are guesses")
     job = answer["job"]
+    if job is not None and "conversion" in job:
+        _show_conversion(job)
     if job is not None:
         name = quote(job["name"])
         print_line(f"  hpcrun submit {name} --dry-run     read everything that would be submitted")

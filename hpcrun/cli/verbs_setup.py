@@ -25,6 +25,7 @@ from hpcrun.errors import InputError
 
 @click.command("init")
 @click.argument("script", required=False)
+@click.argument("arguments", nargs=-1, metavar="[ARGUMENTS...]")
 @click.option("-m", "--module", help="Draft the job of a module, as in package.module.")
 @click.option("--cluster", type=CLUSTER, help="The cluster's name (default: Slurm's ClusterName).")
 @click.option("--user", "for_user", is_flag=True, help="Write ~/.config/hpcrun/clusters/NAME.yaml.")
@@ -35,11 +36,18 @@ from hpcrun.errors import InputError
 )
 @click.option("--yes", is_flag=True, help="Do not ask; use the defaults.")
 @json_option
-def init(script: str | None, cluster: str | None, module: str | None, **options: Any) -> int:
+def init(
+    script: str | None,
+    arguments: tuple[str, ...],
+    cluster: str | None,
+    module: str | None,
+    **options: Any,
+) -> int:
     """Write hpcrun.yaml, and a job file for SCRIPT.
 
     SCRIPT is a Python file of the project, a module (package.module), or a command that the
-    project's packaging installs.
+    project's packaging installs. It may also be an sbatch script, with its arguments after --: the
+    job then does the same, and all lines that it does not repeat are listed.
 
     Partitions, GPUs, limits and your accounts are read from Slurm; the command asks you only for
     the rest. If it is run again, it shows what has changed on the cluster, and updates the profile;
@@ -54,7 +62,7 @@ def init(script: str | None, cluster: str | None, module: str | None, **options:
         raise InputError(
             f"{script} and -m {module}: one of the two", fix=f"hpcrun init -m {module}"
         )
-    return run_init(module or script, cluster, **options)
+    return run_init(module or script, cluster, arguments=arguments, **options)
 
 
 @click.command("connect")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, field
@@ -238,8 +238,21 @@ class Script(Struct):
         return bool(re.search(r"\s(-\w*l|--login)\b", self.shebang))
 
 
-def parse_script(text: str, name: str = "script") -> Script:
+def parse_script(
+    text: str,
+    name: str = "script",
+    *,
+    variables: Mapping[str, str] | None = None,
+    arguments: Sequence[str] | None = None,
+    keeps_expansions: bool = False,
+) -> Script:
     """Parse a script.
+
+    Args:
+        variables: Values of variables at the start of the script.
+        arguments: The arguments of the script, if they are known.
+        keeps_expansions: A mark for an unknown expansion has its whole text, as in
+            ``${NAME:-default}``, not only the name.
 
     >>> script = parse_script("#!/bin/bash\\n#SBATCH -N 2\\nN=4\\nsrun torchrun --nproc $N t.py\\n")
     >>> script.number("nodes"), script.commands[0].args
@@ -252,18 +265,31 @@ def parse_script(text: str, name: str = "script") -> Script:
         return script
     tree = bash_parser().parse(data)
     script.tree = tree
-    _Reader(script).read(tree.root_node)
+    reader = _Reader(script, keeps_expansions=keeps_expansions)
+    reader.known |= variables or {}
+    if arguments is not None:
+        reader.set_arguments(arguments)
+    reader.read(tree.root_node)
     return script
 
 
 class _Reader:
     """Reads a syntax tree in the order in which bash runs it."""
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: Script, *, keeps_expansions: bool = False) -> None:
         self.script = script
+        self.keeps_expansions = keeps_expansions
         # The value of each variable; None after assignments of which only one happens.
         self.known: dict[str, str | None] = {}
         self.arrays: dict[str, list[Word] | None] = {}
+
+    def set_arguments(self, arguments: Sequence[str]) -> None:
+        """Set ``$1``, ``$@`` and so on; a missing argument is empty, as for bash."""
+        self.known |= {str(index): "" for index in range(1, 10)}
+        self.known |= {str(index): text for index, text in enumerate(arguments, 1)}
+        self.known |= {"#": str(len(arguments)), "*": " ".join(arguments)}
+        self.known["@"] = " ".join(arguments)
+        self.arrays["@"] = [Word(text, 0, 0, True) for text in arguments]
 
     def read(self, root: Parsed) -> None:
         self.statements(root, branch=False, function=False)
@@ -465,10 +491,19 @@ class _Reader:
             else:
                 self.arrays[one.name] = [*(before or []), *one.items] if operator else one.items
             self.known[one.name] = one.items[0].text if one.items and not place["branch"] else None
-        elif place["branch"] or operator:
+        elif place["branch"] or operator or self.is_computed(one.value.text):
             self.known[one.name] = None
         else:
             self.known[one.name] = one.value.text
+
+    def is_computed(self, value: str) -> bool:
+        """Return True for a single word with the output of a command, which may differ each time.
+
+        Where expansions are kept, such a variable stays a variable. Several words may be a command.
+        """
+        commands = [part for part in unknown_parts(value) if part.startswith(("$(", "`"))]
+        is_word = not re.search(r"\s", value)
+        return self.keeps_expansions and bool(commands or "RANDOM" in value) and is_word
 
     def assign_value(self, node: Parsed, *, exported: bool, branch: bool) -> Assignment:
         name = node.child_by_field_name("name")
@@ -517,7 +552,10 @@ class _Reader:
 
     def array_items(self, node: Parsed) -> list[Word] | None:
         """Return the elements of ``"${NAME[@]}"`` if they are known."""
-        found = re.fullmatch(r'"?\$\{(\w+)\[[@*]\]\}"?', self.text(node))
+        text = self.text(node)
+        if text in ('"$@"', '"${@}"'):
+            return self.arrays.get("@")
+        found = re.fullmatch(r'"?\$\{(\w+)\[[@*]\]\}"?', text)
         return self.arrays.get(found[1]) if found else None
 
     def word(self, node: Parsed, substituted: bool) -> Word:
@@ -592,7 +630,42 @@ class _Reader:
         self.expand_inside(node, substituted, skip_name=name)
         if default and self.known.get(name):
             return str(self.known[name])
-        return mark(name or text)
+        if not self.keeps_expansions:
+            return mark(name or text)
+        return self.constant_expansion(text, name) or mark(text)
+
+    def constant_expansion(self, text: str, name: str) -> str:
+        """Return the value of an element of a known array, of its length, or of a default."""
+        array = self.arrays.get(name)
+        if array is not None and re.fullmatch(r"\$\{#\w+\[[@*]\]\}", text):
+            return str(len(array))
+        element = re.fullmatch(r"\$\{\w+\[(.+)\]\}", text)
+        if element and array is not None:
+            index = self.compute(element[1])
+            is_inside = index is not None and index.isdigit() and int(index) < len(array)
+            return array[int(index or 0)].text if is_inside else ""
+        alternative = re.fullmatch(r"\$\{\w+:?-([\w./:,=+@%-]+)\}", text)
+        if alternative and self.known.get(name, None) == "":
+            return alternative[1]
+        return ""
+
+    def compute(self, text: str) -> str | None:
+        """Return the value of an arithmetic expression of known variables; None if unknown."""
+        if inner := re.fullmatch(r"\$\(\((.*)\)\)", text.strip()):
+            text = inner[1]
+
+        def length(found: re.Match[str]) -> str:
+            array = self.arrays.get(found[1])
+            return found[0] if array is None else str(len(array))
+
+        def number(found: re.Match[str]) -> str:
+            value = self.known.get(found[1])
+            return value if value and value.isdigit() else found[0]
+
+        text = re.sub(r"\$\{#(\w+)\[[@*]\]\}", length, text)
+        sums = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", number, text)
+        result = _compute(sums) if _SUMS.fullmatch(sums) else None
+        return None if result is None else str(result)
 
     def arithmetic(self, node: Parsed, substituted: bool) -> str:
         """Return the value of ``$((...))``."""
@@ -602,14 +675,8 @@ class _Reader:
         for found in re.finditer(r"(?<![\w$\{])([A-Za-z_]\w*)", inner):
             self.use(found[1], node, default=False, substituted=substituted)
 
-        def number(found: re.Match[str]) -> str:
-            value = self.known.get(found[1])
-            return value if value and value.isdigit() else found[0]
-
-        sums = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", number, inner)
-        if _SUMS.fullmatch(sums) and (result := _compute(sums)) is not None:
-            return str(result)
-        return mark(text)
+        result = self.compute(inner)
+        return mark(text) if result is None else result
 
     def expand_inside(self, node: Parsed, substituted: bool, *, skip_name: str = "") -> None:
         """Record the variables and commands inside a node."""

@@ -833,3 +833,22 @@ def test_init_asks_which_of_several_environments_trains(bare: Caller, slurm: Slu
     terminal.until("wrote hpcrun.yaml")
     assert terminal.end() == 0
     assert profile(bare)["setup"] == {"conda": "speech"}
+
+
+def test_sbatch_script_becomes_a_job_with_a_list_of_what_it_lacks(hpcrun: Caller) -> None:
+    hpcrun.write("hpcrun.yaml", "partitions: {gpu: {}}\n")
+    hpcrun.write("old.sbatch", "#!/bin/bash\n#SBATCH --gpus=1 -J x\necho a\npython t.py $1\n")
+    answer = hpcrun("init", "old.sbatch", "--json", "--", "--lr=1").json
+    check_json("init", answer)
+    made = answer["job"]["conversion"]
+    assert made["complete"] and made["before"] == "python t.py $1"
+    assert [(one["line"], one["effect"]) for one in made["remarks"]] == [(3, "replaced")]
+    written = yaml.safe_load((hpcrun.project / "jobs" / "old.yaml").read_text())
+    assert (written["name"], written["command"]) == ("x", ["python", "t.py", "--lr=1"])
+
+    hpcrun.write("mpi.sbatch", "#!/bin/bash\n#SBATCH -N2 --gpus=2\nmpirun -n 2 python t.py\n")
+    shown = hpcrun("init", "mpi.sbatch").out
+    assert "not carried over:\n" in shown and "mpirun starts the ranks" in shown
+    assert "the job is incomplete" in shown
+    refused = hpcrun("init", "t.py", "--", "a")
+    assert refused.code == 2 and "arguments are only those of an sbatch script" in refused.err

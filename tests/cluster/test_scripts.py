@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -253,3 +254,58 @@ def test_commands_of_the_guide_work(site: Site) -> None:
     assert site.hpcrun("wait", first).returncode == 0
     assert (site.project / f"{first}.out").read_text() == "lr none\n"
     until(lambda: len(list(site.project.glob("*.out"))) == 3, "the job that waits for the first")
+
+
+# Writes what a rank gets from the script, and from the converted job.
+RANK = """
+import json, os, sys
+names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "SHARED", "WRITTEN", "TASK")
+seen = {name: os.environ.get(name) for name in names}
+seen |= {"argv": sys.argv[1:], "cpus": sorted(os.sched_getaffinity(0)), "cwd": os.getcwd()}
+seen |= {"gpus": os.environ.get("CUDA_VISIBLE_DEVICES"), "host": os.uname().nodename}
+part = "-".join((os.environ["TASK"], os.environ["RANK"]))
+with open(os.path.join(os.environ["PROBED"], part), "w") as file:
+    json.dump(seen, file)
+"""
+CONVERTED = """#!/bin/bash
+#SBATCH -J converted --array=3-4
+#SBATCH --nodes=2 --ntasks-per-node=1 --cpus-per-task=4 --gres=gpu:2
+#SBATCH --output=plain.out
+export WRITTEN='a  {b}'
+export TASK=$SLURM_ARRAY_TASK_ID
+SHARED=$(mktemp -u)
+export SHARED=${SHARED:0:4}
+NAMES=(none none none first second)
+HOST=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+mkdir -p made
+cd made
+srun PYTHON -m torch.distributed.run --nnodes=2 --nproc-per-node=2 --rdzv-backend=c10d \\
+    --rdzv-endpoint="$HOST:$((20000 + SLURM_JOB_ID % 9000))" --rdzv-id=1 \\
+    ../rank.py --name "${NAMES[$SLURM_ARRAY_TASK_ID]}" "$1" '{"x": 1}' "$WRITTEN" $USERS
+echo "${PIPESTATUS[0]}"
+"""
+
+
+def test_converted_script_starts_the_same_ranks(site: Site) -> None:
+    """The job of hpcrun init gives every rank the arguments, variables and CPUs of the script."""
+    (site.project / "rank.py").write_text(RANK)
+    (site.project / "old.sbatch").write_text(CONVERTED.replace("PYTHON", sys.executable))
+    found = {}
+    for name in ("plain", "ours"):
+        env = {**environ(site, site.project / name), "USERS": "u v"}
+        if name == "plain":
+            argv = ["sbatch", "--wait", "old.sbatch", "one $two"]
+        else:
+            made = site.hpcrun("init", "old.sbatch", "--json", "--", "one $two", env=env)
+            answer = json.loads(made.stdout)
+            check_json("init", answer)
+            assert answer["job"]["conversion"]["complete"], answer
+            argv = [sys.executable, "-m", "hpcrun", "submit", "old", "--wait"]
+        done = subprocess.run(
+            argv, cwd=site.project, env=env, capture_output=True, text=True, check=False
+        )
+        log = "\n".join(path.read_text() for path in site.project.glob("*.out"))
+        assert done.returncode == 0, done.stdout + done.stderr + log
+        ranks = (site.project / name).glob("?-?")
+        found[name] = {path.name: json.loads(path.read_text()) for path in ranks}
+    assert len(found["plain"]) == 8 and found["ours"] == found["plain"]

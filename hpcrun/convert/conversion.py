@@ -1,0 +1,707 @@
+"""Convert an sbatch script to a job file."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct, field
+
+from hpcrun.convert.preamble import (
+    Preamble,
+    PreambleReader,
+    Statement,
+    depends_on,
+)
+from hpcrun.convert.program import ConvertedProgram, convert_program
+from hpcrun.convert.remarks import Remark, Remarks
+from hpcrun.convert.resources import Request, convert_directives
+from hpcrun.lint import (
+    Option,
+    Program,
+    Script,
+    find_programs,
+    list_training,
+    parse_script,
+    parse_srun,
+)
+from hpcrun.plan import escape_placeholders
+from hpcrun.spec import format_comment, format_flow
+
+INDEX = "SLURM_ARRAY_TASK_ID"
+# The most values of an array for which the script is evaluated; more are passed as a number.
+_MOST_INDICES = 256
+_LINE = 100  # the width of a line of the job file
+
+
+class Conversion(Struct):
+    """A script as a job.
+
+    Attributes:
+        job: The keys of the job file, in their order.
+        remarks: All lines of the script that the job file does not repeat, in order.
+        before: The program as the script starts it; "" if none was found.
+        after: The program as the job starts it.
+    """
+
+    name: str
+    job: dict[str, Any] = field(default_factory=dict)
+    remarks: list[Remark] = field(default_factory=list)
+    before: str = ""
+    after: str = ""
+    request: Request = field(default_factory=Request)
+
+    @property
+    def missing(self) -> list[Remark]:
+        """The statements that the job lacks."""
+        return [one for one in self.remarks if one.effect == "missing"]
+
+    @property
+    def is_complete(self) -> bool:
+        """True if the job does all that the script does."""
+        return not self.missing
+
+
+def convert_script(
+    text: str,
+    name: str,
+    *,
+    project: str,
+    home: str,
+    folder: str = "",
+    arguments: Sequence[str] = (),
+    gpu_types: Mapping[str, str] | None = None,
+) -> Conversion:
+    """Convert an sbatch script.
+
+    Args:
+        name: The name of the job if the script has none.
+        project: The folder of the project, in which jobs start.
+        folder: The directory from which the script is submitted; default: the project.
+        home: The user's home directory.
+        arguments: The arguments of the script.
+        gpu_types: The profile's name for each type in --gres.
+
+    >>> text = "#!/bin/bash\\n#SBATCH --gres=gpu:2\\nsrun torchrun --nproc-per-node 2 t.py -n 1\\n"
+    >>> made = convert_script(text, "a", project="/p", home="/h")
+    >>> made.job["script"], made.job["args"], made.job["launcher"], made.is_complete
+    ('t.py', ['-n', '1'], 'torchrun', True)
+    """
+    values = {"HOME": home, "SLURM_SUBMIT_DIR": folder or project}
+    first = parse_script(text, variables=values, arguments=arguments, keeps_expansions=True)
+    remarks = Remarks(first)
+    made = Conversion(name=name)
+    request = convert_directives(first, remarks, dict(gpu_types or {}))
+    values |= _known_variables(request)
+    script = parse_script(text, variables=values, arguments=arguments, keeps_expansions=True)
+    remarks.script = script
+    made.request = request
+    if request.name and "%" not in request.name:
+        made.job["name"] = request.name
+    if not arguments:
+        _report_arguments(script, remarks)
+    _report_surroundings(script, request, remarks)
+    start = request.folder or (folder if folder not in ("", project) else "")
+    body = _read_body(script, remarks, request, project, start, home, text, values, arguments)
+    made.job |= body.program
+    made.before, made.after = body.before, body.after
+    made.job["resources"] = request.resources
+    if body.env:
+        made.job["env"] = body.env
+    nccl: dict[str, Any] = {"fabric": body.fabric} if body.fabric else {}
+    if body.nccl:
+        nccl["env"] = body.nccl
+    if nccl:
+        made.job["nccl"] = nccl
+    if request.environment:
+        made.job["environment"] = request.environment
+    if body.setup:
+        made.job["setup"] = body.setup
+    if request.survive:
+        made.job["survive"] = request.survive
+    if body.sweep:
+        made.job |= body.sweep
+        if request.limit is not None or request.indices:
+            made.job["sweep_limit"] = request.limit or len(request.indices or [])
+    if request.slurm:
+        made.job["slurm"] = request.slurm
+    if body.srun:
+        made.job["srun"] = body.srun
+    made.remarks = sorted(remarks.found)
+    return made
+
+
+def _known_variables(request: Request) -> dict[str, str]:
+    """Return the variables of Slurm that the directives determine."""
+    found: dict[str, str] = {}
+    if request.nodes.isdigit():
+        found |= dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), request.nodes)
+    if request.cpus is not None:
+        found["SLURM_CPUS_PER_TASK"] = str(request.cpus)
+    if request.tasks is not None and request.nodes.isdigit():
+        found["SLURM_NTASKS"] = found["SLURM_NPROCS"] = str(request.tasks * int(request.nodes))
+        found["SLURM_NTASKS_PER_NODE"] = found["SLURM_TASKS_PER_NODE"] = str(request.tasks)
+    if request.gpus:
+        found["SLURM_GPUS_ON_NODE"] = found["SLURM_GPUS_PER_NODE"] = str(request.gpus)
+    if request.name and "%" not in request.name:
+        found["SLURM_JOB_NAME"] = request.name
+    return found
+
+
+def _report_arguments(script: Script, remarks: Remarks) -> None:
+    """Report parameters of the script, which are empty without arguments."""
+    for use in script.uses:
+        inside = any(f"{name}(" in script.text for name in script.functions)
+        if re.fullmatch(r"[1-9]", use.name) and not use.default and not inside:
+            line = script.text.split("\n")[script.line_of(use.start) - 1].strip()
+            fix = "give the arguments: hpcrun init SCRIPT -- ARGUMENTS"
+            remarks.missing(use.start, line, f"${use.name} is an argument of the script; {fix}")
+            return
+
+
+def _report_surroundings(script: Script, request: Request, remarks: Remarks) -> None:
+    """Report what the script expects from the call of sbatch."""
+    for use in script.uses:
+        line = script.text.split("\n")[script.line_of(use.start) - 1].strip()
+        if use.name == INDEX and request.indices is None and not use.default:
+            fix = "add #SBATCH --array=..., and call hpcrun init again"
+            remarks.missing(
+                use.start, line, f"the index of an array, which the script lacks: {fix}"
+            )
+            return
+        if use.name in ("0", "BASH_SOURCE") and not line.startswith(("echo", "#")):
+            remarks.missing(use.start, line, "the job is not the script, whose path this is")
+            return
+
+
+class _Body(Struct):
+    """The converted statements of a script."""
+
+    program: dict[str, Any] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)
+    nccl: dict[str, str] = field(default_factory=dict)
+    fabric: str = ""
+    setup: dict[str, Any] = field(default_factory=dict)
+    sweep: dict[str, Any] = field(default_factory=dict)
+    srun: dict[str, Any] = field(default_factory=dict)
+    before: str = ""
+    after: str = ""
+
+
+# ---- the statements ------------------------------------------------------------------------------
+
+
+def _list_statements(script: Script) -> list[Any]:
+    """Return the top-level statements; ``A && B`` counts as two."""
+
+    def flatten(node: Any) -> list[Any]:
+        if node.type == "list" and any(child.type == "&&" for child in node.children):
+            return [each for child in node.children for each in flatten(child)]
+        return [node] if node.is_named and node.type != "comment" else []
+
+    return [each for node in script.tree.root_node.children for each in flatten(node)]
+
+
+def _find_program(script: Script) -> list[Program]:
+    """Return the programs that train; else what srun or a shell starts."""
+    found = list_training(script)
+    starts = [one for one in find_programs(script) if one.kind not in ("source", ".")]
+    if not found:
+        found = [
+            one
+            for one in starts
+            if (one.step is not None and one.kind not in ("hostname", "nvidia-smi", "echo", "srun"))
+            or (one.kind == "script" and one.command.name not in ("source", "."))
+            or "/" in one.command.name
+        ]
+    launched = [one for one in found if one.step is not None or one.kind != "python"]
+    # Plain Python commands before a launcher prepare something.
+    last = launched[-1] if launched and found[-1] is launched[-1] else None
+    return [one for one in found if last is None or one in launched]
+
+
+def _read_body(
+    script: Script,
+    remarks: Remarks,
+    request: Request,
+    project: str,
+    folder: str,
+    home: str,
+    text: str,
+    values: Mapping[str, str],
+    arguments: Sequence[str],
+) -> _Body:
+    body = _Body()
+    call = _Call(arguments, values["SLURM_SUBMIT_DIR"])
+    statements = _list_statements(script)
+    programs = _find_program(script)
+    places = [_index_of(statements, one.command.start) for one in programs]
+    if not programs:
+        remarks.missing(0, text.split("\n")[0], "no program that trains was found: set script")
+        body.program = {"command": ["true"]}
+        return body
+    last = places[-1]
+    first = min(places)
+    reader = PreambleReader(script, remarks, project)
+    if folder:
+        reader.start_in(folder)
+    for node in statements[:first]:
+        reader.read(node)
+    preamble = reader.made
+    after = [one for one in statements[last + 1 :] if not _is_idle(script, one, remarks)]
+    program = programs[-1]
+    node = statements[last]
+    body.before = " ".join(script.data[node.start_byte : node.end_byte].decode().split())
+    is_simple = len(programs) == 1 and not after and not program.command.branch and _is_simple(node)
+    converted: ConvertedProgram | None = None
+    problem = "the program is in a loop or branch, or there are several"
+    if is_simple:
+        _report_redirections(script, node, remarks)
+        converted = convert_program(program, script, request, home)
+        if converted.problem:
+            problem, converted = converted.problem, None
+    if request.indices is not None:
+        _convert_array(body, converted, script, request, text, values, arguments, home, remarks)
+    if converted is None:
+        texts = _texts_without_srun(script, preamble, statements[first:])
+        if texts is not None and _can_run_as_text(request):
+            _run_as_text(body, script, texts, statements[first], request, call, remarks)
+            body.setup = _format_setup(preamble, [], call)
+            _set_variables(body, preamble, [])
+        else:
+            for one in after:
+                shown = script.data[one.start_byte : one.end_byte].decode()
+                remarks.missing(one.start_byte, shown, "it runs after the training")
+            if not after:
+                remarks.missing(program.command.start, body.before, problem)
+            body.program = {"command": ["bash", "-c", escape_placeholders(body.before, ())]}
+            kept = _select_commands(preamble, set())
+            _set_variables(body, preamble, kept)
+            body.setup = _format_setup(preamble, kept, call)
+        body.after = _format_program(body.program)
+        return body
+    _finish(body, converted, preamble, call, request.indices, remarks)
+    return body
+
+
+def _index_of(statements: Sequence[Any], start: int) -> int:
+    return next(
+        (i for i, one in enumerate(statements) if one.start_byte <= start < one.end_byte),
+        len(statements) - 1,
+    )
+
+
+def _is_simple(node: Any) -> bool:
+    while node.type in ("redirected_statement", "pipeline"):
+        node = node.children[0]
+    return bool(node.type == "command")
+
+
+def _is_idle(script: Script, node: Any, remarks: Remarks) -> bool:
+    """Report a statement after the program without effect, and return True."""
+    reader = PreambleReader(script, remarks, "")
+    text = script.data[node.start_byte : node.end_byte].decode("utf-8", "surrogateescape")
+    words = text.split()
+    is_end = (
+        words[:1] in (["exit"], ["wait"])
+        or words[:2]
+        in (
+            ["conda", "deactivate"],
+            ["source", "deactivate"],
+            ["module", "unload"],
+        )
+        or words == ["deactivate"]
+        or text.startswith(("kill ", "pkill ", "dcgmi "))
+    )
+    if is_end:
+        remarks.replaced(node.start_byte, text, "the job ends with its program")
+        return True
+    before = len(reader.made.kept)
+    if node.type in ("command", "redirected_statement", "pipeline"):
+        found = len(remarks.found)
+        reader.read(node)
+        if len(reader.made.kept) == before and len(remarks.found) > found:
+            return True
+    if node.type == "variable_assignment":
+        remarks.replaced(node.start_byte, text, "nothing reads it")
+        return True
+    return False
+
+
+def _report_redirections(script: Script, node: Any, remarks: Remarks) -> None:
+    if node.type == "pipeline" or node.type == "redirected_statement":
+        text = script.data[node.start_byte : node.end_byte].decode("utf-8", "surrogateescape")
+        found = re.search(r"(\d?>&?\s*\S+|\|\s*tee\b.*)\s*$", text)
+        if found:
+            remarks.replaced(node.start_byte, found[0], "each rank has its own log: hpcrun logs")
+
+
+# ---- the job -------------------------------------------------------------------------------------
+
+
+def _finish(
+    body: _Body,
+    converted: ConvertedProgram,
+    preamble: Preamble,
+    call: _Call,
+    indices: Sequence[int] | None,
+    remarks: Remarks,
+) -> None:
+    """Join the program with the commands on which it depends."""
+    names = set(converted.uses)
+    needs_folder = bool(preamble.folder)
+    if needs_folder:
+        names |= set(re.findall(r"\$\{?([A-Za-z_]\w*)", preamble.folder))
+    kept = _select_commands(preamble, names)
+    arrays = [one for one in depends_on(names, preamble.kept) if one.is_array or one.functions]
+    by_index = [] if indices is None else _depend_on_index(kept, names)
+    if by_index and indices is not None:
+        body.sweep = _sweep_over_index(indices)
+    kept = [one for one in kept if one not in by_index]
+    _set_variables(body, preamble, kept)
+    if preamble.conda or preamble.venv or preamble.modules or kept or preamble.module_paths:
+        body.setup = _format_setup(preamble, kept, call)
+    if converted.container:
+        body.setup["container"] = converted.container
+    body.env |= converted.env
+    body.srun = converted.srun
+    launcher: dict[str, Any] = {}
+    if converted.launcher:
+        launcher["launcher"] = converted.launcher
+        if converted.launcher_args:
+            launcher["launcher_args"] = converted.launcher_args
+    by_number = "array_task_id" in body.sweep.get("sweep", {})
+    if arrays or by_number or needs_folder or converted.needs_shell:
+        lines = [one.text for one in (by_index or arrays)]
+        if needs_folder:
+            lines.append(preamble.folder)
+        lines.append(f"exec {converted.shell_text}")
+        lines = call.prepare(lines)
+        text = escape_placeholders("\n".join(lines), ())
+        if by_number:
+            text = f"export {INDEX}={{array_task_id}}\n{text}"
+        body.program = {"command": ["bash", "-c", text], **launcher}
+    else:
+        body.program = {**converted.program, **launcher}
+    for start, text, effect, reason in converted.remarks:
+        remarks.add(start, text, effect, reason)
+    _report_unused(preamble, kept, body, remarks)
+    body.after = _format_program(body.program)
+
+
+def _depend_on_index(kept: Sequence[Statement], names: set[str]) -> list[Statement]:
+    """Return the statements that each task of an array evaluates, with those that they need."""
+    tainted, found = {INDEX}, []
+    for one in kept:
+        if one.uses & tainted:
+            tainted |= one.assigns
+            found.append(one)
+    if not found:
+        return []
+    wanted = {name for one in found for name in one.uses | one.calls}
+    needed = depends_on(wanted | names, kept)
+    return [one for one in kept if one in found or one in needed]
+
+
+def _sweep_over_index(indices: Sequence[int]) -> dict[str, Any]:
+    return {"sweep": {"array_task_id": [str(index) for index in indices]}}
+
+
+def _select_commands(preamble: Preamble, names: set[str]) -> list[Statement]:
+    """Return the statements that the job needs, without assignments that nothing reads."""
+    kept: list[Statement] = []
+    wanted = set(names)
+    for one in reversed(preamble.kept):
+        is_constant = one.export and one.assigns & (preamble.env.keys() | preamble.nccl.keys())
+        is_assignment = one.is_plain or is_constant
+        if is_assignment and not one.assigns & wanted:
+            continue
+        if one.functions and not one.functions & wanted:
+            continue
+        if one.is_plain and one.assigns & names and not one.is_array:
+            one.export = True  # the ranks read it
+        kept.append(one)
+        wanted |= one.uses | one.calls
+    return kept[::-1]
+
+
+def _set_variables(body: _Body, preamble: Preamble, kept: Sequence[Statement]) -> None:
+    in_commands = {name for one in kept for name in one.assigns}
+    body.env = {
+        k: escape_placeholders(v, ()) for k, v in preamble.env.items() if k not in in_commands
+    }
+    body.nccl = {
+        k: escape_placeholders(v, ()) for k, v in preamble.nccl.items() if k not in in_commands
+    }
+    body.fabric = preamble.fabric
+
+
+class _Call(Struct, frozen=True):
+    """The call of sbatch: the arguments of the script, and the directory of the call."""
+
+    arguments: Sequence[str]
+    folder: str
+
+    def prepare(self, lines: list[str]) -> list[str]:
+        """Set ``$1`` and so on, and the directory, before lines that read them."""
+        text, first = "\n".join(lines), []
+        if re.search(r"\$\{?[!#]?[1-9@*#]", text):
+            first.append(shlex.join(["set", "--", *self.arguments]))
+        if "SLURM_SUBMIT_DIR" in text:
+            first.append(f"SLURM_SUBMIT_DIR={shlex.quote(self.folder)}")
+        return [*first, *lines]
+
+
+def _format_setup(preamble: Preamble, kept: Sequence[Statement], call: _Call) -> dict[str, Any]:
+    setup: dict[str, Any] = {}
+    for key in ("module_paths", "modules", "venv", "conda"):
+        if value := getattr(preamble, key):
+            setup[key] = value
+    commands = []
+    while kept and kept[-1].text == preamble.folder:
+        kept = kept[:-1]  # nothing below it depends on the directory
+    for one in kept:
+        text = one.text.strip()
+        if one.is_plain and one.export:
+            text = f"export {text}"
+        elif _may_fail(one) and not preamble.aborts:
+            text = f"{text} || true"
+        commands.append(text)
+    if commands:
+        setup["commands"] = call.prepare(commands)
+    return setup
+
+
+def _may_fail(one: Statement) -> bool:
+    """Return True for a command whose failure the script ignores."""
+    first = one.text.split()[0] if one.text.split() else ""
+    changes = ("cd", "pushd", "source", ".", "conda", "module", "ml", "export", "eval", "unset")
+    return (
+        not one.assigns
+        and not one.functions
+        and first not in changes
+        and "\n" not in one.text.strip()
+        and "||" not in one.text
+        and not one.text.rstrip().endswith("&")
+    )
+
+
+def _report_unused(
+    preamble: Preamble, kept: Sequence[Statement], body: _Body, remarks: Remarks
+) -> None:
+    """Report the assignments and functions of the script that nothing in the job reads."""
+    named = body.env.keys() | body.nccl.keys()
+    for one in preamble.kept:
+        if one not in kept and not one.assigns & named:
+            text = str(body.program.get("command", ""))
+            inside = any(name in text for name in one.assigns | one.functions)
+            if not inside:
+                reason = "its value is in the job, or hpcrun determines it"
+                remarks.replaced(one.start, one.text, reason)
+
+
+# ---- arrays --------------------------------------------------------------------------------------
+
+
+def _convert_array(
+    body: _Body,
+    converted: ConvertedProgram | None,
+    script: Script,
+    request: Request,
+    text: str,
+    values: Mapping[str, str],
+    arguments: Sequence[str],
+    home: str,
+    remarks: Remarks,
+) -> None:
+    """Convert an array to a sweep: over values that the index selects, else over the index."""
+    indices = request.indices or []
+    if converted is not None and len(indices) <= _MOST_INDICES:
+        rows: list[ConvertedProgram] = []
+        for index in indices:
+            own = {**values, INDEX: str(index)}
+            one = parse_script(text, variables=own, arguments=arguments, keeps_expansions=True)
+            programs = _find_program(one)
+            row = convert_program(programs[-1], one, request, home) if len(programs) == 1 else None
+            if row is None or row.needs_shell or row.uses:
+                rows = []
+                break
+            rows.append(row)
+        if rows and len({(len(row.args), row.describe_head()) for row in rows}) == 1:
+            converted.program, converted.args = rows[0].program, rows[0].args
+            _sweep_over_values(body, converted, [row.args for row in rows], indices)
+            return
+    body.sweep = _sweep_over_index(indices)
+
+
+def _sweep_over_values(
+    body: _Body, converted: ConvertedProgram, rows: list[list[str]], indices: Sequence[int]
+) -> None:
+    """Sweep over the arguments in which the tasks differ."""
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    differing = [i for i, column in enumerate(columns) if len(set(column)) > 1]
+    args = list(rows[0])
+    if not differing:
+        body.sweep = _sweep_over_index(indices)
+    keys: dict[int, str] = {}
+    for i in differing:
+        option = args[i - 1] if i else ""
+        joined = re.match(r"(--?[\w-]+)=", args[i])
+        label = joined[1] if joined else option if option.startswith("-") else f"argument {i}"
+        key = re.sub(r"\W", "_", label.lstrip("-")) or "value"
+        key = key if key[0].isalpha() else f"v_{key}"
+        while key in keys.values():
+            key += "_"
+        keys[i] = key
+        prefix = (
+            f"{joined[1]}="
+            if joined and all(x.startswith(f"{joined[1]}=") for x in columns[i])
+            else ""
+        )
+        columns[i] = [
+            word.removeprefix(prefix).replace("{{", "{").replace("}}", "}") for word in columns[i]
+        ]
+        args[i] = f"{prefix}{{{key}}}"
+    converted.set_args(args)
+    converted.needs_shell = False
+    converted.uses = set()
+    if len(differing) == 1:
+        body.sweep = {"sweep": {keys[differing[0]]: columns[differing[0]]}}
+    elif differing:
+        body.sweep = {
+            "sweep_combinations": [
+                {keys[i]: columns[i][n] for i in differing} for n in range(len(rows))
+            ]
+        }
+
+
+# ---- several programs on one node ----------------------------------------------------------------
+
+
+def _can_run_as_text(request: Request) -> bool:
+    """Return True if the statements can be the command of a job: one task on one node."""
+    return request.is_single_node and request.tasks == 1
+
+
+def _texts_without_srun(
+    script: Script, preamble: Preamble, nodes: Sequence[Any]
+) -> list[str] | None:
+    """Return the statements without srun; None if a step cannot be replaced by its command.
+
+    The command of a job is a step, in which srun would wait for the end of that step.
+    """
+    known = preamble.env.keys() | preamble.nccl.keys()
+    places = [
+        (one.start, one.end) for one in preamble.kept if not (one.export and one.assigns & known)
+    ]
+    places += [(one.start_byte, one.end_byte) for one in nodes]
+    texts = []
+    for start, end in places:
+        data, at = b"", start
+        for one in script.commands:
+            if not start <= one.start < end or one.name != "srun":
+                continue
+            options, rest = parse_srun([word.text for word in one.words[1:]])
+            if not rest or not _is_one_task(options):
+                return None
+            inner = one.words[len(one.words) - len(rest)]
+            data += script.data[at : one.start]
+            at = inner.start
+        text = (data + script.data[at:end]).decode("utf-8", "surrogateescape")
+        if re.search(r"\bsrun\b", text):
+            return None
+        texts.append(text)
+    return texts
+
+
+def _is_one_task(options: Sequence[Option]) -> bool:
+    """Return True if srun starts a command once, as on a job with one task."""
+    for one in options:
+        if one.name in ("ntasks", "ntasks-per-node", "nodes") and one.value != "1":
+            return False
+        if one.name == "?" or one.name.startswith(("container", "het-group")):
+            return False
+    return True
+
+
+def _run_as_text(
+    body: _Body,
+    script: Script,
+    texts: Sequence[str],
+    first: Any,
+    request: Request,
+    call: _Call,
+    remarks: Remarks,
+) -> None:
+    """Run the statements from the first program on as a text for bash."""
+    text = "\n".join(call.prepare(list(texts)))
+    text = escape_placeholders(text, ())
+    if body.sweep:
+        body.sweep = _sweep_over_index(request.indices or [])
+        text = f"export {INDEX}={{array_task_id}}\n{text}"
+    body.program = {"command": ["bash", "-c", text]}
+    shown = script.data[first.start_byte : first.end_byte].decode().split("\n")[0]
+    remarks.changed(
+        first.start_byte, shown, "this and the lines below are the job's command, as they are"
+    )
+
+
+def _format_program(program: Mapping[str, Any]) -> str:
+    if "command" in program:
+        shown = " ".join(str(word) for word in program["command"])
+    else:
+        first = program.get("script") or f"-m {program.get('module')}"
+        shown = " ".join([first, *program.get("args", [])])
+    launcher = program.get("launcher")
+    return f"{launcher}: {shown}" if launcher else shown
+
+
+# ---- the file ------------------------------------------------------------------------------------
+
+
+def format_converted_job(made: Conversion, source: str, schema: str) -> str:
+    """Write the job file."""
+    lines = [
+        f"# yaml-language-server: $schema={schema}",
+        format_comment(f"Converted from {source} by `hpcrun init`."),
+        f"description: {format_flow(f'converted from {source}')}",
+    ]
+    for one in made.missing:
+        lines.append(format_comment(f"not converted: line {one.line}: {one.text}: {one.reason}"))
+    for key, value in made.job.items():
+        lines += _format_key(key, value, "")
+    return "\n".join(lines) + "\n"
+
+
+def _format_key(key: str, value: Any, indent: str) -> list[str]:
+    flow = format_flow(value)
+    if len(flow) + len(indent) + len(key) <= _LINE - 2 and "\\n" not in flow:
+        return [f"{indent}{key}: {flow}"]
+    if isinstance(value, dict):
+        lines = [f"{indent}{key}:"]
+        for name, one in value.items():
+            lines += _format_key(name, one, f"{indent}  ")
+        return lines
+    if isinstance(value, list):
+        lines = [f"{indent}{key}:"]
+        for one in value:
+            if isinstance(one, str) and _fits_block(one):
+                lines.append(f"{indent}  - |-")
+                lines += [f"{indent}    {line}".rstrip() for line in one.split("\n")]
+            else:
+                lines.append(f"{indent}  - {format_flow(one)}")
+        return lines
+    return [f"{indent}{key}: {flow}"]
+
+
+def _fits_block(text: str) -> bool:
+    """Return True for several lines that YAML can hold as a literal block."""
+    return (
+        "\n" in text
+        and not text.startswith((" ", "\n", "\t"))
+        and not text.endswith("\n")
+        and "\t" not in text.split("\n")[0][:1]
+        and all(char.isprintable() or char in "\n\t" for char in text)
+    )

@@ -1,0 +1,337 @@
+"""Convert the command that starts the training: launcher, ranks, container, program, arguments."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import Struct, field
+
+from hpcrun.convert.remarks import Effect
+from hpcrun.convert.resources import Request
+from hpcrun.convert.words import quote_word, used_names
+from hpcrun.lint import CONTAINERS, OPEN, Program, Script
+from hpcrun.plan import escape_placeholders
+
+# Options of launchers that hpcrun sets, with dashes.
+_OWNED = {
+    *("nnodes", "nproc-per-node", "node-rank", "rdzv-backend", "rdzv-endpoint", "rdzv-id"),
+    *("master-addr", "master-port", "standalone", "log-dir", "use-env", "no-use-env", "rdzv-conf"),
+    *("hostfile", "num-nodes", "num-gpus", "no-ssh", "launcher", "force-multi"),
+    *("num-machines", "num-processes", "machine-rank", "main-process-ip", "main-process-port"),
+    *("multi-gpu", "same-network", "role", "tee", "redirects", "nproc", "gpu-ids", "num-nodes"),
+}
+# Options of srun that describe the layout of the job, or its output.
+_OWNED_OF_SRUN = {
+    *("nodes", "ntasks", "ntasks-per-node", "tasks-per-node", "cpus-per-task", "output", "error"),
+    *("label", "unbuffered", "kill-on-bad-exit", "jobid", "export", "job-name", "exclusive"),
+    *("wait", "gpus-per-node", "gpus", "gres", "gpus-per-task", "nodelist", "exact", "overlap"),
+    *("mem", "verbose", "comment", "time", "partition", "account", "cpu-bind-verbose"),
+}
+_CPU_BIND = {"cpu_bind": "cpu-bind", "mem_bind": "mem-bind"}
+
+
+class ConvertedProgram(Struct):
+    """The program of a job.
+
+    Attributes:
+        program: The keys ``script``, ``module`` or ``command``, and ``args``.
+        args: The arguments of the program.
+        shell_text: The command of a rank as text for bash.
+        needs_shell: Only bash can expand some of the words.
+        uses: Variables that the words expand.
+        problem: Why the job cannot start the ranks as the script does; "" if it can.
+    """
+
+    program: dict[str, Any] = field(default_factory=dict)
+    args: list[str] = field(default_factory=list)
+    launcher: str = ""
+    launcher_args: list[str] = field(default_factory=list)
+    env: dict[str, str] = field(default_factory=dict)
+    srun: dict[str, Any] = field(default_factory=dict)
+    container: dict[str, Any] = field(default_factory=dict)
+    shell_text: str = ""
+    needs_shell: bool = False
+    uses: set[str] = field(default_factory=set)
+    uses_index: bool = False
+    problem: str = ""
+    remarks: list[tuple[int, str, Effect, str]] = field(default_factory=list)
+
+    def describe_head(self) -> str:
+        """Return all of the program but its arguments, to compare the tasks of an array."""
+        head = {key: value for key, value in self.program.items() if key != "args"}
+        if "command" in head:
+            head["command"] = head["command"][:1]
+        return f"{head} {self.launcher_args} {self.env} {self.srun} {self.container}"
+
+    def set_args(self, args: Sequence[str]) -> None:
+        """Replace the arguments."""
+        if "command" in self.program:
+            head = self.program["command"][: len(self.program["command"]) - len(self.args)]
+            self.program["command"] = [*head, *args]
+        else:
+            self.program["args"] = list(args)
+            if not args:
+                del self.program["args"]
+        self.args = list(args)
+
+
+def convert_program(
+    program: Program, script: Script, request: Request, home: str
+) -> ConvertedProgram:
+    """Convert a program; ``problem`` says why that is impossible."""
+    made = ConvertedProgram()
+    _convert_step(program, made)
+    made.env = {k: escape_placeholders(v, ()) for k, v in program.env.items() if OPEN not in v}
+    if len(made.env) != len(program.env):
+        made.problem = "a variable before the command depends on the job"
+    for name in [
+        one for one in made.env if re.fullmatch(r"RANK|LOCAL_RANK|WORLD_SIZE|MASTER_.*", one)
+    ]:
+        del made.env[name]
+    if made.env.pop("CUDA_VISIBLE_DEVICES", None):
+        made.problem = "CUDA_VISIBLE_DEVICES selects GPUs: Slurm assigns those of the job"
+    _convert_container(program, made)
+    if program.kind in ("torchrun", "accelerate", "deepspeed"):
+        words = _convert_launcher(program, made, request)
+    elif program.kind == "python":
+        words = _convert_python(program, made, request)
+    elif program.kind in ("mpirun", "horovodrun"):
+        made.problem = f"{program.kind} starts the ranks: hpcrun has no such launcher"
+        return made
+    else:
+        words = _convert_command(program, made, request)
+    if made.problem:
+        return made
+    unquoted = {one.text for one in program.command.words if not one.quoted}
+    splitting = [word for word in words if word in unquoted]
+    is_open = any(re.search(r"(?<!\\)[*?\[]|\{[^}]*(,|\.\.)[^}]*\}", word) for word in splitting)
+    made.uses = used_names(words, in_shell=program.in_shell)
+    made.uses_index = "SLURM_ARRAY_TASK_ID" in made.uses
+    made.needs_shell = (
+        any(OPEN in word or (program.in_shell and "$" in word) for word in words) or is_open
+    )
+    made.shell_text = " ".join(
+        word
+        if is_open and word in splitting and OPEN not in word
+        else quote_word(word, splits=word in unquoted, in_shell=program.in_shell)
+        for word in words
+    )
+    if not made.needs_shell:
+        _set_program(program, made, [_expand_home(word, home, unquoted) for word in words])
+    return made
+
+
+def _expand_home(word: str, home: str, unquoted: set[str]) -> str:
+    return home + word[1:] if word in unquoted and re.match(r"~(/|$)", word) else word
+
+
+def _set_program(program: Program, made: ConvertedProgram, words: Sequence[str]) -> None:
+    """Set the keys of the program from its words."""
+    escaped = [escape_placeholders(word, ()) for word in words]
+    if not made.launcher:
+        made.program = {"command": escaped}
+        made.args = escaped[1:]
+        return
+    # python [-u] SCRIPT, or python -m MODULE
+    rest = list(escaped)
+    if rest and re.fullmatch(r"(.*/)?python[0-9.]*", rest[0]):
+        rest = rest[1:]
+        while rest and re.fullmatch("-[uOBEsSI]+", rest[0]):
+            rest = rest[1:]
+    elif program.kind not in ("torchrun", "accelerate", "deepspeed"):
+        made.program, made.args = {"command": escaped}, escaped[1:]
+        return
+    if rest[:1] == ["-m"] and len(rest) > 1:
+        made.program, made.args = {"module": rest[1]}, rest[2:]
+    elif rest:
+        made.program, made.args = {"script": rest[0]}, rest[1:]
+    if made.args:
+        made.program["args"] = list(made.args)
+
+
+def _convert_step(program: Program, made: ConvertedProgram) -> None:
+    step = program.step
+    if step is None:
+        return
+    text = "srun"
+    for one in step.options:
+        name = _CPU_BIND.get(one.name, one.name)
+        if name == "?":
+            made.problem = "the options of srun depend on the job"
+        elif name.startswith("container-"):
+            key = name.removeprefix("container-")
+            if key == "image":
+                made.container |= {"image": one.value, "runtime": "pyxis"}
+            elif key == "mounts":
+                made.container["mounts"] = one.value.split(",")
+            else:
+                options = made.container.setdefault("options", [])
+                options.append(f"--{name}={one.value}" if one.value else f"--{name}")
+        elif name in _OWNED_OF_SRUN or name in ("het-group", "relative", "gpu-bind", "accel-bind"):
+            shown = f"{text} --{name}{'=' if one.value else ''}{one.value}"
+            if name in ("het-group", "relative"):
+                made.problem = f"srun --{name}"
+            elif name in ("gpu-bind", "accel-bind"):
+                reason = "each rank sees all GPUs of its node, and LOCAL_RANK selects its own"
+                made.remarks.append((program.command.start, shown, "changed", reason))
+        else:
+            made.srun[name] = one.value or True
+    if made.container and any(OPEN in str(x) for x in made.container.values()):
+        made.problem = "the options of the container depend on the job"
+
+
+def _convert_container(program: Program, made: ConvertedProgram) -> None:
+    """Convert ``singularity exec [options] IMAGE``."""
+    if not program.container:
+        return
+    words = [one.text for one in program.command.words]
+    start = next((i for i, word in enumerate(words) if word.rsplit("/", 1)[-1] in CONTAINERS), None)
+    if start is None or words[start + 1 : start + 2] not in (["exec"], ["run"]):
+        made.problem = "the container's runtime: see setup.container"
+        return
+    options, mounts, index = [], [], start + 2
+    while index < len(words) and words[index].startswith("-"):
+        word = words[index]
+        name, equals, value = word.partition("=")
+        index += 1
+        if name in ("-B", "--bind", "--overlay", "-H", "--home", "--pwd", "--env", "-S"):
+            if not equals and index < len(words):
+                value = words[index]
+                index += 1
+            if name in ("-B", "--bind"):
+                mounts += value.split(",")
+            else:
+                options.append(f"{name}={value}")
+        elif name in ("--nv", "--rocm"):
+            continue
+        else:
+            options.append(word)
+    if index >= len(words):
+        made.problem = "the container has no image"
+        return
+    made.container = {"image": words[index], "runtime": "apptainer"}
+    if mounts:
+        made.container["mounts"] = mounts
+    if options:
+        made.container["options"] = options
+    if any(OPEN in word for word in [words[index], *mounts, *options]):
+        made.problem = "the options of the container depend on the job"
+
+
+def _convert_launcher(program: Program, made: ConvertedProgram, request: Request) -> list[str]:
+    """Convert torchrun, accelerate launch or deepspeed; return the words of a rank."""
+    kind, gpus = program.kind, request.gpus or 0
+    nodes = int(request.nodes) if request.nodes.isdigit() else 0
+    if program.step is None and nodes > 1 and kind != "deepspeed":
+        made.problem = f"{kind} starts only on the first node: there is no srun before it"
+        return []
+    if program.step is not None and _tasks_of_step(program, request) != 1:
+        made.problem = f"srun starts {kind} more than once on a node"
+        return []
+    ranks = _count_ranks(program, request)
+    if ranks is None:
+        made.problem = f"the number of processes of {kind} depends on the job"
+    elif ranks != max(1, gpus):
+        made.problem = (
+            f"{kind} starts {ranks} processes on each node with {gpus} GPUs: hpcrun starts one "
+            "for each GPU"
+        )
+    made.launcher = kind
+    for one in program.options:
+        if one.name in _OWNED or one.name == "module":
+            continue
+        name = f"--{one.name.replace('-', '_')}" if kind != "torchrun" else f"--{one.name}"
+        made.launcher_args.append(f"{name}={one.value}" if one.value else name)
+        if one.name == "config-file" and kind == "accelerate":
+            made.launcher_args.pop()
+            made.problem = "accelerate's configuration file: set accelerate: {config_file: FILE}"
+    if any(OPEN in word for word in made.launcher_args):
+        made.problem = "the options of the launcher depend on the job"
+    words = list(program.args)
+    is_module = any(one.name == "module" for one in program.options)
+    if any(one.name == "no-python" for one in program.options):
+        made.launcher_args = [x for x in made.launcher_args if "no" not in x[:5]]
+        return words
+    return ["python", *(["-m"] if is_module and words[:1] != ["-m"] else []), *words]
+
+
+def _count_ranks(program: Program, request: Request) -> int | None:
+    """Return the processes that a launcher starts on each node."""
+    gpus = request.gpus or 0
+    if program.kind == "torchrun":
+        value = program.get("nproc-per-node", "nproc")
+        if value in ("gpu", "auto"):
+            return max(1, gpus)
+        return 1 if value is None else int(value) if value.isdigit() else None
+    if program.kind == "accelerate":
+        value = program.get("num-processes")
+        if value is None:
+            return max(1, gpus)
+        nodes = int(request.nodes) if request.nodes.isdigit() else 0
+        return int(value) // nodes if value.isdigit() and nodes else None
+    value = program.get("num-gpus")
+    return max(1, gpus) if value is None else int(value) if value.isdigit() else None
+
+
+def _tasks_of_step(program: Program, request: Request) -> int | None:
+    """Return the tasks of srun on each node."""
+    step = program.step
+    if step is None:
+        return 1
+    own = step.get("ntasks-per-node") or step.get("tasks-per-node")
+    total, nodes = step.get("ntasks"), step.get("nodes") or request.nodes
+    if own is not None:
+        return int(own) if own.isdigit() else None
+    if total is not None:
+        return -(-int(total) // int(nodes)) if total.isdigit() and nodes.isdigit() else None
+    return request.tasks
+
+
+def _convert_python(program: Program, made: ConvertedProgram, request: Request) -> list[str]:
+    """Convert Python that srun or the batch shell starts; return the words of a rank."""
+    _choose_step(program, made, request, "python")
+    return _own_words(program)
+
+
+def _own_words(program: Program) -> list[str]:
+    """Return the words of the command inside srun, containers and wrappers."""
+    if program.in_shell:
+        return ["python", *program.args]
+    words = [one.text for one in program.command.words]
+    count = len(program.args)
+    # The words before the arguments: the program and its own options.
+    start = len(words) - count
+    while start > 0 and words[start - 1].startswith("-") and start > 1:
+        start -= 1
+    return words[max(0, start - 1) :]
+
+
+def _convert_command(program: Program, made: ConvertedProgram, request: Request) -> list[str]:
+    """Convert a command that is not Python; return its words."""
+    _choose_step(program, made, request, program.kind)
+    if program.kind == "script" or not program.in_shell:
+        return _own_words(program)
+    return [program.kind, *program.args]
+
+
+def _choose_step(program: Program, made: ConvertedProgram, request: Request, what: str) -> None:
+    """Decide how the ranks start: by srun, one for each GPU, or one on each node."""
+    tasks, gpus = _tasks_of_step(program, request), request.gpus or 0
+    nodes = program.step.get("nodes") if program.step else None
+    if program.step is None and not request.is_single_node:
+        made.problem = f"{what} starts only on the first node: there is no srun before it"
+    elif nodes is not None and nodes.isdigit() and nodes != request.nodes:
+        made.problem = f"srun starts {what} on {nodes} of {request.nodes} nodes"
+    elif tasks is None:
+        made.problem = "the number of tasks depends on the job"
+    elif program.step is None:
+        return  # a command, once on the node
+    elif tasks == gpus or (tasks == 1 and gpus == 0):
+        made.launcher = "srun"
+    elif tasks != 1:
+        made.problem = (
+            f"srun starts {tasks} tasks on each node with {gpus} GPUs: hpcrun starts one for each "
+            "GPU"
+        )

@@ -1,0 +1,55 @@
+"""Remarks on single lines of a converted script."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from hpcrun.lint import Script
+
+Effect = Literal["missing", "changed", "replaced"]
+
+
+class Remark(Struct, frozen=True, order=True):
+    """A remark on a line of the script.
+
+    Attributes:
+        text: The statement or directive.
+        effect: ``missing``: the job lacks it, so the conversion is incomplete; ``changed``: the
+            job does it in another way; ``replaced``: hpcrun does it, or it is not needed.
+        reason: Why, and what to do.
+    """
+
+    line: int
+    text: str
+    effect: Effect
+    reason: str
+
+
+class Remarks:
+    """Collects remarks on a script."""
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        self.found: list[Remark] = []
+
+    def add(self, start: int, text: str, effect: Effect, reason: str) -> None:
+        """Add a remark on the statement that begins at a byte of the script."""
+        shown = " ".join(text.split())
+        shown = shown if len(shown) <= 100 else f"{shown[:97]}..."
+        one = Remark(self.script.line_of(start), shown, effect, reason)
+        if one not in self.found:
+            self.found.append(one)
+
+    def missing(self, start: int, text: str, reason: str) -> None:
+        """Report a statement that the job lacks."""
+        self.add(start, text, "missing", reason)
+
+    def changed(self, start: int, text: str, reason: str) -> None:
+        """Report a statement that the job carries out in another way."""
+        self.add(start, text, "changed", reason)
+
+    def replaced(self, start: int, text: str, reason: str) -> None:
+        """Report a statement that the job does not need."""
+        self.add(start, text, "replaced", reason)

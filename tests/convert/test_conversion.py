@@ -1,0 +1,229 @@
+"""Sbatch scripts as jobs: each statement is in the job, or a remark names it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hpcrun.convert import Conversion, convert_script, format_converted_job
+from hpcrun.errors import InputError
+from hpcrun.spec import JobSpec, load_job
+
+
+def convert(text: str, *arguments: str, **options: Any) -> Conversion:
+    """Convert a script, and check that its job file is valid."""
+    made = convert_script(
+        f"#!/bin/bash\n{text}", "old", project="/p", home="/h", arguments=arguments, **options
+    )
+    load(made)
+    return made
+
+
+def load(made: Conversion) -> JobSpec:
+    def extends_nothing(name: str) -> tuple[str, str]:
+        raise InputError(name)
+
+    text = format_converted_job(made, "old.sbatch", "job.schema.json")
+    return load_job(text, source="old.yaml", resolve=extends_nothing)
+
+
+def job(text: str, *arguments: str) -> dict[str, Any]:
+    """Convert a script that must be complete, and return its job."""
+    made = convert(text, *arguments)
+    assert made.missing == []
+    return made.job
+
+
+def missing(text: str) -> list[str]:
+    return [one.reason for one in convert(text).missing]
+
+
+TORCHRUN = "srun torchrun --nproc-per-node=2 train.py\n"
+TWO = "#SBATCH --nodes=2 --ntasks-per-node=1 --gres=gpu:2\n"
+
+
+@pytest.mark.parametrize(
+    ("directives", "key", "value"),
+    [
+        ("-N 2 --gres=gpu:a100:2 -c 8", "resources", {"nodes": 2, "gpus_per_node": 2}),
+        ("--gpus-per-node=2 -t 90", "resources", {"gpus_per_node": 2, "time": "90"}),
+        ("--gres=gpu:a100:2", "resources", {"gpu_type": "a100"}),
+        ("--gres=gpu:2,nvme:100", "resources", {"gres": {"nvme": "100"}}),
+        ("--gpus=2 --mem=64gb", "resources", {"gpus_per_node": 2, "memory_per_node": "64GB"}),
+        ("--gpus=2 -c 16", "resources", {"cpus_per_gpu": 8}),
+        ("--gpus=2 --exclusive -p a -A b", "resources", {"exclusive": True, "partition": "a"}),
+        ("--gpus=2", "slurm", {"cpus-per-task": False}),
+        ("--gpus=2 --mem-per-cpu=4G -q high", "slurm", {"mem-per-cpu": "4G", "qos": "high"}),
+        ("--gpus=2 -C a100 --dependency=afterok:7", "slurm", {"dependency": "afterok:7"}),
+        ("--gpus=2 --requeue", "survive", {"when": ["preempted", "node_fail"]}),
+        ("--gpus=2 --signal=B:USR1@120", "survive", {"save_before_end": "120s"}),
+    ],
+)
+def test_directives_become_keys(directives: str, key: str, value: dict[str, Any]) -> None:
+    found = job(f"#SBATCH {directives}\n{TORCHRUN}")[key]
+    assert found | value == found
+
+
+def test_request_without_cpus_stays_without() -> None:
+    assert load(convert(f"#SBATCH --gpus=2\n{TORCHRUN}")).slurm == {"cpus-per-task": False}
+
+
+def test_modules_environment_and_variables_become_setup_and_env() -> None:
+    found = job(
+        "#SBATCH --gpus=2\nmodule use /appl\nmodule load cuda/12.4 gcc\nmkdir -p out\n"
+        "source venv/bin/activate\nexport A=1\nexport B={}\nexport NCCL_DEBUG=INFO\n" + TORCHRUN
+    )
+    assert found["setup"] == {
+        "module_paths": ["/appl"],
+        "modules": ["cuda/12.4", "gcc"],
+        "venv": "venv",
+        "commands": ["mkdir -p out || true"],
+    }
+    assert (found["env"], found["nccl"]) == (
+        {"A": "1", "B": "{{}}"},
+        {"env": {"NCCL_DEBUG": "INFO"}},
+    )
+
+
+def test_order_of_commands_is_kept_where_they_depend_on_each_other() -> None:
+    found = job(
+        "#SBATCH --gpus=2\nsource ./site.sh\nmodule load cuda\nexport D=/data\ncp $D/x .\n"
+        + TORCHRUN
+    )
+    commands = ["source ./site.sh", "module load cuda", "export D=/data", "cp $D/x . || true"]
+    assert found["setup"] == {"commands": commands} and "env" not in found
+
+
+def test_conda_of_a_given_installation_is_its_folder() -> None:
+    text = "#SBATCH --gpus=2\nsource /opt/conda/etc/profile.d/conda.sh\nconda activate ml\n"
+    assert job(text + TORCHRUN)["setup"] == {"conda": "/opt/conda/envs/ml"}
+
+
+@pytest.mark.parametrize(
+    ("command", "keys"),
+    [
+        (
+            "srun torchrun --nnodes=2 --nproc-per-node=2 --max-restarts=0 t.py --lr 1",
+            {"script": "t.py", "args": ["--lr", "1"], "launcher": "torchrun"},
+        ),
+        (
+            "srun python -m torch.distributed.run --nproc_per_node 2 -m a.b {x}",
+            {"module": "a.b", "args": ["{{x}}"], "launcher": "torchrun"},
+        ),
+        ("srun accelerate launch --num_processes 4 t.py", {"launcher": "accelerate"}),
+        (
+            "srun --ntasks-per-node=2 python -u t.py",
+            {"script": "t.py", "launcher": "srun"},
+        ),
+        ("srun python t.py", {"command": ["python", "t.py"]}),
+        (
+            'A=1\nsrun bash -c "python t.py --a $A --rank \\$SLURM_PROCID"',
+            {"command": ["bash", "-c", 'exec python t.py --a 1 --rank "$SLURM_PROCID"']},
+        ),
+    ],
+)
+def test_command_line_becomes_launcher_and_program(command: str, keys: dict[str, Any]) -> None:
+    found = job(TWO + command + "\n")
+    assert found | keys == found
+
+
+def test_values_that_only_the_job_knows_are_computed_once() -> None:
+    found = job(f"{TWO}D=$(date +%s)\nsrun torchrun --nproc-per-node=2 t.py --out $D/x $USER\n")
+    assert found["command"] == ["bash", "-c", 'exec python t.py --out "${{D}}/x" ${{USER}}']
+    assert found["setup"] == {"commands": ["export D=$(date +%s)"]}
+
+
+def test_script_in_another_directory_starts_there() -> None:
+    found = job(f"{TWO}cd /data/project\nsrun torchrun --nproc-per-node=2 t.py\n")
+    assert found["command"] == ["bash", "-c", "cd /data/project\nexec python t.py"]
+    called = convert(f"{TWO}srun torchrun --nproc-per-node=2 t.py\n", folder="/p/sub")
+    assert called.job["command"][-1] == "cd -- /p/sub\nexec python t.py"
+
+
+def test_arguments_of_the_script_are_filled_in() -> None:
+    text = '#SBATCH --gpus=1\nMODEL=$1; shift\npython t.py --model $MODEL "$@"\n'
+    assert missing(text)[0].startswith("$1 is an argument of the script; give the arguments")
+    text = "#SBATCH --gpus=1\npython t.py --model $1 --x ${2:-3}\n"
+    assert job(text, "a b")["command"] == ["python", "t.py", "--model", "a", "b", "--x", "3"]
+
+
+def test_array_over_values_becomes_a_sweep() -> None:
+    text = (
+        "#SBATCH --gpus=1 --array=1-3%2\nLR=(0 .1 .2 .3)\n"
+        "python t.py --lr=${LR[$SLURM_ARRAY_TASK_ID]}\n"
+    )
+    found = job(text)
+    assert found["command"] == ["python", "t.py", "--lr={lr}"]
+    assert (found["sweep"], found["sweep_limit"]) == ({"lr": [".1", ".2", ".3"]}, 2)
+    several = job(
+        "#SBATCH --gpus=1 --array=0,5\n"
+        "python t.py --seed $SLURM_ARRAY_TASK_ID --n $((SLURM_ARRAY_TASK_ID * 2))\n"
+    )
+    assert several["sweep_combinations"] == [{"seed": "0", "n": "0"}, {"seed": "5", "n": "10"}]
+
+
+def test_array_that_selects_a_line_of_a_file_sweeps_over_the_index() -> None:
+    text = (
+        "#SBATCH --gpus=1 --array=1-2\nARGS=$(sed -n ${SLURM_ARRAY_TASK_ID}p args.txt)\n"
+        "python t.py $ARGS\n"
+    )
+    found = job(text)
+    assert found["sweep"] == {"array_task_id": ["1", "2"]}
+    assert found["command"][-1].split("\n") == [
+        "export SLURM_ARRAY_TASK_ID={array_task_id}",
+        "ARGS=$(sed -n ${{SLURM_ARRAY_TASK_ID}}p args.txt)",
+        "exec python t.py ${{ARGS}}",
+    ]
+
+
+def test_variables_by_the_index_of_the_script_are_set_in_each_task() -> None:
+    """The array of the job begins at 0, whatever the indices of the script."""
+    text = "#SBATCH --gpus=1 --array=3-4\nexport SEED=$SLURM_ARRAY_TASK_ID\npython t.py\n"
+    found = job(text)
+    assert found["sweep"] == {"array_task_id": ["3", "4"]} and "setup" not in found
+    assert found["command"][-1].split("\n") == [
+        "export SLURM_ARRAY_TASK_ID={array_task_id}",
+        "export SEED=$SLURM_ARRAY_TASK_ID",
+        "exec python t.py",
+    ]
+
+
+def test_several_programs_on_one_node_are_one_command_without_srun() -> None:
+    found = job(
+        "#SBATCH --gpus=1\nfor i in 1 2; do\n  srun -n1 python t.py $i\ndone\npython e.py\n"
+    )
+    assert found["command"] == [
+        *("bash", "-c"),
+        "for i in 1 2; do\n  python t.py $i\ndone\npython e.py",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (f"{TWO}mpirun -n 4 python t.py\n", "mpirun starts the ranks"),
+        (f"{TWO}torchrun --nnodes=2 --nproc-per-node=2 t.py\n", "starts only on the first node"),
+        (f"{TWO}srun torchrun --nproc-per-node=1 t.py\n", "1 processes on each node with 2 GPUs"),
+        (f"{TWO}srun torchrun --nproc-per-node=2 t.py\npython e.py\n", "there are several"),
+        ("#SBATCH --gpus=1\npython t.py $SLURM_ARRAY_TASK_ID\n", "the index of an array"),
+        ("#SBATCH --gpus=1 --wrap=x\npython t.py\n", "sbatch refuses it"),
+        (f"#SBATCH -N1\n#SBATCH hetjob\n{TORCHRUN}", "a job has one kind of nodes"),
+        ("#SBATCH --gpus=1\nmodule load cuda\n", "no program that trains was found"),
+        ("#SBATCH --gpus=1\ntrap 'rm x' EXIT\npython t.py\n", "the job has no traps"),
+        ("#SBATCH --gpus=1\ncp $0 copy\npython t.py\n", "the job is not the script"),
+    ],
+)
+def test_what_a_job_lacks_is_reported(text: str, reason: str) -> None:
+    assert any(reason in one for one in missing(text))
+
+
+def test_no_statement_is_dropped_silently() -> None:
+    text = (
+        "#SBATCH --gpus=2\n#SBATCH --output=x.log\nmodule purge\nset -x\necho start\n"
+        "export MASTER_PORT=1\nHOST=$(hostname)\nexport CUDA_VISIBLE_DEVICES=0,1\nnvidia-smi\n"
+        "torchrun --nproc-per-node=2 t.py 2>&1 | tee log\necho end\nls\n#SBATCH --mem=1G\n"
+    )
+    made = convert(text)
+    lines = {one.line for one in made.remarks}
+    assert made.is_complete and lines == {3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14}
