@@ -19,8 +19,8 @@ from hpcrun.convert.program import ConvertedProgram, convert_program
 from hpcrun.convert.remarks import Remark, Remarks
 from hpcrun.convert.resources import Request, convert_directives
 from hpcrun.lint import (
-    Option,
-    Program,
+    LaunchedProgram,
+    LaunchOption,
     Script,
     find_programs,
     list_training,
@@ -204,7 +204,7 @@ def _list_statements(script: Script) -> list[Any]:
     return [each for node in script.tree.root_node.children for each in flatten(node)]
 
 
-def _find_program(script: Script) -> list[Program]:
+def _find_program(script: Script) -> list[LaunchedProgram]:
     """Return the programs that train; else what srun or a shell starts."""
     found = list_training(script)
     starts = [one for one in find_programs(script) if one.kind not in ("source", ".")]
@@ -616,7 +616,7 @@ def _texts_without_srun(
     return texts
 
 
-def _is_one_task(options: Sequence[Option]) -> bool:
+def _is_one_task(options: Sequence[LaunchOption]) -> bool:
     """Return True if srun starts a command once, as on a job with one task."""
     for one in options:
         if one.name in ("ntasks", "ntasks-per-node", "nodes") and one.value != "1":

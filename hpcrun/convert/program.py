@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from hpcrun.convert.remarks import Effect
 from hpcrun.convert.resources import Request
 from hpcrun.convert.words import quote_word, used_names
-from hpcrun.lint import CONTAINERS, OPEN, Program, Script
+from hpcrun.lint import CONTAINERS, OPEN, LaunchedProgram, Script
 from hpcrun.plan import escape_placeholders
 
 # Options of launchers that hpcrun sets, with dashes.
@@ -78,7 +78,7 @@ class ConvertedProgram(Struct):
 
 
 def convert_program(
-    program: Program, script: Script, request: Request, home: str
+    program: LaunchedProgram, script: Script, request: Request, home: str
 ) -> ConvertedProgram:
     """Convert a program; ``problem`` says why that is impossible."""
     made = ConvertedProgram()
@@ -127,7 +127,7 @@ def _expand_home(word: str, home: str, unquoted: set[str]) -> str:
     return home + word[1:] if word in unquoted and re.match(r"~(/|$)", word) else word
 
 
-def _set_program(program: Program, made: ConvertedProgram, words: Sequence[str]) -> None:
+def _set_program(program: LaunchedProgram, made: ConvertedProgram, words: Sequence[str]) -> None:
     """Set the keys of the program from its words."""
     escaped = [escape_placeholders(word, ()) for word in words]
     if not made.launcher:
@@ -151,7 +151,7 @@ def _set_program(program: Program, made: ConvertedProgram, words: Sequence[str])
         made.program["args"] = list(made.args)
 
 
-def _convert_step(program: Program, made: ConvertedProgram) -> None:
+def _convert_step(program: LaunchedProgram, made: ConvertedProgram) -> None:
     step = program.step
     if step is None:
         return
@@ -182,7 +182,7 @@ def _convert_step(program: Program, made: ConvertedProgram) -> None:
         made.problem = "the options of the container depend on the job"
 
 
-def _convert_container(program: Program, made: ConvertedProgram) -> None:
+def _convert_container(program: LaunchedProgram, made: ConvertedProgram) -> None:
     """Convert ``singularity exec [options] IMAGE``."""
     if not program.container:
         return
@@ -220,7 +220,9 @@ def _convert_container(program: Program, made: ConvertedProgram) -> None:
         made.problem = "the options of the container depend on the job"
 
 
-def _convert_launcher(program: Program, made: ConvertedProgram, request: Request) -> list[str]:
+def _convert_launcher(
+    program: LaunchedProgram, made: ConvertedProgram, request: Request
+) -> list[str]:
     """Convert torchrun, accelerate launch or deepspeed; return the words of a rank."""
     kind, gpus = program.kind, request.gpus or 0
     nodes = int(request.nodes) if request.nodes.isdigit() else 0
@@ -257,7 +259,7 @@ def _convert_launcher(program: Program, made: ConvertedProgram, request: Request
     return ["python", *(["-m"] if is_module and words[:1] != ["-m"] else []), *words]
 
 
-def _count_ranks(program: Program, request: Request) -> int | None:
+def _count_ranks(program: LaunchedProgram, request: Request) -> int | None:
     """Return the processes that a launcher starts on each node."""
     gpus = request.gpus or 0
     if program.kind == "torchrun":
@@ -275,7 +277,7 @@ def _count_ranks(program: Program, request: Request) -> int | None:
     return max(1, gpus) if value is None else int(value) if value.isdigit() else None
 
 
-def _tasks_of_step(program: Program, request: Request) -> int | None:
+def _tasks_of_step(program: LaunchedProgram, request: Request) -> int | None:
     """Return the tasks of srun on each node."""
     step = program.step
     if step is None:
@@ -289,13 +291,15 @@ def _tasks_of_step(program: Program, request: Request) -> int | None:
     return request.tasks
 
 
-def _convert_python(program: Program, made: ConvertedProgram, request: Request) -> list[str]:
+def _convert_python(
+    program: LaunchedProgram, made: ConvertedProgram, request: Request
+) -> list[str]:
     """Convert Python that srun or the batch shell starts; return the words of a rank."""
     _choose_step(program, made, request, "python")
     return _own_words(program)
 
 
-def _own_words(program: Program) -> list[str]:
+def _own_words(program: LaunchedProgram) -> list[str]:
     """Return the words of the command inside srun, containers and wrappers."""
     if program.in_shell:
         return ["python", *program.args]
@@ -308,7 +312,9 @@ def _own_words(program: Program) -> list[str]:
     return words[max(0, start - 1) :]
 
 
-def _convert_command(program: Program, made: ConvertedProgram, request: Request) -> list[str]:
+def _convert_command(
+    program: LaunchedProgram, made: ConvertedProgram, request: Request
+) -> list[str]:
     """Convert a command that is not Python; return its words."""
     _choose_step(program, made, request, program.kind)
     if program.kind == "script" or not program.in_shell:
@@ -316,7 +322,9 @@ def _convert_command(program: Program, made: ConvertedProgram, request: Request)
     return [program.kind, *program.args]
 
 
-def _choose_step(program: Program, made: ConvertedProgram, request: Request, what: str) -> None:
+def _choose_step(
+    program: LaunchedProgram, made: ConvertedProgram, request: Request, what: str
+) -> None:
     """Decide how the ranks start: by srun, one for each GPU, or one on each node."""
     tasks, gpus = _tasks_of_step(program, request), request.gpus or 0
     nodes = program.step.get("nodes") if program.step else None

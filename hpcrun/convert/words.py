@@ -17,7 +17,7 @@ def quote_word(text: str, *, splits: bool = False, in_shell: bool = False) -> st
         splits: The word is not quoted in the script.
         in_shell: It is a word of ``bash -c``, in which ``$NAME`` is a variable.
 
-    >>> from hpcrun.lint import mark
+    >>> from hpcrun.lint.script import mark
     >>> quote_word("a b"), quote_word(f"--x={mark('N')}"), quote_word(mark("N"), splits=True)
     ("'a b'", '"--x=${N}"', '${N}')
     """
@@ -45,7 +45,7 @@ def _as_expansion(text: str) -> str:
 def used_names(words: Sequence[str], *, in_shell: bool = False) -> set[str]:
     """Return the variables that some words expand.
 
-    >>> from hpcrun.lint import mark
+    >>> from hpcrun.lint.script import mark
     >>> sorted(used_names([mark("A"), mark("${B[0]}"), mark("$(echo $C)")]))
     ['A', 'B', 'C']
     """

@@ -7,8 +7,8 @@ from hpcrun.lint.formats import format_github as format_github
 from hpcrun.lint.formats import format_sarif as format_sarif
 from hpcrun.lint.formats import format_text as format_text
 from hpcrun.lint.launch import CONTAINERS as CONTAINERS
-from hpcrun.lint.launch import Option as Option
-from hpcrun.lint.launch import Program as Program
+from hpcrun.lint.launch import LaunchedProgram as LaunchedProgram
+from hpcrun.lint.launch import LaunchOption as LaunchOption
 from hpcrun.lint.launch import find_programs as find_programs
 from hpcrun.lint.launch import parse_srun as parse_srun
 from hpcrun.lint.request import count_gpus_of as count_gpus_of
