@@ -19,8 +19,8 @@
 #
 # A function, here and in the files beside this one, prints its result, which the caller captures; its
 # status tells whether it succeeded; error messages go to stderr. It sets no variable of its caller.
-# State beyond a function: attempt_dir, the mode's folder in the run; child and stopped, warned and
-# overdue, which traps read and set. Names in capitals are environment variables.
+# State beyond a function: attempt_dir, the mode's folder in the run; child, stopped, released, warned
+# and overdue, which traps read and set. Names in capitals are environment variables.
 # shellcheck disable=SC1091 # the sourced files are beside this one
 set -u
 
@@ -247,14 +247,36 @@ node() {
     export HPCRUN_GPU_CPUS
     keep_overwritten
     ! is_bare || : >"$attempt_dir/began" # there are no ranks whose logs show it
+    released=''
+    if [ -n "${HPCRUN_ENDS_WITH_FIRST_NODE-}" ] && [ "$HPCRUN_NODE_RANK" -gt 0 ]; then
+        trap release USR2
+        await_first_node &
+    fi
     guarded bash -- "$HPCRUN_RUN_DIR/node.sh"
     code=$?
+    [ -z "$released" ] || [ -n "$stopped" ] || code=0
+    # For `hpcrun status`, and for the other nodes.
+    [ "$code" -ne 0 ] || ! is_bare || [ "$HPCRUN_NODES" -eq 1 ] || : >"$attempt_dir/ended/node-$HPCRUN_NODE_RANK"
     [ -z "$stopped" ] || await_ranks
     # DeepSpeed's launcher returns 0 when it is killed, so the results of the ranks count.
     if [ "$code" -eq 0 ] && [ -z "$stopped" ] && ! check_ended; then
         code=1
     fi
     finish_guarded "node-$HPCRUN_NODE_RANK" null null "$code"
+}
+
+# await_first_node: wait until the command has succeeded on the first node, then end it on this one.
+await_first_node() {
+    until [ -e "$attempt_dir/ended/node-0" ]; do sleep 2; done
+    say "the command has succeeded on node 0, so it is ended here (ends_with: first_node)"
+    while kill -USR2 $$ 2>/dev/null; do sleep 30; done
+}
+
+# release: handle USR2 from await_first_node: TERM at first, then KILL.
+release() {
+    [ -n "$child" ] || return
+    if [ -z "$released" ]; then kill -TERM "$child"; else kill -KILL "$child"; fi 2>/dev/null
+    released=1
 }
 
 rank() {

@@ -151,7 +151,8 @@ start_pdsh() {
 
 # follow_hosts: wait until all hosts have ended, one has failed, or a stop is requested; return the
 # exit code. DeepSpeed does not inform other nodes of a failed rank, so the ranks' own records are
-# checked. After the first host has ended successfully the others have ten minutes, as under Slurm.
+# checked. After the first host has ended successfully the others have ten minutes, as under Slurm; unless a
+# bare command has a role of its own on each host.
 follow_hosts() {
     local index running code=0 first_end='' sent=$SECONDS records
     while [ -z "$stopped" ]; do
@@ -179,7 +180,7 @@ follow_hosts() {
             kill -0 "$runner" 2>/dev/null || { wait "$runner" || code=$?; return $code; }
         fi
         [ $code -eq 0 ] && [ $running -gt 0 ] || return $code
-        if [ -n "$first_end" ] && [ $((SECONDS - first_end)) -gt 600 ]; then
+        if [ -n "$first_end" ] && ! is_bare && [ $((SECONDS - first_end)) -gt 600 ]; then
             error "$running host(s) still running ten minutes after another has ended"
             return 1
         fi

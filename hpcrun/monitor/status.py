@@ -49,6 +49,7 @@ from hpcrun.runs import (
     compute_elapsed,
     count_nodes,
     decide_state,
+    read_ended_nodes,
     read_history,
     read_mtime_ns,
     read_plan,
@@ -400,7 +401,7 @@ def add_details(status: JobStatus, level: Level) -> JobStatus:
         had = [count_nodes(each) if is_range and each.begin else nodes or 1 for each in attempts]
         held = sum((s or 0.0) * count for s, count in zip(ran, had, strict=True))
     if level == "detail":
-        status = _add_cost(_add_warnings(_add_disk_note(status), run), gpus or 0, elapsed)
+        status = _add_cost(_add_warnings(_add_notes(status, run), run), gpus or 0, elapsed)
     return structs.replace(
         status,
         name=(shape.name if shape is not None else None) or run.run_id,
@@ -475,14 +476,31 @@ def _add_warnings(status: JobStatus, run: RunFolder) -> JobStatus:
     return structs.replace(status, history=structs.replace(status.history, attempts=attempts))
 
 
-def _add_disk_note(status: JobStatus) -> JobStatus:
-    """Add a note about a full disk, which a run without room for its output cannot report."""
+def _add_notes(status: JobStatus, run: RunFolder) -> JobStatus:
+    """Add notes about a full disk, which a run without room for its output cannot report, and about
+    nodes on which the job's command has ended.
+    """
     verdict = status.verdict
     if verdict.ok or verdict.state in WAITING:
         return status
-    text = describe_full_disk(status.folder.path)
-    notes = [*verdict.notes, *([text] if text else [])]
+    texts = [describe_full_disk(status.folder.path)]
+    if not verdict.final and status.last is not None and status.plan is not None:
+        ended = read_ended_nodes(run.attempts / str(status.last.index))
+        texts.append(_describe_ended_nodes(ended, status.plan))
+    notes = [*verdict.notes, *filter(None, texts)]
     return structs.replace(status, verdict=structs.replace(verdict, notes=notes))
+
+
+def _describe_ended_nodes(ended: Sequence[int], plan: Plan) -> str:
+    """Describe the nodes on which the command of a running job has ended; "" if on none."""
+    nodes = plan.nodes
+    if not ended or plan.launcher != "none" or plan.node_range or len(ended) >= nodes:
+        return ""
+    which = "node 0" if ended == [0] else f"{len(ended)} of {nodes} nodes"
+    text = f"the command has ended on {which} and still runs on {nodes - len(ended)} of {nodes}"
+    if 0 in ended and plan.ends_with != "first_node":
+        text += "; with ends_with: first_node, the job ends when it has succeeded on node 0"
+    return text
 
 
 # ---- cache of final states

@@ -122,6 +122,7 @@ def build_plan(
         runs_per_job=place.runs_per_job,
         node_range=place.node_range,
         group=spec.group,
+        ends_with=spec.ends_with,
         provenance=place.provenance,
     )
 

@@ -97,6 +97,11 @@ def check_launcher(spec: JobSpec, found: Findings) -> None:
     if launcher == "none" and spec.framework == "accelerate":
         message = "accelerate, but the command is started unchanged; set launcher: accelerate too"
         found.refuse("framework", message)
+    if spec.ends_with == "first_node" and (launcher != "none" or spec.resources.most_nodes == 1):
+        message = (
+            "first_node is for a command on several nodes; the ranks of a launcher end together"
+        )
+        found.refuse("ends_with", message)
 
 
 def check_shared_job(spec: JobSpec, cluster: Cluster, found: Findings) -> None:

@@ -249,6 +249,8 @@ class Plan(Struct, frozen=True, kw_only=True):
         resumes: True if the program, started again, resumes from its checkpoints as far as can be
             seen.
         group: A name for several runs, under which they are compared.
+        ends_with: Whether a command on several nodes ends on all nodes when it succeeds on the
+            first one.
     """
 
     hpcrun_version: str
@@ -297,6 +299,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     node_range: str = ""
     resumes: bool = True
     group: str | None = None
+    ends_with: Literal["all_nodes", "first_node"] = "all_nodes"
     provenance: Provenance = Provenance()
 
     @property

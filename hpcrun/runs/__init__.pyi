@@ -1,6 +1,7 @@
 from hpcrun.runs.ends import END_NAMES as END_NAMES
 from hpcrun.runs.ends import END_STATES as END_STATES
 from hpcrun.runs.ends import SURVIVABLE_ENDS as SURVIVABLE_ENDS
+from hpcrun.runs.ends import read_ended_nodes as read_ended_nodes
 from hpcrun.runs.ends import read_warnings as read_warnings
 from hpcrun.runs.layout import ARRAY as ARRAY
 from hpcrun.runs.layout import OWN_FILES as OWN_FILES

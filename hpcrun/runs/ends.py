@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from pathlib import Path
 
 from msgspec import Struct
@@ -50,6 +51,15 @@ def read_warnings(attempt: Path) -> list[str]:
             lines = file.read(_BYTES).decode("utf-8", "replace").split("\n")
             found |= dict.fromkeys(f"{name}: {line}" for line in lines if line)
     return list(found)
+
+
+def read_ended_nodes(attempt: Path) -> list[int]:
+    """Read on which nodes the command of a job without a launcher has succeeded."""
+    try:
+        names = os.listdir(attempt / "ended")  # noqa: PTH208 - most have none
+    except OSError:
+        return []
+    return sorted(int(name[5:]) for name in names if re.fullmatch(r"node-[0-9]{1,6}", name))
 
 
 class Suspect(Struct, frozen=True, kw_only=True):

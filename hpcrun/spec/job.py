@@ -434,6 +434,13 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             "as in 'it (?P<step>[0-9]+) .* L (?P<loss>[0-9.]+)'"
         ),
     ] = []
+    ends_with: Annotated[
+        Literal["all_nodes", "first_node"],
+        about(
+            "of a command on several nodes: the job ends when the command has ended on all nodes, "
+            "or when it has succeeded on the first node"
+        ),
+    ] = "all_nodes"
     slurm: Annotated[
         SbatchOptions,
         about("any other sbatch option, as in qos: high; false removes one that hpcrun sets"),

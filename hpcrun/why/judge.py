@@ -57,6 +57,8 @@ _CERTAIN = (
     "assert_probability",
     "assert_multinomial",
 )
+# What srun's own SIGKILL after --wait looks like, which has nothing to do with memory.
+_ENDED_BY_SRUN = ("killed", "oom_guess", "srun_killed")
 # Classes of ends that Slurm or a person decided. A program that had crashed before merely waited.
 _DECIDED = ("time_limit", "cancelled", "preempted")
 # Failures of a stage that misses the output of an earlier one.
@@ -147,9 +149,12 @@ def _add_details(
         cause = structs.replace(cause, title=f"{cause.title}; {records.gave_up}")
     named = {cause.id: cause}
     for other in consequences:
+        if cause.id == "srun_wait" and other.id in _ENDED_BY_SRUN:
+            continue
         named.setdefault(other.id, other)
     for event in [*(event for _, event in ranked if event.kind >= WEAK), *earlier]:
-        named.setdefault(event.rule.id, _make_cause(event, records))
+        if cause.id != "srun_wait" or event.rule.id not in _ENDED_BY_SRUN:
+            named.setdefault(event.rule.id, _make_cause(event, records))
     errors = [e.connection_error for _, e in ranked if (e.file, e.line) == (cause.file, cause.line)]
     if errors and errors[0] is not None:
         named.setdefault("lost_connection", _cause_of_connection_error(errors[0]))

@@ -887,6 +887,26 @@ NETWORK = [
         source="SchedMD/slurm src/plugins/launch/slurm/launch_slurm.c",
     ),
     FailureRule(
+        id="srun_wait",
+        cls="other",
+        kind=WEAK,
+        title=(
+            "srun ended the remaining tasks {seconds} s after the first one had exited "
+            "(srun --wait)"
+        ),
+        patterns=(r"srun: First task exited (?P<seconds>\d+)s ago",),
+        needles=("First task exited",),
+        fixes=(
+            "let all ranks end at about the same time, also if some have fewer batches; the last "
+            "lines of their logs show what they were doing",
+            "`srun: {wait: 0}` lets the tasks end at any time",
+        ),
+        message="First task exited Ns ago",
+        example="srun: First task exited 600s ago",
+        unlike="srun: Job step aborted: Waiting up to 32 seconds for job step to finish.",
+        source="SchedMD/slurm src/srun/libsrun/launch.c",
+    ),
+    FailureRule(
         id="srun_crash",
         cls="code_error",
         kind=WEAK,

@@ -190,3 +190,27 @@ def test_concurrent_commands_do_not_interfere(site: Site) -> None:
     assert names <= {running.run_id}, message
     if names:
         assert site.status(running)["state"] == "CANCELLED"
+
+
+def test_job_of_roles_ends_with_its_first_node(site: Site) -> None:
+    """The driver sleeps until status was read; the worker would run for ten minutes."""
+    role = 'if [ "$HPCRUN_NODE_RANK" = 1 ]; then exec sleep 600; fi; echo driver; sleep'
+    for end, seconds in (("all_nodes", 0), ("first_node", 1)):
+        site.project.joinpath("roles.yaml").write_text(
+            f"command: [bash, -c, '{role} {seconds}']\nends_with: {end}\n"
+            "resources: {nodes: 2, gpus_per_node: 0, time: 10}\n"
+        )
+        run = site.submit("roles.yaml")
+        if end == "all_nodes":
+            site.wait_for(run, "attempts/0/ended/node-0")
+            status = site.status(run)
+            assert status["state"] == "RUNNING"
+            assert any(
+                note.startswith("the command has ended on node 0 and still runs on 1 of 2")
+                for note in status["notes"]
+            ), status
+            assert site.hpcrun("cancel", run.run_id).returncode == 0
+        else:
+            done = site.hpcrun("wait", run.run_id)
+            assert done.returncode == 0, run.log()
+            assert "the command has succeeded on node 0, so it is ended here" in run.log()

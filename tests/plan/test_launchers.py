@@ -71,6 +71,11 @@ def test_default_launcher_and_framework_follow_from_the_job(
             "accelerate: launcher torchrun does not read it",
         ),
         ("command: [make]\nframework: accelerate", "framework: accelerate, but the command is"),
+        ("command: [make]\nends_with: first_node", "ends_with: first_node is for a command on"),
+        (
+            "script: a.py\nends_with: first_node\nresources: {nodes: 2}",
+            "ends_with: first_node is for a command on several nodes",
+        ),
     ],
 )
 def test_unsupported_launcher_combinations_are_refused(text: str, message: str) -> None:

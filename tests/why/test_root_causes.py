@@ -442,3 +442,28 @@ def test_lines_after_a_crash_in_a_short_log_are_no_other_launch() -> None:
     crash = "/var/spool/slurmd/job7/slurm_script: line 5: 80 Segmentation fault (core dumped) run"
     counts = "".join(f"('{name} positives in total', {n})\n" for n, name in enumerate("abcdefgh"))
     assert cause_in(f"Using the native backend.\n{crash} train.py\n{counts}").id == "crash"
+
+
+# ---- srun
+
+
+def test_kill_after_the_wait_of_srun_is_not_blamed_on_memory() -> None:
+    """As Slurm 22.05 printed it; the ranks of the second node were still training."""
+    text = (
+        "srun: First task exited 600s ago\nsrun: StepId=23.0 tasks 4-7: running\n"
+        "srun: StepId=23.0 tasks 0-3: exited\n"
+        "srun: launch/slurm: _step_signal: Terminating StepId=23.0\n"
+        "srun: Job step aborted: Waiting up to 12 seconds for job step to finish.\n"
+        "srun: error: n2: tasks 4-7: Killed\nhpcrun: attempt 0 ended with exit code 137\n"
+    )
+    diagnosis = judge(text, records=EndRecords(exit_code=137, signal=9))
+    assert diagnosis.cause is not None
+    assert diagnosis.cause.title == (
+        "srun ended the remaining tasks 600 s after the first one had exited (srun --wait)"
+    )
+    assert diagnosis.also == [] and "memory" not in " ".join(diagnosis.fixes)
+
+
+def test_error_before_the_wait_of_srun_is_the_cause() -> None:
+    later = "srun: First task exited 30s ago\nsrun: error: n2: task 1: Killed\n"
+    assert cause_in(STEPS + traceback(FULL) + later).cls == "disk"
