@@ -252,6 +252,7 @@ node() {
         trap release USR2
         await_first_node &
     fi
+    [ "${SLURM_LOCALID:-0}" -ne 0 ] || record_usage
     guarded bash -- "$HPCRUN_RUN_DIR/node.sh"
     code=$?
     [ -z "$released" ] || [ -n "$stopped" ] || code=0
@@ -277,6 +278,15 @@ release() {
     [ -n "$child" ] || return
     if [ -z "$released" ]; then kill -TERM "$child"; else kill -KILL "$child"; fi 2>/dev/null
     released=1
+}
+
+# record_usage: record this node's use of CPUs, memory and GPUs (usage.sh) until this process and its
+# children have ended: the pipe between them closes.
+record_usage() {
+    local folder=$HPCRUN_RUN_DIR/usage/$HPCRUN_ATTEMPT usage
+    (umask go-w && mkdir -p -- "$folder") || return 0
+    # shellcheck disable=SC2034 # only kept open
+    exec {usage}> >(exec bash -- "$HPCRUN_RUN_DIR/usage.sh" record "$folder/node-$HPCRUN_NODE_RANK" >/dev/null)
 }
 
 rank() {

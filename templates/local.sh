@@ -256,29 +256,8 @@ take_folder_away() {
     [ -e "$folder" ] || rm -f -- "$1"
 }
 
-# clean_nodes HOST STOPPED: if a node's processes were killed, its folder still exists when the
-# attempt ends on HOST; remove it in a step on such nodes only, since another one may be unreachable
-# and Slurm needs half a minute to detect that. (In a STOPPED job no step can start any more: Slurm
-# has asked the processes to end, and they have cleaned up.)
-clean_nodes() {
-    local hosts record count=0 names=''
-    mapfile -t hosts < <(scontrol show hostnames "${SLURM_JOB_NODELIST-}" 2>/dev/null)
-    for record in "$HPCRUN_RUN_DIR/attempts/$HPCRUN_ATTEMPT/local"/*[0-9]; do
-        [ -e "$record" ] || return 0
-        [ -z "${HPCRUN_ALLOCATED-}" ] || # of spare nodes; those that failed are not reached
-            [ ! -e "$HPCRUN_RUN_DIR/attempts/$HPCRUN_ATTEMPT/bad/${hosts[${record##*/}]-}" ] || continue
-        count=$((count + 1))
-        names+=${names:+,}${hosts[${record##*/}]-}
-    done
-    if [ -z "${SLURM_JOB_ID-}" ]; then
-        clean_node "$1" "$1"
-    elif [ -z "$2" ] && [ "$count" -gt 0 ]; then
-        beside 30 "$names" "$count" clean ${hosts[@]+"${hosts[@]}"} </dev/null
-    fi
-}
-
-# clean_node HOST HOSTS...: remove HOST's folder, on HOST; HOSTS are the job's, in the order of
-# ranks.
+# clean_node HOST HOSTS...: remove HOST's folder, on HOST, if its processes were killed before they
+# could; HOSTS are the job's, in the order of ranks.
 clean_node() {
     local host=$1 node=0 record folder=''
     shift

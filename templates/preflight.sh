@@ -406,6 +406,7 @@ measure() {
 
 if [ "${BASH_SOURCE[0]}" = "$0" ]; then
     host=${SLURMD_NODENAME:-$(uname -n)}
+    # shellcheck disable=SC1091 # the file is beside this one
     . "${BASH_SOURCE[0]%/*}/records.sh" || exit 1
     case ${1-} in
     ports) ports '' ;;

@@ -16,10 +16,11 @@ import pytest
 
 from hpcrun.assets import build_archive, shipped_folder
 from hpcrun.jobside.records import IDLE_ATTEMPTS_NOTE
-from hpcrun.render.files import ARCHIVE, FIXED
+from hpcrun.render.files import ARCHIVE, FIXED, HOSTS_SCRIPT
 from hpcrun.render.quoting import quote_bash
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import Attempt, End, Failure, read_history
+from hpcrun.runs.usage import read_node_usage
 from tests.jobside.test_archive import pythons
 from tests.waiting import until
 
@@ -34,7 +35,7 @@ class Job:
         self.run = RunFolder(path)
         self.run.attempts.mkdir()
         self.run.logs.mkdir()
-        for name in FIXED:
+        for name in (*FIXED, HOSTS_SCRIPT):
             (path / name).write_bytes((shipped_folder("templates") / name).read_bytes())
         (path / ARCHIVE).write_bytes(build_archive())
         # Whatever the job starts is found by it, in whatever session.
@@ -125,6 +126,7 @@ def job(tmp_path: Path) -> Iterator[Job]:
 
 def test_successful_job_is_recorded(job: Job) -> None:
     before = time.time()
+    job.write('until [ -s "$HPCRUN_RUN_DIR/usage/0/node-0" ]; do sleep 0.01; done; echo trained')
     code, out = job.go()
     assert code == 0
     assert "hpcrun: attempt 0 begins on " in out
@@ -137,6 +139,9 @@ def test_successful_job_is_recorded(job: Job) -> None:
     assert before - 2 < beat < time.time() + 1
     assert (end.exit_code, end.signal, end.stopped_by, end.first_failure) == (0, None, None, None)
     assert end.begun_at == begin.begun_at
+    (usage,) = read_node_usage(job.run)
+    assert (usage.node, usage.rank, usage.attempt) == (begin.host, 0, 0)
+    assert usage.memory_peak and usage.cpus
     assert not list(job.run.path.rglob("*.part"))
 
 

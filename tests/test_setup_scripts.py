@@ -273,10 +273,10 @@ def test_a_folder_on_another_host_keeps_its_record_for_that_host(tmp_path: Path)
     env, disk = node(tmp_path), tmp_path / "disk"
     bash('local_folder "$1" 1', str(disk), **env)
     away = disk.rename(tmp_path / "each host has its own")
-    for clean in ('clean_nodes "$1" ""', 'clean_node "$1"'):  # as the harness ends, and hpcrun run
-        assert bash(f"set -u; {clean}", HOST, **env) == (0, "", "")
+    clean = 'set -u; clean_node "$1" "$1"'
+    assert bash(clean, HOST, **env) == (0, "", "")
     away.rename(disk)
-    assert bash('set -u; clean_nodes "$1" ""', HOST, **env) == (0, "", "")
+    assert bash(clean, HOST, **env) == (0, "", "")
     assert not list(disk.iterdir())
 
 

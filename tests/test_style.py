@@ -61,6 +61,12 @@ SHELL_STATE = {
     },
     "local.sh": {"hpcrun_exported"},
     "script.sh": {"stopped"},
+    "usage.sh": {
+        *("value", "cpu_of", "cpus", "cpu_time", "cpu_ticks"),
+        *("memory_of", "memory_used", "memory_total"),
+        *("nvidia", "nvidia_pid", "has_header", "gpu_samples", "memory_peak"),
+        *("gpu_util", "gpu_memory", "gpu_peak", "gpu_power", "gpu_names", "gpu_number"),
+    },
 }
 
 

@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 
 from hpcrun.actions.usage import UsageLines
+from hpcrun.runs.layout import RunFolder
+from hpcrun.runs.usage import NodeSeries, read_node_usage
 from tests.needs import require_command
 from tests.source import ROOT
+from tests.waiting import until
 
 SCRIPT = ROOT / "templates" / "usage.sh"
 SMI = """\
@@ -152,3 +155,75 @@ def test_shellcheck_has_nothing_to_say() -> None:
     scripts = [str(SCRIPT)]
     done = subprocess.run(["shellcheck", "-s", "bash", *scripts], capture_output=True, text=True)
     assert done.stdout == ""
+
+
+# ---- the record of a run
+
+LOOPING_SMI = """\
+#!/bin/bash
+query=uuid,memory.total,utilization.gpu,memory.used,power.draw
+[[ $1 == --query-gpu=$query && $3 == --loop=* ]] || exit 6
+{start}
+while :; do
+    echo "GPU-aaaa, 81920, 90, 61234, 311.42"
+    echo "GPU-bbbb, 81920, [Not Supported], 4, [N/A]"
+    sleep 0.1
+done
+"""
+
+
+def record(folder: Path, seconds: float, smi: str | None, **environ: str) -> list[NodeSeries]:
+    """Record for some time, and read the record."""
+    path = os.environ["PATH"]
+    if smi is not None:
+        (folder / "bin").mkdir()
+        (folder / "bin" / "nvidia-smi").write_text(smi)
+        (folder / "bin" / "nvidia-smi").chmod(0o755)
+        path = f"{folder / 'bin'}:{path}"
+    run = RunFolder(folder)
+    for name in ("usage/0", "attempts/0"):
+        (folder / name).mkdir(parents=True)
+    process = subprocess.Popen(
+        ["bash", str(SCRIPT), "record", str(folder / "usage" / "0" / "node-0")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={"PATH": path, "SLURMD_NODENAME": "n1", "HPCRUN_SAMPLE_S": "0.1", **environ},
+    )
+    time.sleep(seconds)
+    process.send_signal(signal.SIGUSR1)  # --signal reaches all processes of a step
+    begun = time.monotonic()
+    output, _ = process.communicate()
+    assert (process.returncode, output) == (0, b"")
+    assert time.monotonic() - begun < 1
+    return read_node_usage(run)
+
+
+def test_use_of_gpus_is_recorded_until_the_job_ends(tmp_path: Path) -> None:
+    (node,) = record(tmp_path, 1.0, LOOPING_SMI.format(start="echo $$ >${0%/*}/pid"))
+    assert (node.node, node.rank, node.cpu_of) == ("n1", 0, "node")
+    assert len(node.times) >= 4 and node.cpus == os.cpu_count()
+    assert node.cpus_busy is not None and 0 <= node.cpus_busy <= (node.cpus or 0) * 1.1
+    assert node.memory_peak == max(each for each in node.memories if each is not None)
+    first, second = node.gpus
+    assert (first.name, first.utilization, first.power_watts) == ("GPU-aaaa", 90.0, 311.0)
+    assert (first.memory_peak, first.memory_total) == (61234 << 20, 81920 << 20)
+    assert (second.name, second.utilization, second.power_watts) == ("GPU-bbbb", None, None)
+    pid = (tmp_path / "bin" / "pid").read_text().strip()
+    until(lambda: not Path(f"/proc/{pid}").exists(), "the end of nvidia-smi")
+
+
+@pytest.mark.parametrize("start", ["exit 9", "sleep 60", "echo 'No devices were found'; exit 6"])
+def test_host_is_recorded_if_nvidia_smi_fails(tmp_path: Path, start: str) -> None:
+    (node,) = record(tmp_path, 1.5, LOOPING_SMI.format(start=start))
+    assert node.gpus == [] and node.memory_peak and len(node.times) >= 4
+
+
+def test_host_without_gpus_is_recorded(tmp_path: Path) -> None:
+    (node,) = record(tmp_path, 0.8, None)
+    assert node.gpus == [] and node.memory_peak and len(node.times) >= 4
+
+
+def test_lines_of_a_long_run_have_several_samples(tmp_path: Path) -> None:
+    (node,) = record(tmp_path, 2.0, None, HPCRUN_SAMPLE_S="0.02")
+    assert 8 < len(node.times) < 45

@@ -23,7 +23,7 @@ from hpcrun.cli.output import (
 from hpcrun.context import Context
 from hpcrun.errors import InputError
 from hpcrun.plan import Plan, column_names, parse_seconds
-from hpcrun.render import FIXED, RenderedFile
+from hpcrun.render import FIXED, HOSTS_SCRIPT, RenderedFile
 from hpcrun.runs import RunFolder, SweepFolder
 from hpcrun.text import format_count, format_duration, format_next_steps, format_sweep_size
 
@@ -432,7 +432,8 @@ def _files_by_name(files: Sequence[RenderedFile]) -> dict[str, str]:
 
 
 def _print_files(files: Sequence[RenderedFile]) -> None:
+    hidden = (*FIXED, HOSTS_SCRIPT, "plan.json")
     for file in files:
-        if file.name not in (*FIXED, "plan.json") and not file.is_binary and "/" not in file.name:
+        if file.name not in hidden and not file.is_binary and "/" not in file.name:
             print_line(click.style(f"==> {file.name} <==", bold=True))
             print_line(file.text)

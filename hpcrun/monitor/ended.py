@@ -15,11 +15,13 @@ from hpcrun.errors import HpcrunError
 from hpcrun.runs import (
     LOST,
     JobStatus,
+    NodeSeries,
     NodeUse,
     ResourceUsage,
     RunFolder,
     cache_record,
     compute_trained_share,
+    read_node_usage,
     read_optional_record,
 )
 from hpcrun.slurm import JobAccounting, client, expand_known_hosts, parse_exit_code
@@ -81,11 +83,12 @@ def add_accounting(context: Context, status: JobStatus, *, always: bool = False)
 
 
 def add_resource_usage(context: Context, status: JobStatus) -> JobStatus:
-    """Add the resources that a finished job used, from Slurm, its log and ``top``."""
+    """Add the resources that a finished job used, by its records, its log, Slurm and ``top``."""
     if not status.final or not (status.attempts or status.run is None):
         return status
     account, run = status.account or JobAccounting(), status.run
     looks, logged = GpuSamples(), None
+    nodes = [] if run is None else read_node_usage(run, with_series=False)
     if run is not None and status.gpus_per_node:
         from hpcrun.monitor.progress import (
             most_memory,  # deferred: the log reader takes long to import
@@ -94,18 +97,44 @@ def add_resource_usage(context: Context, status: JobStatus) -> JobStatus:
         looks = read_optional_record(run.looks, GpuSamples) or looks
         logged = most_memory(run, status.plan.log_patterns if status.plan is not None else ())
     busy, held = account.cpu_seconds, account.held_seconds
+    share = min(1.0, busy / held) if busy and held else None
+    gpus = [gpu for node in nodes for gpu in node.gpus]
+    uses = [gpu.utilization for gpu in gpus if gpu.utilization is not None]
+    if uses:  # the job's samples have no gaps, unlike those of top
+        looks = structs.replace(looks, looks=0, use=sum(uses) / len(uses))
+    peaks = (logged, looks.memory, *(gpu.memory_peak for gpu in gpus))
+    totals = (looks.memory_total, *(gpu.memory_total for gpu in gpus))
     used = ResourceUsage(
         memory_asked=account.memory_asked,
-        memory_used=account.memory_used,
-        cpus=account.cpus,
-        cpu_share=min(1.0, busy / held) if busy and held else None,
-        gpu_memory=max(filter(None, (logged, looks.memory)), default=None),
-        gpu_memory_total=looks.memory_total,
+        memory_used=account.memory_used or _sum_memory(nodes),
+        cpus=account.cpus or _sum_cpus(nodes),
+        cpu_share=share if share is not None else _cpu_share(nodes),
+        gpu_memory=max(filter(None, peaks), default=None),
+        gpu_memory_total=max(filter(None, totals), default=None),
         gpu_share=None if looks.use is None else looks.use / 100,
         looks=looks.looks,
         trained_share=compute_trained_share(status),
     )
     return structs.replace(_add_step_note(status), used=used)
+
+
+def _sum_memory(nodes: Sequence[NodeSeries]) -> int | None:
+    """Return the sum of the nodes' peaks, if they are the job's own."""
+    peaks = [node.memory_peak for node in nodes if node.memory_of == "job"]
+    known = [peak for peak in peaks if peak is not None]
+    return sum(known) if known and len(known) == len(nodes) else None
+
+
+def _sum_cpus(nodes: Sequence[NodeSeries]) -> int | None:
+    return sum(node.cpus or 0 for node in nodes if node.cpu_of == "job") or None
+
+
+def _cpu_share(nodes: Sequence[NodeSeries]) -> float | None:
+    """Return the share of the job's CPUs that were busy, if that was measured on all nodes."""
+    cpus = _sum_cpus(nodes)
+    busy = [node.cpus_busy for node in nodes if node.cpu_of == "job"]
+    known = [each for each in busy if each is not None]
+    return min(1.0, sum(known) / cpus) if cpus and len(known) == len(nodes) else None
 
 
 def _add_step_note(status: JobStatus) -> JobStatus:

@@ -1,5 +1,6 @@
 from hpcrun.render.environment import open_templates as open_templates
 from hpcrun.render.files import FIXED as FIXED
+from hpcrun.render.files import HOSTS_SCRIPT as HOSTS_SCRIPT
 from hpcrun.render.files import RenderedFile as RenderedFile
 from hpcrun.render.files import insert_recorder as insert_recorder
 from hpcrun.render.files import render_array as render_array

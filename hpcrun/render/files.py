@@ -25,9 +25,11 @@ from hpcrun.render.quoting import FILTERS, quote_bash, quote_expanded, quote_wor
 
 # Files that are identical in all runs.
 FIXED = (
-    *("harness.sh", "batch.sh", "jobside.sh", "hardware.sh", "setup.sh", "local.sh", "hosts.sh"),
-    *("clean.sh", "preflight.sh", "records.sh", "stacks.sh"),
+    *("harness.sh", "batch.sh", "jobside.sh", "hardware.sh", "setup.sh", "local.sh"),
+    *("clean.sh", "preflight.sh", "records.sh", "stacks.sh", "usage.sh"),
 )
+# How the hosts of a hostfile are reached.
+HOSTS_SCRIPT = "hosts.sh"
 # The modules of hpcrun.jobside in one archive.
 ARCHIVE = "jobside.pyz"
 
@@ -65,6 +67,8 @@ def render_files(plan: Plan, templates: jinja2.Environment) -> list[RenderedFile
     if container is not None and (name := RUNTIMES[container.runtime].file):
         files.append(RenderedFile(name, _render(templates, name, values)))
     files += [RenderedFile(name, _shipped_text(templates, name)) for name in (*FIXED, ARCHIVE)]
+    if plan.hosts:
+        files.append(RenderedFile(HOSTS_SCRIPT, _shipped_text(templates, HOSTS_SCRIPT)))
     if plan.preflight:
         files.append(RenderedFile(HOOK, _shipped_text(templates, HOOK)))
     if plan.preflight == "full":

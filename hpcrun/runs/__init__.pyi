@@ -75,6 +75,9 @@ from hpcrun.runs.status import compute_cost as compute_cost
 from hpcrun.runs.status import compute_elapsed as compute_elapsed
 from hpcrun.runs.status import compute_trained_share as compute_trained_share
 from hpcrun.runs.status import count_nodes as count_nodes
+from hpcrun.runs.usage import GpuSeries as GpuSeries
+from hpcrun.runs.usage import NodeSeries as NodeSeries
+from hpcrun.runs.usage import read_node_usage as read_node_usage
 from hpcrun.runs.verdict import LOST as LOST
 from hpcrun.runs.verdict import LOST_REPLY_WINDOW_S as LOST_REPLY_WINDOW_S
 from hpcrun.runs.verdict import NOT_LAUNCHED as NOT_LAUNCHED

@@ -111,6 +111,8 @@ class RunFolder(Struct, frozen=True):
     # stacks/} logs/N/{rank-R,node-K}.log logs/flight-R
     attempts = RunPath("attempts")
     logs = RunPath("logs")
+    # Written by each node: usage/N/node-K
+    usage = RunPath("usage")
     # Written by Slurm.
     batch_log = RunPath("logs/batch.log")
     # Links to the output of the user's own sbatch script, written by the job.

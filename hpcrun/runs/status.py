@@ -234,13 +234,14 @@ class ResourceUsage(Struct, frozen=True, kw_only=True):
     """The resources that a finished job used; None means unknown.
 
     Memory is in bytes: that of the host summed over all nodes, that of the GPU with the highest
-    use, according to the log or to the ``looks`` samples of ``top``. Shares are fractions from 0 to
-    1.
+    use. Shares are fractions from 0 to 1.
 
     Attributes:
-        memory_used: The peak of Slurm's samples.
+        memory_used: The peak of Slurm's samples, or else of the job's own.
         cpu_share: The share of the CPU time that was used.
-        gpu_share: The utilization of the GPUs in the samples of ``top``.
+        gpu_share: The mean utilization of the GPUs in the last attempt, by the job's own samples,
+            or else by those of ``top``.
+        looks: The number of samples of ``top``, if the utilization is from these.
         trained_share: The share of the time of all attempts spent on steps that were not repeated.
     """
 

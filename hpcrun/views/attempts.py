@@ -211,8 +211,8 @@ def format_usage_rows(used: ResourceUsage | None, *, has_gpus: bool) -> list[tup
         of_all = f" of {format_size(total)}" if total is not None else ""
         gpu.append(f"memory up to {format_size(used.gpu_memory)}{of_all}")
     if used.gpu_share is not None:
-        looks = format_count(used.looks, "look")
-        gpu.append(f"use {used.gpu_share:.0%} in {looks} of hpcrun top")
+        looks = f" in {format_count(used.looks, 'look')} of hpcrun top" if used.looks else ""
+        gpu.append(f"use {used.gpu_share:.0%}{looks}")
     trained = f"{used.trained_share:.0%} of the time" if used.trained_share is not None else ""
     memory = ", ".join(gpu) if has_gpus else ""
     return [("used", ", ".join(host)), ("gpu", memory), ("trained", trained)]

@@ -11,9 +11,11 @@ import subprocess
 import sys
 import termios
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from hpcrun.runs import RunFolder, read_node_usage
 from tests.cluster.rig import Rig
 from tests.cluster.site import Site, Submitted
 from tests.json_schemas import check_json
@@ -117,6 +119,9 @@ def test_usage_step_ends_with_top_without_affecting_the_job(
                 assert "\x1b[?1049l" in shown
                 assert termios.tcgetattr(ours) == before
     assert site.status(training)["state"] == "RUNNING"
+    recorded = read_node_usage(RunFolder(Path(training.folder)))
+    assert [node.rank for node in recorded] == [0, 1]
+    assert all(node.memory_peak and node.cpus for node in recorded)
     slurm(site.rig, "scancel", training.job_id)
     until(lambda: site.status(training)["final"], "the end")
     # DerivedExitCode is the worst exit code of all steps; usage steps did not affect it.

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from hpcrun.assets import shipped_folder
@@ -21,7 +22,12 @@ from hpcrun.jobside.records import (
 from hpcrun.runs.ends import Stall
 from hpcrun.runs.records import Begin, End, Failure, read_record
 
-TYPES = {"begin": Begin, "end": End, "failure": Failure, "stall": Stall}
+TYPES: dict[str, type[msgspec.Struct]] = {
+    "begin": Begin,
+    "end": End,
+    "failure": Failure,
+    "stall": Stall,
+}
 # hpcrun adds these when it reads the record.
 DERIVED = {"suspect", "collective"}
 NOTE = 'a "quoted" \\ note\twith \xe4 and \x1b'

@@ -19,7 +19,7 @@ from hpcrun.plan.build import build_plan
 from hpcrun.plan.environment import HOOK
 from hpcrun.plan.types import Plan
 from hpcrun.render.environment import open_templates
-from hpcrun.render.files import ARCHIVE, FIXED, RenderedFile, render_files
+from hpcrun.render.files import ARCHIVE, FIXED, HOSTS_SCRIPT, RenderedFile, render_files
 from hpcrun.spec.load import load_cluster, load_job
 from tests.needs import require_command
 from tests.plan.making import PLACE
@@ -60,7 +60,8 @@ def test_rendered_files_match_the_golden_files(case: str, pytestconfig: pytest.C
     wanted = {file.name: file.text for file in rendered(case)}
     archive = wanted.pop(ARCHIVE).encode("utf-8", "surrogateescape")
     assert archive == build_archive()
-    for name in FIXED:
+    assert (HOSTS_SCRIPT in wanted) == bool(plan_of(case).hosts)
+    for name in (*FIXED, *([HOSTS_SCRIPT] if HOSTS_SCRIPT in wanted else [])):
         assert wanted.pop(name) == (shipped_folder("templates") / name).read_text()
     assert wanted.pop(HOOK).encode("utf-8", "surrogateescape") == build_hook()
     if case not in WITH_PLAN:
@@ -96,7 +97,7 @@ def test_golden_scripts_pass_shellcheck(tmp_path: Path) -> None:
                 path = tmp_path / f"{case}-{file.name}"
                 path.write_text(file.text)
                 files.append(str(path))
-    files += [str(shipped_folder("templates") / name) for name in FIXED]
+    files += [str(shipped_folder("templates") / name) for name in (*FIXED, HOSTS_SCRIPT)]
     done = subprocess.run(["shellcheck", *files], capture_output=True, text=True, check=False)
     assert done.stdout == "" and done.returncode == 0
 
