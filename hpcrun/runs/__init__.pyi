@@ -75,7 +75,6 @@ from hpcrun.runs.status import compute_cost as compute_cost
 from hpcrun.runs.status import compute_elapsed as compute_elapsed
 from hpcrun.runs.status import compute_trained_share as compute_trained_share
 from hpcrun.runs.status import count_nodes as count_nodes
-from hpcrun.runs.usage import GpuSeries as GpuSeries
 from hpcrun.runs.usage import NodeSeries as NodeSeries
 from hpcrun.runs.usage import read_node_usage as read_node_usage
 from hpcrun.runs.verdict import LOST as LOST
