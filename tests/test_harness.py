@@ -301,10 +301,8 @@ def test_crash_loop_of_slurm_restarts_is_stopped(
         )
     for name, text in left.items():
         (folder / name).write_text(text)
-    parts = "batch.sh && . ./jobside.sh"
-    program = (
-        f"eval \"$(sed '/^# ---- launch/,$d' harness.sh)\" && . ./{parts}; next_attempt 7 '' ''"
-    )
+    parts = ". ./records.sh && . ./batch.sh && . ./jobside.sh"
+    program = f"host=n1; {parts} && next_attempt \"$HPCRUN_RUN_DIR\" 7 '' ''"
     env = {"HPCRUN_SURVIVE": "preempted node_fail", "HPCRUN_MAX_ATTEMPTS": str(most)}
     env |= {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "3", "PATH": os.environ["PATH"]}
     env |= {"HPCRUN_JOBSIDE_PYTHON": sys.executable}
