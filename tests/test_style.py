@@ -48,7 +48,7 @@ def test_nothing_mentions_the_machine_it_was_written_on() -> None:
 # What a shell function may set beyond its own variables: the heads of the files name them.
 SHELL_STATE = {
     "batch.sh": {"attempt_dir", "child", "stopped", "warned", "overdue"},
-    "harness.sh": {"attempt_dir", "child", "stopped"},
+    "harness.sh": {"attempt_dir", "child", "stopped", "released"},
     "hosts.sh": {
         "attempt_dir",
         "child",
