@@ -17,7 +17,7 @@ import hpcrun.errors
 from hpcrun.errors import InputError
 from hpcrun.plan.types import Plan
 from tests.cli.calling import ROOT, Caller, replay
-from tests.cli.test_slurm_verbs import row
+from tests.cli.slurm_rows import row
 
 LOG = (
     "".join(f"step={i} loss={3 - i / 10:.1f} lr=0.1\n" for i in range(1, 6))

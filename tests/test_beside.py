@@ -10,7 +10,7 @@ import pytest
 
 from hpcrun.assets import build_archive, shipped_folder
 from hpcrun.render.files import ARCHIVE
-from tests.test_harness import Job, job
+from tests.harness_job import Job, job
 
 __all__ = ["job"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_harness import RANK, Job
+from tests.harness_job import RANK, Job
 
 # Both ranks of a node, one after the other, as a launcher would start them.
 TWO_RANKS = "\n".join(

@@ -22,8 +22,8 @@ import pytest
 
 from hpcrun.assets import shipped_folder
 from hpcrun.runs.ends import read_warnings
-from tests.test_hardware import Node
-from tests.test_harness import Job
+from tests.hardware_node import Node
+from tests.harness_job import Job
 from tests.waiting import until
 
 PREFLIGHT = shipped_folder("templates") / "preflight.sh"

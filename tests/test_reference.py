@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from docs.make_reference import FILE, OF_THE_ATTEMPT, PLACEHOLDERS, READ, reference
+from tests.doc_commands import COMMANDS
 from tests.source import ROOT, modules, part
-from tests.test_docs import COMMANDS
 
 
 def test_reference_is_current() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from hpcrun.assets import shipped_folder
 from hpcrun.render.quoting import quote_bash
-from tests.test_harness import RANK, Job, job
+from tests.harness_job import RANK, Job, job
 
 __all__ = ["job"]  # the fixture
 

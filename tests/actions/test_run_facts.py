@@ -18,7 +18,7 @@ from hpcrun.runs.records import write_record
 from tests.curves.report import runs
 from tests.curves.report.runs import built
 from tests.plan.making import job
-from tests.secrets.test_users import TOKENS, VARIABLES
+from tests.secrets.secret_names import TOKENS, VARIABLES
 
 
 @pytest.fixture

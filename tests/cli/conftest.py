@@ -8,6 +8,9 @@ import pytest
 
 from hpcrun.cli import output
 from tests.cli.calling import Caller
+from tests.cli.status_runs import several, tools
+
+__all__ = ["several", "tools"]  # fixtures
 
 
 @pytest.fixture

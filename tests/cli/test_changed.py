@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.cli.calling import Caller
-from tests.cli.test_checks import errors, set_profile
+from tests.cli.job_checks import errors, set_profile
 
 PLAIN = "script: train.py\nresources: {nodes: 1, gpus_per_node: 1}"
 TOLD = "precision: bf16, and v100 has no bf16 units; set fp16, or leave it out"

@@ -11,24 +11,14 @@ from typing import Any
 
 import pytest
 
-from tests.cli.calling import Caller, Done, replay
+from tests.cli.calling import Caller, replay
+from tests.cli.job_checks import dry, errors, set_profile
 from tests.json_schemas import check_json
 
 PARSER = (
     "import argparse\np = argparse.ArgumentParser()\np.add_argument('--batch_size')\n"
     "p.add_argument('--data')\np.parse_args()\n"
 )
-PROFILE = """\
-runs_dir: "{runs}"
-cache_dir: "{runs}-cache"
-python: {python}
-read_on: 2026-11-01
-partition: gpu
-partitions:
-  gpu: {{gpus_per_node: 4, cpus_per_node: 64, max_time: 1-00}}
-  big: {{gpus_per_node: 8}}
-max_array_size: 3
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -36,30 +26,6 @@ def project(hpcrun: Caller) -> None:
     """Set up a profile and a script with arguments."""
     set_profile(hpcrun, sys.executable)
     hpcrun.write("train.py", PARSER)
-
-
-def set_profile(hpcrun: Caller, python: str) -> None:
-    hpcrun.write("hpcrun.yaml", PROFILE.format(runs=hpcrun.runs, python=python))
-
-
-def dry(hpcrun: Caller, text: str, *more: str) -> Done:
-    """Plan a job without submitting it, and assert that nothing is written."""
-    hpcrun.write("job.yaml", text + "\n")
-    before = sorted(hpcrun.project.rglob("*"))
-    done = hpcrun("submit", "job.yaml", "--dry-run", *more)
-    assert sorted(hpcrun.project.rglob("*")) == before and not hpcrun.runs.exists()
-    assert "Traceback" not in done.err
-    return done
-
-
-def errors(hpcrun: Caller, text: str, *more: str) -> list[str]:
-    done = dry(hpcrun, text, *more)
-    assert done.code == 2 and not done.out, done
-    return [
-        line.removeprefix("error: job.yaml: ")
-        for line in done.err.splitlines()
-        if line.startswith("error: ")
-    ]
 
 
 def notes(hpcrun: Caller, text: str, *more: str) -> list[str]:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.calling import Caller, replay
-from tests.cli.test_life import submitted
-from tests.cli.test_slurm_verbs import captured, row
+from tests.cli.life_runs import submitted
+from tests.cli.slurm_rows import captured, row
 from tests.json_schemas import check_json
 
 

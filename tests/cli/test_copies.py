@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.calling import Caller, replay
-from tests.cli.test_life import submitted
-from tests.cli.test_slurm_verbs import calls, row
+from tests.cli.life_runs import submitted
+from tests.cli.slurm_rows import calls, row
 
 
 @pytest.fixture

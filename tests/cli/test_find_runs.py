@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.cli.calling import Caller
-from tests.cli.test_status import answers, make_run, queued
+from tests.cli.status_runs import answers, make_run, queued
 
 LR, OLD, TRAIN = (
     "20261120-081455-lr-7k3q",

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.cli.calling import Caller, replay
-from tests.cli.test_life import submitted
-from tests.cli.test_slurm_verbs import calls, row
-from tests.cli.test_status import make_run
+from tests.cli.life_runs import submitted
+from tests.cli.slurm_rows import calls, row
+from tests.cli.status_runs import make_run
 
 REFUSED = "echo 'Access/permission denied for job 7' >&2; exit 1\n"
 SILENT = "echo 'scontrol: error: Unable to contact slurm controller (connect failure)' >&2; exit 1"

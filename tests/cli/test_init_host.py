@@ -11,7 +11,7 @@ import pytest
 
 from hpcrun.actions.init import survey
 from tests.cli.calling import Caller, Done
-from tests.cli.test_init import Slurm, checked, files, profile
+from tests.cli.init_slurm import Slurm, checked, files, profile
 from tests.remote.sshd import Laptop, servers
 
 pytestmark = pytest.mark.slow

@@ -13,9 +13,9 @@ import pytest
 
 from hpcrun.why.rule import FailureClass
 from tests.cli.calling import Caller, Done
+from tests.doc_commands import COMMANDS
 from tests.json_schemas import FOLDER, check_json, load_schema
 from tests.source import ROOT
-from tests.test_docs import COMMANDS
 
 DOCUMENT = (ROOT / "docs" / "json.md").read_text()
 REFERENCE = (ROOT / "docs" / "reference.md").read_text()

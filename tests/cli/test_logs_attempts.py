@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.cli.calling import Caller
-from tests.cli.test_logs import Run
+from tests.cli.logged_run import Run
 
 
 @pytest.fixture

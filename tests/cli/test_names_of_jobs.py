@@ -9,7 +9,7 @@ import pytest
 from hpcrun import find
 from hpcrun.runs.layout import RunFolder
 from tests.cli.calling import Caller
-from tests.cli.test_status import answers, queued, write_sweep
+from tests.cli.status_runs import answers, queued, write_sweep
 from tests.json_schemas import check_json
 from tests.slurm_answers import sacct_row, show_job
 

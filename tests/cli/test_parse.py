@@ -22,7 +22,7 @@ from hpcrun.context import load_context
 from tests.cli.calling import ROOT, Caller, replay
 from tests.curves.report.runs import trainer_log
 from tests.json_schemas import check_json
-from tests.test_startup import MSGSPEC, libraries, loaded
+from tests.loaded_modules import MSGSPEC, libraries, loaded
 
 
 @pytest.fixture

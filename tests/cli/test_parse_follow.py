@@ -24,8 +24,8 @@ from hpcrun.actions.follow_curve import CurveFollower
 from hpcrun.context import load_context
 from hpcrun.monitor.poll import MAX_QUERY_BURST
 from tests.cli.calling import ROOT, Caller, replay
-from tests.cli.test_follow import END, Followed
-from tests.cli.test_slurm_verbs import row
+from tests.cli.followed import END, Followed
+from tests.cli.slurm_rows import row
 from tests.curves.report.runs import trainer_log
 from tests.curves.report.window import Window
 from tests.slurm_answers import show_job

@@ -15,7 +15,7 @@ from hpcrun.errors import InputError
 from hpcrun.files import write_atomically
 from hpcrun.runs.records import write_file
 from tests.cli.calling import Caller
-from tests.cli.test_status import make_run
+from tests.cli.status_runs import make_run
 from tests.needs import require_root
 
 STRANGER = 12345

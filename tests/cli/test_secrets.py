@@ -11,8 +11,8 @@ import pytest
 
 from hpcrun.runs.layout import RunFolder
 from tests.cli.calling import Caller
-from tests.cli.test_status import NOW, answers, make_run, queued, tools, write_sweep
-from tests.cli.test_status_files import HEADED
+from tests.cli.status_runs import NOW, answers, make_run, queued, tools, write_sweep
+from tests.cli.status_tables import HEADED
 
 __all__ = ["tools"]  # a fixture
 RUN = "20261120-081455-train-7k3q"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.calling import Caller, Done, replay
-from tests.cli.test_slurm_verbs import row
+from tests.cli.slurm_rows import row
 
 # It can resume: else a new run would not be given the folder of an earlier one at all.
 JOB = (

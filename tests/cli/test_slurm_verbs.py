@@ -9,21 +9,14 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hpcrun.actions.checks import submission
-from tests.cli.calling import Caller, Done, replay
+from tests.cli.calling import Caller, replay
+from tests.cli.slurm_rows import account_row, calls, captured, row, state, submit
 from tests.json_schemas import check_json
-from tests.slurm_answers import sacct_row, show_job, squeue_row
-
-CAPTURED = Path(__file__).parent.parent / "captured"
-
-
-def captured(command: str, case: str) -> tuple[int, str, str]:
-    read = json.loads((CAPTURED / "22.05.8" / command / f"{case}.json").read_text())
-    return read["exit_code"], read["stdout"], read["stderr"]
+from tests.slurm_answers import show_job
 
 
 @pytest.fixture
@@ -31,27 +24,6 @@ def tools(hpcrun: Caller) -> Path:
     """Return the folder for commands, and write a job to submit."""
     hpcrun.write("job.yaml", "command: [hostname]\nresources: {gpus_per_node: 0}\n")
     return hpcrun.tools
-
-
-def submit(hpcrun: Caller, *options: str) -> Done:
-    return hpcrun("submit", "job.yaml", *options)
-
-
-def row(run: Path, job_id: str, state: str, reason: str = "None") -> str:
-    return squeue_row(job_id, state, r=reason, Z=str(run))
-
-
-def account_row(run: Path, job_id: str, state: str) -> str:
-    return sacct_row(job_id, state, ExitCode="1:0", WorkDir=str(run))
-
-
-def calls(file: Path) -> list[str]:
-    return file.read_text().split("\n")[:-1] if file.exists() else []
-
-
-def state(hpcrun: Caller, *argv: str) -> tuple[int, Any]:
-    done = hpcrun("status", "--json", *argv)
-    return done.code, done.json["runs"]
 
 
 def test_submit_submits_the_job_and_prints_next_commands(hpcrun: Caller, tools: Path) -> None:

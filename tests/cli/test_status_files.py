@@ -10,15 +10,14 @@ import pytest
 
 from hpcrun.runs.layout import RunFolder
 from tests.cli.calling import Caller, replay
-from tests.cli.test_slurm_verbs import submit
-from tests.cli.test_status import NOW, answers, make_run, opened, queued, write_sweep
+from tests.cli.slurm_rows import submit
+from tests.cli.status_runs import NOW, answers, make_run, opened, queued, write_sweep
+from tests.cli.status_tables import HEADED
 from tests.slurm_answers import sacct_row
 
 pytestmark = pytest.mark.slow
 
 SHOWN = 20
-# A working squeue prints column names even without jobs.
-HEADED = ("--me --format=%i", "JOBID\n")
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import pytest
 
 from hpcrun.runs.layout import RunFolder
 from tests.cli.calling import Caller
-from tests.cli.test_status import NOW, answers, queued, several, tools, write_sweep
-from tests.cli.test_status_files import HEADED
-from tests.cli.test_status_looks import Watching
+from tests.cli.status_runs import NOW, answers, queued, several, tools, write_sweep
+from tests.cli.status_tables import HEADED
+from tests.cli.watching import Watching
 
 __all__ = ["several", "tools"]  # fixtures
 KILLED = "20261120-081452-train-7k3m"

@@ -10,7 +10,7 @@ import pytest
 from hpcrun.monitor import disk
 from hpcrun.runs.layout import RunFolder
 from tests.cli.calling import Caller, replay
-from tests.cli.test_status import answers, make_run, queued
+from tests.cli.status_runs import answers, make_run, queued
 
 RUN = "20261120-081455-train-7k3q"
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.calling import ROOT, Caller, replay
-from tests.cli.test_status import make_run
+from tests.cli.status_runs import make_run
 from tests.needs import require_command
 
 JOB = "script: train.py\nresources: {gpus_per_node: 1}\nargs: [--data, a.o]\n"

@@ -16,7 +16,7 @@ import pytest
 from hpcrun.errors import InputError
 from hpcrun.ownership import describe_insecure_path, is_own
 from tests.cli.calling import Caller
-from tests.cli.test_status import make_run
+from tests.cli.status_runs import make_run
 from tests.needs import require_command, require_root
 
 STRANGER = 12345

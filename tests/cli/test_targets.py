@@ -12,7 +12,7 @@ from hpcrun.runs.layout import RunFolder, SweepFolder
 from hpcrun.slurm import client
 from hpcrun.slurm.jobs import SlurmJob
 from tests.cli.calling import Caller
-from tests.cli.test_status import make_run, write_sweep
+from tests.cli.status_runs import make_run, write_sweep
 
 RUN = "20261120-081455-train-7k3r"
 

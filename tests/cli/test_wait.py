@@ -15,10 +15,10 @@ from hpcrun.monitor import poll as monitor
 from hpcrun.slurm import client
 from hpcrun.slurm.jobs import SlurmJob
 from tests.cli.calling import Caller, replay
-from tests.cli.test_life import others, submitted
-from tests.cli.test_life import tools as tools
-from tests.cli.test_slurm_verbs import account_row, calls, captured, row
-from tests.cli.test_status import make_run, queued
+from tests.cli.life_runs import others, submitted
+from tests.cli.life_runs import tools as tools
+from tests.cli.slurm_rows import account_row, calls, captured, row
+from tests.cli.status_runs import make_run, queued
 from tests.json_schemas import check_json
 from tests.waiting import until
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.calling import Caller, replay
-from tests.cli.test_status import NOW, answers, make_run, queued
+from tests.cli.status_runs import NOW, answers, make_run, queued
 from tests.json_schemas import check_json
 from tests.slurm_answers import show_job, squeue_row
 from tests.why.logs import OOM, STEPS, traceback

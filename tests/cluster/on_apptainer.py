@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.environment_job import left_on_nodes, run_job, shown, write_data, write_job
 from tests.cluster.site import Site
-from tests.cluster.test_environment import left_on_nodes, run_job, shown, write_data, write_job
 
 APPTAINER = shutil.which("apptainer") or shutil.which("singularity")
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.cluster.site import Site
-from tests.cluster.test_training import finish, train
+from tests.cluster.training_jobs import finish, train
 
 
 @pytest.mark.timeout(1800)

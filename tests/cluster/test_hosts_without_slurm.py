@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.cluster.launcher_jobs import WORKLOADS, shown
 from tests.cluster.rig import Rig
 from tests.cluster.site import Site, Submitted
 from tests.cluster.sshd import Lab, lab
-from tests.cluster.test_launchers import WORKLOADS, shown
 from tests.waiting import until
 
 # ssh gives up a silent host after 15 s (ServerAliveInterval), the host its driver after 30 s

@@ -13,16 +13,15 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 import pytest
 import yaml
 
 from hpcrun.spec.job import LauncherName
+from tests.cluster.launcher_jobs import WORKLOADS, shown
 from tests.cluster.site import Site, Submitted
 
-WORKLOADS = Path(__file__).parent / "workloads"
 SAMPLES, STEPS = 16, 4
 LAUNCHER_NAMES = list(get_args(LauncherName))
 ALL = os.environ.get("HPCRUN_TEST_ALL") == "1"
@@ -97,15 +96,6 @@ def submit(site: Site, launcher: str, framework: Framework, nodes: int) -> Submi
     name = f"{framework.name}-{framework.zero_stage}-{launcher}-{nodes}"
     (site.project / f"{name}.yaml").write_text(yaml.safe_dump(job))
     return site.submit(f"./{name}.yaml")
-
-
-def shown(run: Submitted) -> list[dict[str, Any]]:
-    """Return the reports of all ranks, in order."""
-    found = []
-    for log in sorted((run.folder / "logs" / "0").glob("rank-*.log")):
-        lines = [line for line in log.read_text().splitlines() if line.startswith("told ")]
-        found += [json.loads(line.removeprefix("told ")) for line in lines]
-    return found
 
 
 @pytest.mark.timeout(1800)

@@ -2,22 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-
+from tests.cluster.plain_sbatch import sbatch
 from tests.cluster.site import Site
 
 DRAWN = "aB3dE5gH7jK9mN1pQ3sT5vW7"
-
-
-def sbatch(site: Site, script: str, *options: str) -> str:
-    """Submit a script without hpcrun; return the job's id."""
-    path = site.project / "by hand.sh"
-    path.write_text(f"#!/bin/bash\n{script}\n")
-    argv = ["sbatch", "--parsable", "--time=5", *options, str(path)]
-    done = subprocess.run(
-        argv, cwd=site.project, env=site.rig.env, capture_output=True, text=True, check=True
-    )
-    return done.stdout.strip()
 
 
 def test_other_job_is_followed_to_its_exit_code(site: Site) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.cluster.rig import Rig
 from tests.cluster.site import Site, Submitted
-from tests.jobside.test_archive import pythons
+from tests.jobside.old_pythons import pythons
 from tests.waiting import until
 
 # Written in bash, as the nodes may have no Python: it saves and, in its first attempt, is requeued.

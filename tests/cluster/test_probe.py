@@ -5,22 +5,17 @@ The tests use a real Slurm on simulated hosts, with one node and two, and two ra
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
-from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
-import yaml
 
 from hpcrun.spec.job import LauncherName
-from tests.cluster import probe
+from tests.cluster.probe_jobs import RANKS_PER_NODE, shown_by, write_job
 from tests.cluster.site import Site, Submitted
 from tests.needs import require
 
 LAUNCHER_NAMES = get_args(LauncherName)
-RANKS_PER_NODE = 2
 ENV = {
     "NCCL_IB_HCA": "mlx5_0,mlx5_1",
     "QUOTED": 'a "b" it\'s',
@@ -31,20 +26,6 @@ ENV = {
     "SIGNS": "$HOME `id` \\ * ; & | #",
 }
 WORDS = ["--name=a b", "it's", '"', "$(exit 3)", "{}", "a\nb", "*", "", "größer", "--", "-x"]
-
-
-def shown_by(run: Submitted, attempt: int = 0) -> list[dict[str, Any]]:
-    """Return the reports of an attempt, by rank."""
-    files = (run.folder / "probe").glob(f"{attempt}-rank-*.json")
-    return sorted((json.loads(file.read_text()) for file in files), key=lambda shown: shown["rank"])
-
-
-def write_job(site: Site, name: str, **job: Any) -> str:
-    """Write a job that runs the probe; return the arguments of submit."""
-    shutil.copy2(Path(probe.__file__), site.project / "probe.py")
-    text = {"script": "probe.py", "resources": {"gpus_per_node": RANKS_PER_NODE}, **job}
-    (site.project / f"{name}.yaml").write_text(yaml.safe_dump(text, allow_unicode=True))
-    return f"./{name}.yaml"
 
 
 def latin1(value: str) -> str:

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from tests.cluster.site import Site, Submitted
-from tests.cluster.test_survive import preempt, preempting
+from tests.cluster.survive_job import preempt, preempting
 from tests.waiting import until
-from tests.workloads.test_recipes import FRAMEWORKS, SCRIPTS, STEPS, TRAINER, Part, read, train
+from tests.workloads.recipe_parts import FRAMEWORKS, SCRIPTS, STEPS, TRAINER, Part, read, train
 
 LAUNCHER_OF_FRAMEWORK = {"deepspeed": "deepspeed", "accelerate": "accelerate", "lightning": "srun"}
 

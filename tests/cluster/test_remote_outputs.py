@@ -19,10 +19,10 @@ from contextlib import contextmanager
 import pytest
 import yaml
 
+from tests.cluster.laptop import SLEEPER, Laptop, laptop  # noqa: F401
 from tests.cluster.rig import HEAD
 from tests.cluster.site import Site
 from tests.cluster.sshd import SSHD
-from tests.cluster.test_remote import SLEEPER, Laptop, laptop  # noqa: F401
 from tests.remote.link import Link
 from tests.torch_extensions import CACHE
 from tests.waiting import until

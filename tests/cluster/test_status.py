@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
+from tests.cluster.plain_sbatch import sbatch
 from tests.cluster.site import Site
-from tests.cluster.test_logs import sbatch
 
 COMMAND = 'command: [bash, -c, "echo step 3 loss 2.5; exit 7"]\nresources: {gpus_per_node: 0}\n'
 

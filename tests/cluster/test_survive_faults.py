@@ -15,7 +15,7 @@ import pytest
 
 from tests.cluster.rig import Rig
 from tests.cluster.site import Site, Submitted
-from tests.cluster.test_survive import (
+from tests.cluster.survive_job import (
     JOB,
     SLOWLY,
     TRAIN,
@@ -26,33 +26,20 @@ from tests.cluster.test_survive import (
     steps_of,
     submit,
 )
+from tests.cluster.survive_runs import (
+    FAULTS,
+    NEEDS,
+    SECRET,
+    WHOLE,
+    nodes_of,
+    queue,
+    submit_whole,
+    successor_of,
+)
 from tests.needs import require
 from tests.waiting import until
 
-# What the program above does in step 6, with a whole checkpoint of step 4.
-FAULTS = """
-    if step == 6 and int(os.environ["HPCRUN_ATTEMPT"]) == 0 and rank == 0:
-        how = os.environ.get("HOW")
-        if how == "error":
-            raise ValueError("a bad batch")
-        if how == "nan":
-            sys.exit("the loss is nan")
-        if how == "memory":
-            os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does
-        if how == "disk":
-            begin = (folder / "step-4.pt").read_bytes()[:20]
-            (folder / "step-6.pt").write_bytes(begin + bytes(2_000_000))
-        if how == "damaged":
-            whole = (folder / "step-4.pt").read_bytes()
-            (folder / "step-6.pt").write_bytes(whole[:-30])
-        # As the harness ends an attempt that stands still.
-        open(f"{os.environ['HPCRUN_RUN_DIR']}/attempts/0/stalled", "w")
-        sys.exit(1)
-"""
 STALLED, NODE = "when: [preempted, stalled]", "when: [node_fail]"
-WHOLE = ("--set", "slurm.exclusive=true")  # nodes of its own
-SECRET = {"TOKEN": "a-long-secret-value"}
-NEEDS = ("--set", "secrets=[TOKEN]", "--set", "setup.commands=['test -n \"$TOKEN\"']")
 
 
 def submit_faulty(
@@ -63,19 +50,6 @@ def submit_faulty(
     return submit(
         site, STALLED, "--set", f"env.HOW={how}", *options, steps=steps, train=train, env=env
     )
-
-
-def nodes_of(run: Submitted, attempt: int) -> list[str]:
-    """Return the nodes of an attempt."""
-    lines = (run.folder / f"attempts/{attempt}/hostfile").read_text().splitlines()
-    return [line.split()[0] for line in lines]
-
-
-def submit_whole(
-    site: Site, survive: str, *options: str, nodes: int = 2, steps: int = 70, train: str = TRAIN
-) -> Submitted:
-    """Submit a run on exclusive nodes."""
-    return submit(site, survive, *WHOLE, *options, nodes=nodes, steps=steps, train=train)
 
 
 def excluded(site: Site, run: Submitted) -> set[str]:
@@ -458,14 +432,6 @@ def test_successor_job_ends_with_the_run(wide_site: Site) -> None:
     assert site.status(later)["state"] == "CANCELLED"
 
 
-def successor_of(run: Submitted) -> str:
-    """Return the job that continues a run whose own job cannot; "" while there is none."""
-    try:
-        return str(run.record("begin.json").get("successor", ""))
-    except FileNotFoundError:
-        return ""
-
-
 def test_run_cancelled_between_attempts_has_ended(wide_site: Site) -> None:
     site = wide_site
     partition = ("scontrol", "update", "PartitionName=debug")
@@ -527,11 +493,6 @@ def test_every_task_of_a_sweep_restarts_separately(wide_site: Site) -> None:
         assert lost not in nodes_of(runs[0], 1)
     finally:
         site.rig.revive_node(lost)
-
-
-def queue(site: Site, run: Submitted, field: str) -> str:
-    """Return the squeue output for a run's job."""
-    return site.rig.run("squeue", "-h", "-j", run.job_id, "-o", field).stdout.strip()
 
 
 @pytest.mark.thorough

@@ -12,7 +12,8 @@ import pytest
 
 from tests.cluster.rig import Rig
 from tests.cluster.site import Site, Submitted
-from tests.cluster.test_survive import (
+from tests.cluster.slow_training import SLOW
+from tests.cluster.survive_job import (
     JOB,
     TRAIN,
     insist_on_the_whole_curve,
@@ -21,22 +22,9 @@ from tests.cluster.test_survive import (
     steps_of,
     submit,
 )
-from tests.cluster.test_survive_faults import (
-    FAULTS,
-    NEEDS,
-    SECRET,
-    WHOLE,
-    nodes_of,
-    queue,
-    submit_whole,
-)
+from tests.cluster.survive_runs import FAULTS, NEEDS, SECRET, WHOLE, nodes_of, queue, submit_whole
 from tests.waiting import until
 
-# Asked to end, it takes so many seconds to save.
-SLOW = TRAIN.replace(
-    "    if rank == 0 and (asked", '    if asked:\n        time.sleep(int(os.environ["SAVES"]))\n'
-    "    if rank == 0 and (asked",
-)  # fmt: skip
 FORBIDDEN = ("--set", "name=forbidden")  # the site starts it never again
 
 

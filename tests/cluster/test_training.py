@@ -13,29 +13,12 @@ import pytest
 
 from tests.cluster.rig import Rig
 from tests.cluster.site import Site, Submitted
+from tests.cluster.training_jobs import STEPS, finish, train
 from tests.torch_extensions import extensions
 
-STEPS = 20
 # fp32 sums in another order: measured 2e-6 relative over 20 steps; a wrong shard or a batch that
 # is counted twice shows in the second digit.
 TOLERANCE = 1e-4
-
-
-def train(
-    site: Site, preset: str, nodes: int, ranks_per_node: int, *args: str, launcher: str = ""
-) -> Submitted:
-    """Submit a preset with another shape and a global batch size of 8.
-
-    ``launcher`` replaces that of the preset; srun avoids an import of torch on each node.
-    """
-    micro = 8 // (nodes * ranks_per_node)
-    other = ("--set", f"launcher={launcher}") if launcher else ()
-    return site.submit(
-        preset,
-        *("--nodes", str(nodes), "--gpus-per-node", str(ranks_per_node), "--time", "10"),
-        *("--set", "precision=fp32", "--set", f"batch.micro_batch_per_gpu={micro}", *other),
-        *("--", "--steps", str(STEPS), "--parameter-hash", *args),
-    )
 
 
 def losses(site: Site, run: Submitted) -> dict[int, float]:
@@ -50,12 +33,6 @@ def hashes(run: Submitted) -> list[str]:
     """Return the hash of the parameters printed by each rank."""
     lines = [line for line in run.log().splitlines() if line.startswith('{"parameter_hash"')]
     return [json.loads(line)["parameter_hash"] for line in lines]
-
-
-def finish(site: Site, run: Submitted) -> None:
-    """Assert that a run succeeds."""
-    done = site.follow(run)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from tests.cluster.plain_sbatch import sbatch
 from tests.cluster.site import Site, Submitted
-from tests.cluster.test_logs import sbatch
-from tests.cluster.test_survive import preempt, preempting
+from tests.cluster.survive_job import preempt, preempting
 from tests.json_schemas import check_json
 from tests.waiting import until
 

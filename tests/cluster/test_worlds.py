@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.probe_jobs import shown_by, write_job
 from tests.cluster.rig import Rig
 from tests.cluster.site import Site, Submitted
-from tests.cluster.test_probe import shown_by, write_job
-from tests.jobside.test_checkpoints import write
+from tests.jobside.written_checkpoints import write
 from tests.waiting import until
 
 ROUNDS = 10

@@ -17,7 +17,7 @@ from hpcrun.curves.lines.formats import own_format
 from hpcrun.curves.lines.formats.known import FORMATS
 from hpcrun.curves.read_log import LogFileReader
 from hpcrun.curves.store import Store
-from tests.curves.test_read_log import mixed_log
+from tests.curves.mixed_logs import mixed_log
 from tests.source import ROOT
 
 LOGS = sorted((ROOT / "tests" / "curves" / "logs").glob("*.log"))

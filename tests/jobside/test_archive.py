@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 import shutil
 import subprocess
 import sys
@@ -14,22 +13,11 @@ import pytest
 
 from hpcrun.assets import build_archive, shipped_folder
 from hpcrun.render.files import FIXED
+from tests.jobside.old_pythons import pythons
 from tests.source import PACKAGE
 
 # `__init__` is not included.
 MODULES = [path for path in (PACKAGE / "jobside").glob("*.py") if path.name != "__init__.py"]
-
-
-def pythons() -> list[str]:
-    """List the oldest Python from 3.6 on of this machine, and the one that runs the tests."""
-    found = [sys.executable]
-    roots = [Path(folder) for folder in os.environ["PATH"].split(":")]
-    roots += sorted((Path.home() / ".pyenv" / "versions").glob("*/bin"))
-    for minor in range(6, 10):
-        for root in roots:
-            if (path := root / f"python3.{minor}").exists() and "shims" not in path.parts:
-                return [*found, str(path)]
-    return found
 
 
 @pytest.fixture

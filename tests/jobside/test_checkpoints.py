@@ -10,13 +10,13 @@ import shutil
 import struct
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 from resource import RUSAGE_CHILDREN, getrusage
 from typing import Any
 
 import pytest
 
+from tests.jobside.written_checkpoints import write, write_record
 from tests.workloads.trainer import as_by_srun, run_forked
 
 WRITER = Path(__file__).parent / "write_checkpoints.py"
@@ -46,22 +46,6 @@ def newest(folder: Path, world: int = 2, **environ: str) -> tuple[str, str]:
 
 def passed_over(name: str, reason: str) -> str:
     return f"hpcrun: checkpoint {name} is damaged ({reason}): passed over\n"
-
-
-def write(path: Path, content: bytes | None = None) -> Path:
-    """Write a file, by default a zip as torch.save writes it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if content is not None:
-        path.write_bytes(content)
-        return path
-    write_record(path, {"epoch": 1})
-    return path
-
-
-def write_record(path: Path, record: dict[str, Any]) -> None:
-    """Write a dictionary in the format of torch.save."""
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("archive/data.pkl", pickle.dumps(record, protocol=2))
 
 
 def safetensors(header: dict[str, Any], size: int, **options: Any) -> bytes:

@@ -11,7 +11,7 @@ import pytest
 
 from hpcrun.jobside.progress import LogReader, Progress, read_step
 from hpcrun.jobside.stall import StallWatch
-from tests.jobside.test_stall import Doer
+from tests.jobside.watched_job import Doer
 
 LOGS = Path(__file__).parents[1] / "curves" / "logs"
 # Logs of programs that fail or hang.

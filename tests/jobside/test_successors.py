@@ -18,7 +18,7 @@ from hpcrun.jobside.successors import (
     next_attempt,
     spare_is_left,
 )
-from tests.jobside.test_slurm import StandIns, slurm
+from tests.jobside.slurm_commands import StandIns, slurm
 
 __all__ = ["slurm"]
 

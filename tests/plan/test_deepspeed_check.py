@@ -3,34 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
-from hpcrun.errors import SpecError
-from hpcrun.plan.deepspeed import BATCH_KEYS, DeepSpeedInput, DeepSpeedProbe
+from hpcrun.plan.deepspeed import BATCH_KEYS, DeepSpeedProbe
 from hpcrun.spec.deepspeed_json import parse_hjson
+from tests.plan.deepspeed_errors import BATCH, NEEDS_INT, NO_KEY, in_config, refused
 from tests.plan.making import job, plan
-
-
-def refused(job: str, **given: Any) -> list[str]:
-    with pytest.raises(SpecError) as caught:
-        plan(job, deepspeed_input=DeepSpeedInput(**given))
-    return [str(problem) for problem in caught.value.problems]
-
-
-def in_config(config: str, rest: str = "", **given: Any) -> list[str]:
-    return refused(f"script: a.py\ndeepspeed: {{config: {{{config}}}}}\n{rest}", **given)
 
 
 def notes(config: str, rest: str = "") -> list[str]:
     made = plan(f"script: a.py\ndeepspeed: {{config: {{{config}}}}}\n{rest}")
     return [note for note in made.notes if note.startswith("deepspeed.")]
-
-
-BATCH = "batch: {micro_batch_per_gpu: 1, gradient_accumulation_steps: 1}"
-NO_KEY = "DeepSpeed has no such key"
-NEEDS_INT = "is text; a whole number is needed"
 
 
 @pytest.mark.parametrize(

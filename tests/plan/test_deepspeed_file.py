@@ -8,8 +8,8 @@ from hpcrun.errors import SpecError
 from hpcrun.plan.deepspeed import DeepSpeedInput, DeepSpeedProbe
 from hpcrun.plan.types import Plan
 from hpcrun.spec.deepspeed_json import parse_hjson
+from tests.plan.deepspeed_errors import BATCH, NEEDS_INT, NO_KEY, in_config, refused
 from tests.plan.making import plan
-from tests.plan.test_deepspeed_check import BATCH, NEEDS_INT, NO_KEY, in_config, refused
 
 
 def from_file(text: str, rest: str = "") -> Plan:

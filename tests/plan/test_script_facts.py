@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ast
-
 import pytest
 
 from hpcrun.plan.batch import decide_batch
 from hpcrun.plan.findings import Findings
 from hpcrun.plan.script_arguments import check_arguments
-from hpcrun.plan.script_facts import ScriptFacts, read_script
+from hpcrun.plan.script_facts import ScriptFacts
 from hpcrun.plan.script_notes import (
     ProjectScript,
     assigned_variable_notes,
@@ -23,18 +21,7 @@ from hpcrun.plan.script_notes import (
     trained_values,
 )
 from tests.plan.making import job
-
-HEAD = "import argparse, sys, os\np = argparse.ArgumentParser(description='x')\n"
-TAIL = "args = p.parse_args()\n"
-
-
-def facts(text: str) -> ScriptFacts:
-    return read_script(ast.parse(text))
-
-
-def faults(script: ProjectScript, words: list[str]) -> list[str]:
-    """Return the findings that certainly end the script."""
-    return check_arguments(script.name, script.facts, words)[0]
+from tests.plan.script_text import HEAD, SCRIPT, TAIL, facts, faults
 
 
 def options(text: str) -> set[str]:
@@ -211,11 +198,6 @@ def test_hpcrun_variables_and_imported_modules_are_read() -> None:
 
 
 # ---- arguments
-
-SCRIPT = facts(
-    f"{HEAD}p.add_argument('--batch_size', type=int)\np.add_argument('-n', '--epochs')\n"
-    f"p.add_argument('-lr')\np.add_argument('files', nargs='*')\n{TAIL}"
-)
 
 
 @pytest.mark.parametrize(

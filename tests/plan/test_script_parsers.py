@@ -8,7 +8,7 @@ import pytest
 
 from hpcrun.plan.script_arguments import check_arguments, order_hydra_arguments
 from hpcrun.plan.script_notes import ProjectScript
-from tests.plan.test_script_facts import SCRIPT, facts, faults
+from tests.plan.script_text import SCRIPT, facts, faults
 
 # ---- dataclasses
 

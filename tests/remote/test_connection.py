@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import subprocess
@@ -11,7 +10,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
@@ -21,46 +20,13 @@ from hpcrun.remote.by_openssh import OpensshConnection
 from hpcrun.remote.clients import open_connection
 from hpcrun.remote.connection import Connection, Reply, SshSettings
 from tests.needs import require_command
+from tests.remote.connection_home import Nobody, at_home, connect
+from tests.remote.connection_home import laptop as laptop
+from tests.remote.connection_home import site as site
 from tests.remote.link import Link
-from tests.remote.sshd import Laptop, servers
+from tests.remote.sshd import Laptop
 from tests.waiting import PATIENCE, until
 from tests.workloads.trainer import free_port
-
-
-class Nobody:
-    """No terminal; keeps what was told."""
-
-    def __init__(self) -> None:
-        self.told: list[str] = []
-
-    def secret(self, question: str, *, echo: bool = False) -> str:
-        raise OutOfReach(f"nobody answers: {question}")
-
-    def tell(self, text: str) -> None:
-        self.told.append(text)
-
-
-@contextlib.contextmanager
-def at_home(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, **options: list[str]
-) -> Iterator[Laptop]:
-    """Start servers for one test, with the home of its user."""
-    with servers(folder, **options) as laptop:
-        for name, value in laptop.env.items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-        yield laptop
-        for each in laptop.connections:
-            each.close()
-
-
-def connect(
-    laptop: Laptop, host: str = "far", way: Literal["paramiko", "openssh"] = "paramiko"
-) -> Connection:
-    """Open a connection that is closed together with the laptop."""
-    made = open_connection(SshSettings(host=host, ssh=way), Nobody())
-    laptop.connections.append(made)
-    return made
 
 
 def gone(pid: int) -> bool:
@@ -74,25 +40,6 @@ def gone(pid: int) -> bool:
         return False
 
     return until(is_gone, f"the end of process {pid}")
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laptop]:
-    with servers(tmp_path_factory.mktemp("site"), far=[]) as laptop:
-        yield laptop
-
-
-@pytest.fixture
-def laptop(site: Laptop, monkeypatch: pytest.MonkeyPatch) -> Iterator[Laptop]:
-    for name, value in site.env.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    site.trust(*site.servers)
-    site.configure(site.usual())
-    yield site
-    for each in site.connections:
-        each.close()
-    site.connections.clear()
 
 
 @pytest.fixture

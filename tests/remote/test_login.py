@@ -23,8 +23,8 @@ from hpcrun.remote.by_openssh import OpensshConnection, runtime_folder
 from hpcrun.remote.clients import open_connection
 from hpcrun.remote.connection import Reply, SshSettings
 from tests.remote.askers import Questioner, askers
+from tests.remote.connection_home import Nobody, at_home, connect
 from tests.remote.sshd import Laptop
-from tests.remote.test_connection import Nobody, at_home, connect
 from tests.source import ROOT
 from tests.waiting import PATIENCE, until
 from tests.workloads.trainer import free_port

@@ -27,7 +27,7 @@ from hpcrun.remote.queries import (
     query_script,
 )
 from hpcrun.remote.transport import Query
-from tests.remote.test_contract import Side, laptop, side
+from tests.remote.transport_sides import Side, laptop, side
 
 __all__ = ["laptop", "side"]  # fixtures
 

@@ -23,7 +23,7 @@ from hpcrun.plan.types import Plan
 from hpcrun.render.environment import open_templates
 from hpcrun.render.files import render_files
 from tests.plan.making import PLACE, cluster, job, plan, variables
-from tests.render.test_golden import GOLDEN
+from tests.render.golden import GOLDEN
 
 TELL = "#!/bin/bash\nprintf '%s\\0' \"$@\"\nprintf '\\n\\0'\nenv -0\n"
 HOSTILE = 'it\'s "a" $(touch oops) `b`; c\\*é\t%j'

@@ -23,9 +23,9 @@ from hpcrun.render.files import ARCHIVE, FIXED, HOSTS_SCRIPT, RenderedFile, rend
 from hpcrun.spec.load import load_cluster, load_job
 from tests.needs import require_command
 from tests.plan.making import PLACE
+from tests.render.golden import GOLDEN
 from tests.render.sbatch_grammar import read_script
 
-GOLDEN = Path(__file__).parent.parent / "golden"
 # Users see the scripts and the DeepSpeed JSON; two cases show the schema of plan.json.
 WITH_PLAN = {"accelerate-zero3-2node", "zero2-8gpu-2node"}
 CASES = sorted(folder.name for folder in GOLDEN.iterdir() if (folder / "job.yaml").is_file())

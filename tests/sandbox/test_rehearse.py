@@ -13,7 +13,7 @@ import pytest
 
 from hpcrun.assets import shipped_folder
 from hpcrun.spec.load import load_cluster
-from tests.cluster.test_survive import TRAIN
+from tests.cluster.survive_job import TRAIN
 from tests.json_schemas import check_json
 from tests.needs import require_command
 

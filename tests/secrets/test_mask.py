@@ -10,10 +10,9 @@ import time
 import pytest
 
 from hpcrun.secrets.mask import FileMasker, Masker, mark_secrets
+from tests.secrets.secret_values import HEX, MIXED
 from tests.source import ROOT
 
-HEX = "0123456789abcdef0123456789abcdef01234567"
-MIXED = "aB3dE5gH7jK9mN1pQ3sT5vW7xY9zA1cD3fG5"
 SECRETS = [
     ("export WANDB_API_KEY=", HEX, ""),
     ("'WANDB_API_KEY': '", HEX, "', 'HOME': '/h'"),

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from hpcrun.errors import SpecError
 from hpcrun.spec.dump import dump_value
+from tests.spec.hostile_text import HOSTILE
 from tests.spec.reading import problems, read
-from tests.spec.test_dump import HOSTILE
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
 VALUES = st.recursive(

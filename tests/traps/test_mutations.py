@@ -13,11 +13,10 @@ import pytest
 
 from tests.cluster.rig import why_not
 from tests.needs import require
-from tests.traps import guards_of_jobs, guards_of_watchers
 from tests.traps.mutants import ROOT, Laboratory, Mutation, mutated
+from tests.traps.mutations import MUTATIONS
 
 pytestmark = pytest.mark.timeout(600)
-MUTATIONS = [*guards_of_jobs.GUARDS, *guards_of_watchers.GUARDS]
 QUICK = [one for one in MUTATIONS if not one.cluster]
 ON_SLURM = [one for one in MUTATIONS if one.cluster]
 

@@ -6,7 +6,7 @@ import ast
 import re
 
 from tests.traps.mutants import ROOT
-from tests.traps.test_mutations import MUTATIONS
+from tests.traps.mutations import MUTATIONS
 
 ROWS = dict(
     re.findall(

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.cluster.site import Site, Submitted
-from tests.cluster.test_survive import insist_on_the_whole_curve, preempting, steps_of
-from tests.cluster.test_survive import submit as submit_surviving
-from tests.cluster.test_survive_faults import nodes_of, successor_of
-from tests.cluster.test_survive_twice import SLOW
+from tests.cluster.slow_training import SLOW
+from tests.cluster.survive_job import insist_on_the_whole_curve, preempting, steps_of
+from tests.cluster.survive_job import submit as submit_surviving
+from tests.cluster.survive_runs import nodes_of, successor_of
 from tests.versions.rig import ReleaseRig
 from tests.waiting import until
 

@@ -16,7 +16,7 @@ from hpcrun.curves.report.parsed import ParsedRun
 from tests.curves.report import runs
 from tests.curves.report.browser import Browser, Page, chromium
 from tests.curves.report.ewma import ewma
-from tests.curves.report.test_html import HOSTILE, hostile, made
+from tests.curves.report.hostile_names import HOSTILE, hostile, made
 from tests.needs import require_command
 
 pytestmark = pytest.mark.slow
