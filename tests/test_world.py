@@ -15,7 +15,9 @@ from tests.harness_job import RANK, Job, job
 
 __all__ = ["job"]  # the fixture
 
-HARNESS = (shipped_folder("templates") / "harness.sh").read_text()
+TEMPLATES = shipped_folder("templates")
+# Bash does not know the folder of a program that it gets as an argument.
+HARNESS = (TEMPLATES / "harness.sh").read_text().replace("${BASH_SOURCE[0]%/*}", str(TEMPLATES))
 
 
 def ask(command: str, **env: str) -> tuple[int, str]:

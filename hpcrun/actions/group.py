@@ -83,7 +83,7 @@ def prepare_jobs(
     if errors:
         raise all_at_once(errors, jobs[0].origin)
     counts = [(one.plan, -(-len(one.each()) // one.plan.runs_per_job)) for one in made]
-    counted = Checks(strict=strict).count_jobs(host, counts)
+    counted = Checks(strict=strict).count_jobs(context, host, counts)
     if counted.problems:
         raise all_at_once([SpecError(counted.problems, fix=counted.fix)], jobs[0].origin)
     first = structs.replace(made[0].plan, notes=[*made[0].plan.notes, *counted.notes])

@@ -631,7 +631,7 @@ def prepare_job(
         known = placeholder_names(runs[0].plan.environment)
         check_placeholders(spec, known)
         plan = build_array([run.plan for run in runs], spec, sweep_id)
-        counted = checks.count_jobs(host, [(plan, tasks)])
+        counted = checks.count_jobs(context, host, [(plan, tasks)])
         if counted.problems:
             raise SpecError(counted.problems, fix=counted.fix)
     except SpecError as error:

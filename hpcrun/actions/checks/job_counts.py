@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpcrun.actions.cluster_host import ClusterHost
-from hpcrun.context import Context
+from hpcrun.context import Context, is_slurm_conf_missing
 from hpcrun.errors import Problem
 from hpcrun.plan import Plan, check_array_size
 from hpcrun.remote import RunCommand
@@ -27,6 +27,8 @@ _QOS = RunCommand(SHOW_QOS_SUBMIT_LIMITS, timeout=10.0)
 
 def check_sweep_size(context: Context, host: ClusterHost, tasks: int) -> list[Problem]:
     """Refuse an array with more tasks than Slurm accepts, as it is configured at present."""
+    if is_slurm_conf_missing(context, context.cluster.slurm_conf):  # the submission reports it
+        return check_array_size(tasks, context.cluster, context.cluster_source)
     config = parse_config(host.run_queries([_CONFIG, _USER])[_CONFIG].stdout)
     if config.max_array_size is None:
         return check_array_size(tasks, context.cluster, context.cluster_source)

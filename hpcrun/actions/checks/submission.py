@@ -42,7 +42,7 @@ from hpcrun.actions.program import (
     find_program,
     read_program,
 )
-from hpcrun.context import Context
+from hpcrun.context import Context, is_slurm_conf_missing
 from hpcrun.errors import OutOfReach
 from hpcrun.plan import (
     FILLS_OPEN_VALUES,
@@ -271,9 +271,12 @@ class Checks:
             Findings(problems, [], f"{_OUTDATED}; " if problems else "")
         )
 
-    def count_jobs(self, host: ClusterHost, jobs: Sequence[tuple[Plan, int]]) -> Findings:
+    def count_jobs(
+        self, context: Context, host: ClusterHost, jobs: Sequence[tuple[Plan, int]]
+    ) -> Findings:
         """Check that the user's account and QOS accept this many jobs in the queue."""
-        problems = check_job_counts(host, jobs) if self.in_queue else []
+        missing = is_slurm_conf_missing(context, context.cluster.slurm_conf)
+        problems = check_job_counts(host, jobs) if self.in_queue and not missing else []
         fix = "submit fewer now, and the others when jobs have ended; " if problems else ""
         return self._downgrade_to_notes(Findings(problems, [], fix))
 
