@@ -21,6 +21,7 @@ from hpcrun.actions.init import survey
 from tests.actions.made_environments import make_environment
 from tests.cli.calling import ROOT, Caller
 from tests.cli.init_slurm import CONFIG, NODES, PARTITIONS, Slurm, checked, files, profile
+from tests.json_schemas import check_json
 from tests.waiting import PATIENCE
 
 CAPTURED = ROOT / "tests" / "captured"
