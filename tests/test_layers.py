@@ -12,7 +12,7 @@ from tests.source import PACKAGE, REFERENCE, ROOT, imports, modules, name, part,
 
 # The parts of hpcrun, the highest first: each may import only what stands below it.
 LAYERS = (
-    *("__main__", "cli", "__init__", "api", "actions", "monitor", "views", "logs", "runs"),
+    *("__main__", "cli", "__init__", "api", "ui", "actions", "monitor", "views", "logs", "runs"),
     *(
         "context",
         "sandbox",

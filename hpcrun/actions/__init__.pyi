@@ -81,6 +81,7 @@ from hpcrun.actions.run import fit_to_pool as fit_to_pool
 from hpcrun.actions.run import load_host_pool as load_host_pool
 from hpcrun.actions.run import run_in_foreground as run_in_foreground
 from hpcrun.actions.run_facts import add_code_digests as add_code_digests
+from hpcrun.actions.run_facts import read_run_facts as read_run_facts
 from hpcrun.actions.sandbox_shape import build_cluster_shape as build_cluster_shape
 from hpcrun.actions.script import describe_change as describe_change
 from hpcrun.actions.script import is_batch_script as is_batch_script

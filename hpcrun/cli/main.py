@@ -32,6 +32,7 @@ SECTIONS = {
     "Watch": {
         "status": "Show the state of runs.",
         "logs": "Show the output of a job; -f follows it.",
+        "ui": "Show all runs, their curves and logs in a web browser.",
         "top": "Watch your jobs: step, loss, speed, GPU and CPU use.",
         "wait": "Wait until runs have ended.",
         "shell": "Open a shell on a node of a running job.",

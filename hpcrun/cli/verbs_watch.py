@@ -1,4 +1,4 @@
-"""The verbs status, logs, top, wait, shell, open, fetch and nodes."""
+"""The verbs status, logs, top, ui, wait, shell, open, fetch and nodes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import sys
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import click
 
 from hpcrun.cli.options import (
     DIR,
     RUN,
+    RUN_OR_FILE,
     ArgsAfterDashes,
     cluster_option,
     json_option,
@@ -278,6 +280,41 @@ def top(
     if as_json or not can_draw():
         return print_snapshot(where, jobs, count=count, usage=not no_usage, as_json=as_json)
     return watch_top(where, jobs, count=count, usage=not no_usage)
+
+
+@click.command("ui")
+@click.argument("jobs", nargs=-1, metavar="[JOB|LOG]...", type=RUN_OR_FILE)
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, help="The port (default: any free port)."
+)
+@click.option("--open", "opens", is_flag=True, help="Open the page in the default web browser.")
+@cluster_option
+def ui(jobs: tuple[str, ...], port: int, opens: bool, cluster: str | None) -> int:
+    """Show all runs, their curves and logs on a web page that only this machine serves.
+
+    JOB is a run id, a sweep or any Slurm job id, LOG is any log file; the page opens with the first
+    one. Ctrl-C ends the server, never a job.
+
+    The address includes a random token, and the server listens on 127.0.0.1 only. From a laptop,
+    forward its port: ssh -L 8000:127.0.0.1:8000 LOGIN, with --port 8000. Slurm is queried as by
+    hpcrun status --watch while a page is open, and not at all otherwise.
+    """
+    from hpcrun.ui import Board, serve
+
+    where = make_context(cluster)
+    board = Board(where, jobs)
+
+    def announce(address: str) -> None:
+        page = address + (f"#/run/{quote(board.first, safe='')}" if board.first else "")
+        print_line(page)
+        print_note("Ctrl-C ends the server")
+        if opens:
+            import webbrowser
+
+            webbrowser.open(page)
+
+    serve(board, port=port, announce=announce)
+    return 0
 
 
 # The exit code of timeout(1).

@@ -23,6 +23,7 @@ from hpcrun.monitor.sources import STDIN as STDIN
 from hpcrun.monitor.sources import Source as Source
 from hpcrun.monitor.sources import find_sources as find_sources
 from hpcrun.monitor.status import Level as Level
+from hpcrun.monitor.status import SlurmAnswers as SlurmAnswers
 from hpcrun.monitor.status import SlurmCache as SlurmCache
 from hpcrun.monitor.status import add_details as add_details
 from hpcrun.monitor.status import find_slurm_conf as find_slurm_conf

@@ -25,6 +25,7 @@ WITHOUT = {
     "shell": "its output is the shell's",
     "schema": "it prints JSON anyway",
     "open": "it holds a port open",
+    "ui": "it serves a page until Ctrl-C",
     "connect": "it opens a connection",
     "completion": "it prints a program for the shell",
     "sandbox": "its verbs have it",

@@ -244,6 +244,34 @@ def page_data(runs: Sequence[ParsedRun]) -> dict[str, Any]:
     }
 
 
+def report_data(runs: Sequence[ParsedRun]) -> dict[str, Any]:
+    """Return everything that the report shows of runs, for a page that inserts it as text.
+
+    Besides the keys of page_data(): ``table`` (the facts of each run), ``tiles`` (those of a single
+    run), ``settings``, ``attempts``, ``costs``, ``failures`` and ``warnings``.
+    """
+    return page_data(runs) | {
+        "table": _table(runs),
+        "tiles": _build_tiles(runs),
+        "settings": _settings(runs),
+        "attempt_headings": ATTEMPT_COLUMNS,
+        "attempts": [run.attempts for run in runs],
+        "costs": [run.cost for run in runs],
+        "failures": [(run.source, run.failure) for run in runs if run.failure],
+        "warnings": [(run.source, text) for run in runs for text in run.warnings],
+        "notes": [(run.source, text) for run in runs for text in run.curve.notes],
+    }
+
+
+def page_part(name: str) -> str:
+    """Return a script or style sheet that reports and hpcrun ui share.
+
+    >>> page_part("uplot.css")[:7]
+    '.uplot,'
+    """
+    return (_PARTS / name).read_text("utf-8")
+
+
 def _run(run: ParsedRun) -> dict[str, Any]:
     axes: list[dict[str, Any]] = []
     places: list[tuple[Sequence[int | None], Sequence[float] | None]] = []

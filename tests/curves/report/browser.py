@@ -71,7 +71,8 @@ class Browser:
 class Page:
     """A page in a separate window, with the light or dark theme."""
 
-    def __init__(self, browser: Browser, file: Path, *, dark: bool) -> None:
+    def __init__(self, browser: Browser, file: Path | str, *, dark: bool) -> None:
+        """Open a file without network, or an address of this machine."""
         self._browser = browser
         target = browser.call("Target.createTarget", url="about:blank")["targetId"]
         attached = browser.call("Target.attachToTarget", targetId=target, flatten=True)
@@ -81,14 +82,16 @@ class Page:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         self.resize(1200, 900)
-        self.call(
-            "Network.emulateNetworkConditions",
-            offline=True,
-            latency=0,
-            downloadThroughput=0,
-            uploadThroughput=0,
-        )
-        self.call("Page.navigate", url=file.resolve().as_uri())
+        if isinstance(file, Path):
+            self.call(
+                "Network.emulateNetworkConditions",
+                offline=True,
+                latency=0,
+                downloadThroughput=0,
+                uploadThroughput=0,
+            )
+        url = file.resolve().as_uri() if isinstance(file, Path) else file
+        self.call("Page.navigate", url=url)
         self.wait_for("document.readyState === 'complete'")
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:

@@ -1,0 +1,2 @@
+from hpcrun.ui.board import Board as Board
+from hpcrun.ui.server import serve as serve
