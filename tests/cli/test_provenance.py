@@ -13,8 +13,8 @@ def test_submission_records_its_origin_and_status_shows_it(hpcrun: Caller) -> No
     hpcrun.write("train.py", "import torch\n")
     hpcrun.write("job.yaml", "script: train.py\nsecrets: [MY_PASS]\n")
     own = ("git", "-C", str(hpcrun.project), "-c", "user.name=a", "-c", "user.email=a@example.org")
-    for words in (("init", "-q"), ("add", "-A"), ("commit", "-qm", "x")):
-        subprocess.run([*own, *words], check=True)
+    for command in (("init", "-q"), ("add", "-A"), ("commit", "-qm", "x")):
+        subprocess.run([*own, *command], check=True)
     head = subprocess.check_output([*own, "rev-parse", "HEAD"], text=True).strip()
     hpcrun.write("train.py", "import torch\n\n")
     hpcrun.environ |= {"MY_PASS": "open sesame", "LOGNAME": "ada"}

@@ -8,7 +8,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from hpcrun.assets import shipped_folder
@@ -22,7 +21,7 @@ from hpcrun.jobside.records import (
 from hpcrun.runs.ends import Stall
 from hpcrun.runs.records import Begin, End, Failure, read_record
 
-TYPES: dict[str, type[msgspec.Struct]] = {
+TYPES: dict[str, Any] = {
     "begin": Begin,
     "end": End,
     "failure": Failure,
