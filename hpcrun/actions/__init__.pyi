@@ -26,6 +26,7 @@ from hpcrun.actions.group import prepare_jobs as prepare_jobs
 from hpcrun.actions.group import split_jobs as split_jobs
 from hpcrun.actions.hostfile import find_hosts as find_hosts
 from hpcrun.actions.hostfile import write_hostfile as write_hostfile
+from hpcrun.actions.init.compare_ranks import check_conversion as check_conversion
 from hpcrun.actions.init.init import InitState as InitState
 from hpcrun.actions.init.init import Question as Question
 from hpcrun.actions.init.init import build_profile as build_profile

@@ -19,6 +19,7 @@ from hpcrun.actions import (
     JobFile,
     Question,
     build_profile,
+    check_conversion,
     check_unchanged,
     choose_python,
     convert_script_file,
@@ -46,6 +47,7 @@ from hpcrun.cli.output import (
     width_and_height,
 )
 from hpcrun.context import find_project
+from hpcrun.convert import Conversion
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.plan import update_profile
 from hpcrun.spec import Cluster, Partition, load_cluster
@@ -70,6 +72,8 @@ def run_init(
             f"{arguments[0]}: arguments are only those of an sbatch script",
             fix="write the arguments of a Python script into args of its job file",
         )
+    if script is not None and is_batch and check:
+        return _check_script(script, arguments, as_json=as_json)
     if script is not None and not is_batch:
         # before the queries to Slurm and the user
         read_named_script(find_project(Path.cwd()), script)
@@ -238,19 +242,13 @@ class _Dialog:
     def _converted_job(self, job: ConvertedJob) -> ConvertedJob | None:
         """Report the conversion of an sbatch script."""
         written = self._may_write(job.path)
-        made = job.conversion
         self.answer["job"] = {
             "name": job.path.stem,
             "file": str(job.path),
             "script": job.source,
             "framework": None,
             "written": written,
-            "conversion": {
-                "complete": made.is_complete,
-                "before": made.before,
-                "after": made.after,
-                "remarks": [structs.asdict(one) for one in made.remarks],
-            },
+            "conversion": _describe_conversion(job.conversion),
         }
         return job if written else None
 
@@ -386,6 +384,50 @@ def _relative_name(path: Path) -> str:
     """Return a file's path relative to the current folder, if that is shorter."""
     relative = os.path.relpath(path)
     return relative if not relative.startswith("../..") else str(path)
+
+
+def _describe_conversion(made: Conversion) -> dict[str, Any]:
+    return {
+        "complete": made.is_complete,
+        "before": made.before,
+        "after": made.after,
+        "remarks": [structs.asdict(one) for one in made.remarks],
+    }
+
+
+def _check_script(script: str, arguments: Sequence[str], *, as_json: bool) -> int:
+    """Compare the ranks of a script with those of its job; the exit code is 1 if they differ."""
+    with SlownessNote().waiting():
+        made, found = check_conversion(script, arguments, os.environ, Path.cwd())
+    name = Path(script).stem
+    job = {
+        "name": name,
+        "file": "",
+        "script": Path(script).name,
+        "framework": None,
+        "written": False,
+        "conversion": _describe_conversion(made),
+        "check": structs.asdict(found) | {"differences": [*map(structs.asdict, found.differences)]},
+    }
+    if as_json:
+        answer = {"cluster": "sandbox", "slurm_version": None, "profile": "", "action": "checked"}
+        nothing: dict[str, Any] = {
+            "changed": [],
+            "left_out": {},
+            "notes": [],
+            "written": [],
+            "defaults": {},
+        }
+        emit_json({**answer, **nothing, "job": job})
+        return 1 if found.differences else 0
+    _show_conversion(job)
+    print_line(f"\nprobes in a sandbox: {found.ranks} rank{'s' * (found.ranks != 1)}")
+    if found.differences:
+        rows = [[one.rank, one.what, one.script, one.job] for one in found.differences]
+        print_table(["rank", "", Path(script).name, "job"], rows)
+        return 1
+    print_line("  equal: arguments, environment, rank, world size, directory, CPUs, GPUs")
+    return 0
 
 
 _EFFECTS = {

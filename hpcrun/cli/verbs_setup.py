@@ -47,7 +47,8 @@ def init(
 
     SCRIPT is a Python file of the project, a module (package.module), or a command that the
     project's packaging installs. It may also be an sbatch script, with its arguments after --: the
-    job then does the same, and all lines that it does not repeat are listed.
+    job then does the same, and all lines that it does not repeat are listed. With --check, the
+    script and the job are run in a sandbox with a probe as the program, and their ranks compared.
 
     Partitions, GPUs, limits and your accounts are read from Slurm; the command asks you only for
     the rest. If it is run again, it shows what has changed on the cluster, and updates the profile;

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from hpcrun.convert.remarks import Effect
 from hpcrun.convert.resources import Request
 from hpcrun.convert.words import quote_word, used_names
-from hpcrun.lint import CONTAINERS, OPEN, LaunchedProgram, Script
+from hpcrun.lint import CLOSE, CONTAINERS, OPEN, LaunchedProgram, Script
 from hpcrun.plan import escape_placeholders
 
 # Options of launchers that hpcrun sets, with dashes.
@@ -82,6 +82,9 @@ def convert_program(
 ) -> ConvertedProgram:
     """Convert a program; ``problem`` says why that is impossible."""
     made = ConvertedProgram()
+    if OPEN in program.kind or program.kind.startswith("$"):
+        made.problem = "the program depends on the job"
+        return made
     _convert_step(program, made)
     made.env = {k: escape_placeholders(v, ()) for k, v in program.env.items() if OPEN not in v}
     if len(made.env) != len(program.env):
@@ -104,7 +107,7 @@ def convert_program(
         words = _convert_command(program, made, request)
     if made.problem:
         return made
-    unquoted = {one.text for one in program.command.words if not one.quoted}
+    unquoted = _list_unquoted(program, words)
     splitting = [word for word in words if word in unquoted]
     is_open = any(re.search(r"(?<!\\)[*?\[]|\{[^}]*(,|\.\.)[^}]*\}", word) for word in splitting)
     made.uses = used_names(words, in_shell=program.in_shell)
@@ -121,6 +124,17 @@ def convert_program(
     if not made.needs_shell:
         _set_program(program, made, [_expand_home(word, home, unquoted) for word in words])
     return made
+
+
+def _list_unquoted(program: LaunchedProgram, words: Sequence[str]) -> set[str]:
+    """Return the words that bash splits at blanks."""
+    if program.inner is None:
+        return {one.text for one in program.command.words if not one.quoted}
+    # The inner shell reads the values of variables as its own text.
+    marks = {0xE00A: OPEN, 0xE00B: CLOSE}
+    inner = [word for one in program.inner.commands for word in one.words]
+    quoted = {one.text.translate(marks) for one in inner if one.quoted}
+    return set(words) - quoted
 
 
 def _expand_home(word: str, home: str, unquoted: set[str]) -> str:

@@ -10,7 +10,9 @@ from hpcrun.lint.launch import CONTAINERS as CONTAINERS
 from hpcrun.lint.launch import LaunchedProgram as LaunchedProgram
 from hpcrun.lint.launch import LaunchOption as LaunchOption
 from hpcrun.lint.launch import find_programs as find_programs
+from hpcrun.lint.launch import parse_launcher as parse_launcher
 from hpcrun.lint.launch import parse_srun as parse_srun
+from hpcrun.lint.launch import skip_image as skip_image
 from hpcrun.lint.request import count_gpus_of as count_gpus_of
 from hpcrun.lint.request import count_nodes as count_nodes
 from hpcrun.lint.request import count_tasks_per_node as count_tasks_per_node

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
@@ -181,7 +181,7 @@ def find_programs(script: Script) -> list[LaunchedProgram]:
             if command.words and not command.substituted:
                 words = [word.text for word in command.words]
                 env = {one.name: one.value.text for one in command.prefix}
-                found += unwrap(words, command, env=env)
+                found += unwrap(words, command, env=env, variables=script.exported)
         script.cache["programs"] = found
     programs: list[LaunchedProgram] = script.cache["programs"]
     return programs
@@ -196,6 +196,7 @@ def unwrap(
     env: dict[str, str] | None = None,
     container: bool = False,
     inner: Script | None = None,
+    variables: Mapping[str, str] | None = None,
     depth: int = 0,
 ) -> list[LaunchedProgram]:
     """Return the programs that a command starts, through wrappers, containers and shells."""
@@ -215,6 +216,7 @@ def unwrap(
             "env": env,
             "container": container,
             "inner": inner,
+            "variables": variables,
             "depth": depth + 1,
         }
         return unwrap(rest, command, **{**place, **changes})  # type: ignore[arg-type]
@@ -226,7 +228,7 @@ def unwrap(
             return [LaunchedProgram("srun", [], [], command, step=new, env=env)]
         return again(rest, step=new)
     if name in ("bash", "sh", "zsh") and (text := _shell_text(words)) is not None:
-        return _in_shell(text, command, step, env, container, depth)
+        return _in_shell(text, command, step, env, container, variables, depth)
     if name in ("bash", "sh", "source", "."):
         return [
             LaunchedProgram(
@@ -256,7 +258,7 @@ def unwrap(
             rest = rest[1:]
         return again(rest) if rest else []
     if name in CONTAINERS and len(words) > 2 and words[1] in ("exec", "run"):
-        rest = _after_image(words[2:])
+        rest = skip_image(words[2:])
         return again(rest, container=True) if rest else []
     if name in ("shifter", "podman-hpc"):
         rest = words[1:]
@@ -371,6 +373,7 @@ def _in_shell(
     step: Step | None,
     env: dict[str, str],
     container: bool,
+    variables: Mapping[str, str] | None,
     depth: int,
 ) -> list[LaunchedProgram]:
     """Return the programs that the text of ``bash -c`` starts.
@@ -379,7 +382,8 @@ def _in_shell(
     shell expands, in each task, are written as ``$NAME``.
     """
     outside = {ord(OPEN): "\ue00a", ord(CLOSE): "\ue00b"}
-    script = parse_script(text.translate(outside), "bash -c")
+    known = {name: value.translate(outside) for name, value in (variables or {}).items()}
+    script = parse_script(text.translate(outside), "bash -c", variables=known)
 
     def defer(word: str) -> str:
         return show(word).translate({0xE00A: OPEN, 0xE00B: CLOSE})
@@ -402,7 +406,7 @@ def _in_shell(
     return found
 
 
-def _after_image(words: list[str]) -> list[str]:
+def skip_image(words: Sequence[str]) -> list[str]:
     """Return the words after the image of ``singularity exec [options] IMAGE``."""
     flags = {
         *(
@@ -433,7 +437,7 @@ def _after_image(words: list[str]) -> list[str]:
     index = 0
     while index < len(words) and words[index].startswith("-"):
         index += 1 if words[index] in flags or "=" in words[index] else 2
-    return words[index + 1 :]
+    return list(words[index + 1 :])
 
 
 def parse_srun(words: Sequence[str]) -> tuple[list[LaunchOption], list[str]]:

@@ -163,6 +163,7 @@ class Script(Struct):
 
     Attributes:
         directives: The options in effect: those above the first command.
+        exported: The values of exported variables at the end, as far as they are known.
         commands: All commands in their order.
     """
 
@@ -175,6 +176,7 @@ class Script(Struct):
     assignments: list[Assignment] = []
     uses: list[Use] = []
     functions: set[str] = set()
+    exported: dict[str, str] = {}
     tree: Any = None
     cache: dict[str, Any] = field(default_factory=dict)
 
@@ -270,6 +272,10 @@ def parse_script(
     if arguments is not None:
         reader.set_arguments(arguments)
     reader.read(tree.root_node)
+    names = {one.name for one in script.assignments if one.exported and not one.prefix}
+    script.exported = {
+        name: value for name in names if (value := reader.known.get(name)) is not None
+    }
     return script
 
 
@@ -593,14 +599,17 @@ class _Reader:
             # In strings the grammar counts blanks before the dollar sign to the expansion.
             blanks, name = self.text(node).split("$", 1)
             self.use(name, node, default=False, substituted=substituted)
-            return blanks + self.lookup(name)
+            return _unescape_quoted(blanks) + self.lookup(name)
         if kind == "expansion":
             return self.expansion(node, substituted)
         if kind == "arithmetic_expansion":
             return self.arithmetic(node, substituted)
         if kind in ("command_substitution", "process_substitution"):
             self.statements(node, branch=True, function=False, substituted=True)
-            return mark(self.text(node).strip())
+            text = self.text(node)
+            # In strings the grammar counts blanks and line ends before it to the substitution.
+            start = len(text) - len(re.sub(r"^(\\\n|\s)+", "", text))
+            return _unescape_quoted(text[:start]) + mark(text[start:].strip())
         if kind in ("word", "number", "test_operator", "extglob_pattern", "regex"):
             return re.sub(r"\\(?:\n|(.))", lambda found: found[1] or "", self.text(node))
         if kind == "command_name":

@@ -134,6 +134,11 @@ def test_values_that_only_the_job_knows_are_computed_once() -> None:
     assert found["setup"] == {"commands": ["export D=$(date +%s)"]}
 
 
+def test_variables_in_the_text_of_an_inner_shell_are_split() -> None:
+    text = "A=$(cat args)\nB=$(cat file)\nsrun bash -c \"python t.py $A '$B'\"\n"
+    assert job(TWO + text)["command"][-1] == 'exec python t.py ${{A}} "${{B}}"'
+
+
 def test_script_in_another_directory_starts_there() -> None:
     found = job(f"{TWO}cd /data/project\nsrun torchrun --nproc-per-node=2 t.py\n")
     assert found["command"] == ["bash", "-c", "cd /data/project\nexec python t.py"]
@@ -209,6 +214,7 @@ def test_several_programs_on_one_node_are_one_command_without_srun() -> None:
         ("#SBATCH --gpus=1\npython t.py $SLURM_ARRAY_TASK_ID\n", "the index of an array"),
         ("#SBATCH --gpus=1 --wrap=x\npython t.py\n", "sbatch refuses it"),
         (f"#SBATCH -N1\n#SBATCH hetjob\n{TORCHRUN}", "a job has one kind of nodes"),
+        (f'{TWO}if x; then L=torchrun; fi\nsrun bash -c "$L t.py"\n', "depends on the job"),
         ("#SBATCH --gpus=1\nmodule load cuda\n", "no program that trains was found"),
         ("#SBATCH --gpus=1\ntrap 'rm x' EXIT\npython t.py\n", "the job has no traps"),
         ("#SBATCH --gpus=1\ncp $0 copy\npython t.py\n", "the job is not the script"),
