@@ -40,7 +40,7 @@ _AT_ONCE = 500
 # Seconds before an interrupted transfer is resumed; it is resumed as long as it makes progress.
 _PAUSE = 2.0
 # Secrets stay on the cluster, and caches belong to their readers.
-_KEPT_BACK = (SECRETS, "secret_marks.json", "cache/")
+_KEPT_BACK = (SECRETS, "notify.json", "secret_marks.json", "cache/")
 
 _LINE = re.compile(r"([0-9a-f]{1,8}) \d{1,20} \d{1,16} -?\d{1,11} \./(.+)", re.DOTALL)
 # List the metadata of all files and links below ``roots``, each terminated by NUL; "/" ends a root.

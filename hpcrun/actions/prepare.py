@@ -28,6 +28,7 @@ from hpcrun.actions.interpreter import (
     setup_queries,
 )
 from hpcrun.actions.job_files import resolve_job_name
+from hpcrun.actions.notify_settings import plan_notify
 from hpcrun.actions.provenance import find_provenance
 from hpcrun.assets import find_job
 from hpcrun.context import Context, is_in_mirror, read_text, refuse_other_clusters
@@ -307,6 +308,9 @@ def prepare_spec(
         errors.append(SpecError(findings.problems, fix=findings.fix, notes=findings.notes))
     if errors or plan is None:
         raise all_at_once(errors, origin)
+    notify, unresolved = plan_notify(context, spec.notify)
+    findings.notes += unresolved
+    plan = msgspec.structs.replace(plan, notify=notify)
     notes = [*plan.notes, *of_file, *([found.note] if found.note else []), *findings.notes]
     plan = msgspec.structs.replace(plan, notes=list(dict.fromkeys(notes)))
     files = render_files(plan, templates or project_templates(context))

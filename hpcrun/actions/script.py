@@ -14,6 +14,7 @@ from msgspec import Struct, structs
 
 from hpcrun.actions.checks.submission import first_queries
 from hpcrun.actions.cluster_host import open_host
+from hpcrun.actions.notify_settings import plan_notify
 from hpcrun.actions.prepare import Prepared, new_run_id, project_templates, record_file
 from hpcrun.actions.provenance import find_provenance
 from hpcrun.assets import list_jobs
@@ -25,7 +26,7 @@ from hpcrun.plan import Dependency, Plan, PlanInputs, build_plan, parse_seconds
 from hpcrun.render import RenderedFile, insert_recorder, quote_comment, render_recorder
 from hpcrun.runs import Sweep, Task, sweep_folder, task_run_id
 from hpcrun.slurm import SCRIPT, sbatch_argv
-from hpcrun.spec import Cluster, JobSpec, Resources, dump_job
+from hpcrun.spec import Cluster, JobSpec, Notify, Resources, dump_job
 
 # The value by which the tasks of an array differ.
 _INDEX = "SLURM_ARRAY_TASK_ID"
@@ -131,6 +132,7 @@ def prepare_script(
     shown = [(one.option, one.value or None) for one in directives if one.known]
 
     provenance = find_provenance(context, project=script.folder)
+    notify, notes = plan_notify(context, Notify())
 
     def plan_run(run_id: str) -> Plan:
         place = PlanInputs(
@@ -151,11 +153,12 @@ def prepare_script(
             step=[],
             environment=[],
             snapshot=False,
-            notes=[],
+            notes=notes,
             description=f"sbatch script {script.path}",
             program=[script.path, *script.arguments],
             log_patterns=[],
             effective_batch=None,
+            notify=notify,
         )
 
     def prepare(

@@ -16,6 +16,7 @@ from msgspec import Struct, structs
 
 from hpcrun.actions.checks.checkpoints import refuse_writers
 from hpcrun.actions.cluster_host import find_local_path
+from hpcrun.actions.notify import write_notify_config
 from hpcrun.actions.prepare import Prepared
 from hpcrun.context import Context, is_in_mirror, job_environment, slurm_transport
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
@@ -82,6 +83,7 @@ def write_run(context: Context, made: Prepared, written: list[Path]) -> None:
         if not one.is_sweep:
             _check_copied(context, one, code, f"{made.folder}/code")
             write_secrets(context, one.plan, run)
+        write_notify_config(context, made, one)
 
 
 # The records of an earlier run from which a new run is made.

@@ -194,7 +194,21 @@ def _query_status(context: Context, query: StatusQuery, cache: QueryCache) -> St
     level: Level = "detail" if sweep is None else "row"
     statuses = status_of(context, runs_of(target), cache.slurm, level=level)
     statuses = _add_end_details(context, statuses, in_sweep=sweep is not None)
+    if sweep is None:
+        statuses = [_add_notify_failures(status) for status in statuses]
     return StatusResult(kind="run", statuses=statuses, sweep=sweep)
+
+
+def _add_notify_failures(status: JobStatus) -> JobStatus:
+    """Add a note on each channel to which a notification of the run could not be sent."""
+    from hpcrun.jobside import list_failures, read_tries
+
+    failures = list_failures(read_tries(str(status.folder.path)))
+    if not failures:
+        return status
+    notes = [f"notify: {channel}: {text}" for channel, text in failures.items()]
+    verdict = structs.replace(status.verdict, notes=[*status.verdict.notes, *notes])
+    return structs.replace(status, verdict=verdict)
 
 
 def _add_end_details(

@@ -593,7 +593,7 @@ def show(what: str | None, name: str | None, cluster: str | None, as_json: bool)
         return 0
     run = resolve_run_or_sweep(where, what)
     # Values of secrets, leftovers of a killed submission, and environments for hosts of a hostfile.
-    hidden = re.compile(rf"\.?{SECRETS}.*|environment")
+    hidden = re.compile(rf"\.?{SECRETS}.*|environment|notify\.json")
     files = sorted(
         str(path.relative_to(run.path))
         for path in run.path.rglob("*")

@@ -1,4 +1,9 @@
+from hpcrun.jobside.channels import is_http_url as is_http_url
 from hpcrun.jobside.checkpoints import newest_checkpoint as newest_checkpoint
+from hpcrun.jobside.delivery import PER_HOUR as PER_HOUR
+from hpcrun.jobside.delivery import list_failures as list_failures
+from hpcrun.jobside.delivery import read_tries as read_tries
+from hpcrun.jobside.delivery import write_config as write_config
 from hpcrun.jobside.records import IDLE_ATTEMPTS_NOTE as IDLE_ATTEMPTS_NOTE
 from hpcrun.jobside.records import MAX_IDLE_ATTEMPTS as MAX_IDLE_ATTEMPTS
 from hpcrun.jobside.records import is_known_version as is_known_version

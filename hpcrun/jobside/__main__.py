@@ -142,6 +142,10 @@ def end(words: List[str]) -> None:
     _say("hpcrun: attempt {} ended with exit code {}".format(finish.job.attempt, outcome.code))
     if os.environ.get("HPCRUN_CHECKPOINT_KEEP"):
         prune_checkpoints([])
+    if os.path.exists(os.path.join(os.environ["HPCRUN_RUN_DIR"], "notify.json")):
+        from hpcrun.jobside.notifier import JobNotifier
+
+        JobNotifier(os.environ, _complain).send_end(outcome.next)
 
 
 def watch(words: List[str]) -> None:

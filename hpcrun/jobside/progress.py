@@ -7,7 +7,7 @@ known. In a log without such lines, any output counts as progress.
 
 import os
 import re
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 # Limits for the new part of a log that is read at once, and for a line.
 _GAIN_BYTES, _LINE_CHARS = 1 << 18, 2000
@@ -181,11 +181,12 @@ def _is_complete(line: str) -> bool:
 class LogReader:
     """Reads the new part of a log."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, progress: Any = None) -> None:
+        """``progress``: it gets each new line, in place of a Progress."""
         self.path = path
         self.offset = 0
         self.rest = b""
-        self.progress = Progress()
+        self.progress = progress or Progress()
 
     def has_moved(self) -> bool:
         """Read the new part of the log; return True if it shows progress."""

@@ -231,6 +231,20 @@ class SurvivePlan(Struct, frozen=True, kw_only=True):
     spare_nodes: int = 0
 
 
+class NotifyPlan(Struct, frozen=True, kw_only=True):
+    """The events of a run that the user is told of.
+
+    Attributes:
+        on: Events and conditions as in ``hpcrun.jobside.events``.
+        to: The kind and the target of each channel, as the user wrote them: without secrets.
+        per_hour: The maximum number of messages per channel and hour.
+    """
+
+    on: list[str]
+    to: list[tuple[str, str]]
+    per_hour: int
+
+
 class Plan(Struct, frozen=True, kw_only=True):
     """All decisions about a run.
 
@@ -301,6 +315,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     group: str | None = None
     ends_with: Literal["all_nodes", "first_node"] = "all_nodes"
     provenance: Provenance = Provenance()
+    notify: NotifyPlan | None = None
 
     @property
     def shares_checkpoint_dir(self) -> bool:

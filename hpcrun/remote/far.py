@@ -181,7 +181,7 @@ find_changes() {  # set wanted, logs, and the amount of both
   for run in "${runs[@]}"; do
     [[ -d $run ]] || gone+=("$run")
     records+=("$run"/*.{json,yaml,sh,sbatch} "$run"/attempts/*/* "$run"/attempts/*/*/*)
-    records+=("$run"/successors/*)
+    records+=("$run"/successors/* "$run"/notify/*/*)
     files+=("$run"/logs/* "$run"/logs/*/*)
   done
   if [[ $pause ]]; then
@@ -193,7 +193,7 @@ find_changes() {  # set wanted, logs, and the amount of both
     while IFS=' ' read -r mode inode size seconds name; do
       [[ $mode == 8??? ]] || continue
       case $name in
-        */secrets.env) ;;
+        */secrets.env | */notify.json) ;;
         */logs/*)
           choose_range "${known[$name]-}" || continue
           known[$name]="$inode $start $size"

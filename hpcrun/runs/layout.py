@@ -106,6 +106,7 @@ class RunFolder(Struct, frozen=True):
     task = RunPath("task.json")
     submitted = RunPath(SUBMITTED)
     secrets = RunPath(SECRETS)  # mode 0600
+    notify = RunPath("notify.json")  # mode 0600; URLs of webhooks
     secret_marks = RunPath("secret_marks.json")  # mode 0600; digests only, see secrets/mask.py
     # Written by the job: attempts/N/{begin.json,beat,hostfile,failures/,end.json,stall.json,
     # stacks/} logs/N/{rank-R,node-K}.log logs/flight-R
@@ -149,6 +150,7 @@ class SweepFolder(Struct, frozen=True):
 
     # Written by submit.
     record = RunPath("sweep.json")
+    notify = RunPath("notify.json")  # as in a run
     code = RunPath("code")
     submitted = RunPath(SUBMITTED)
     # A cache of the sweep's end, written by readers.

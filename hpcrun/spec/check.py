@@ -184,6 +184,8 @@ class _Conversion:
                 return self.value(members[mi.StrType] if is_range else number, node, path)
             if isinstance(node.value, list) and mi.ListType in members:
                 return self.value(members[mi.ListType], node, path)
+            if isinstance(node.value, dict) and mi.DictType in members:
+                return self.value(members[mi.DictType], node, path)
             if not is_bool and (word := members.get(mi.LiteralType)) is not None:
                 return self.literal(cast(Any, word), node, path, ("true", "false"))
             return self.value(members[mi.BoolType if is_bool else mi.StrType], node, path)

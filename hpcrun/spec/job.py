@@ -93,6 +93,24 @@ SweepKey = Annotated[
         description="a name, as in lr, or a key of the job, as in deepspeed.zero_stage",
     ),
 ]
+_NUMBER = r"[-+]?[0-9.]+(e[-+]?[0-9]+)?"
+NotifyEvent = Annotated[
+    str,
+    Meta(
+        pattern=r"^(started|failed|stalled|preempted|done|nan|diverged"
+        rf"|(loss|step) *[<>]=? *{_NUMBER}|time_left *[<>]=? *[0-9.]+[smhd])$",
+        description="started, failed, stalled, preempted, done, nan, diverged, or a condition as "
+        'in "loss < 2.0", "step >= 1000" or "time_left < 1h"',
+    ),
+]
+NotifyWord = Annotated[
+    str,
+    Meta(
+        pattern=r"^(mail|ntfy://[!-~]+)$",
+        description="mail, ntfy://TOPIC, or a kind with its target, as in slack: $SLACK_WEBHOOK",
+    ),
+]
+NotifyKind = Literal["mail", "ntfy", "slack", "discord", "teams", "webhook", "command", "apprise"]
 Env = dict[Variable, str | None]
 
 
@@ -315,6 +333,27 @@ class Survive(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ] = 0
 
 
+class Notify(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The events of a run that you are told of, and how."""
+
+    on: Annotated[
+        list[NotifyEvent] | None,
+        about("the events; default: failed, stalled and done"),
+    ] = None
+    to: Annotated[
+        list[NotifyWord | dict[NotifyKind, Line]] | None,
+        about(
+            "the channels, as in [mail, ntfy://TOPIC, {slack: $SLACK_WEBHOOK}, "
+            "{command: ./tell.sh}]; the URL of a webhook is in a variable or in a file that only "
+            "you can read; []: none"
+        ),
+    ] = None
+    per_hour: Annotated[
+        Positive | None,
+        about("maximum number of messages of a run per channel and hour; default: 10"),
+    ] = None
+
+
 class Checkpoint(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where your script saves checkpoints, and how it resumes."""
 
@@ -461,6 +500,7 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ] = True
     survive: Survive = field(default_factory=Survive)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    notify: Notify = field(default_factory=Notify)
     snapshot: Annotated[bool, about("copy the code at submission, and run the copy")] = True
 
     @property
@@ -653,7 +693,14 @@ class Cluster(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             "options of the srun that starts the ranks of every job, as in network: single_node_vni"
         ),
     ] = {}
+    notify: Notify = field(default_factory=Notify)
     rename: Annotated[
         dict[SbatchOption, SbatchOption],
         about("sbatch options that have another name here, as in gres: gpus-per-node"),
     ] = {}
+
+
+class UserConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A user's settings for all jobs on all clusters: ``~/.config/hpcrun/config.yaml``."""
+
+    notify: Notify = field(default_factory=Notify)

@@ -21,7 +21,7 @@ from hpcrun.spec.check import (
     format_node,
     unwrap,
 )
-from hpcrun.spec.job import Cluster, JobSpec
+from hpcrun.spec.job import Cluster, JobSpec, UserConfig
 from hpcrun.spec.yaml12 import (
     MAX_DEPTH,
     Node,
@@ -96,8 +96,30 @@ def _build_job(
     rules.check_nodes(spec, tree, problems)
     rules.check_deepspeed(spec, tree, problems)
     rules.check_no_deepspeed(spec, [layer, *layers], problems)
+    rules.check_notify(spec.notify, tree, problems)
     _raise_problems(problems)
     return spec
+
+
+def load_user_config(text: str, *, source: str) -> UserConfig:
+    """Load a user's settings for all jobs.
+
+    Raises:
+        SpecError: With all problems.
+
+    >>> load_user_config("notify: {on: [failed]}", source="config.yaml").notify.on
+    ['failed']
+    """
+    problems: list[Problem] = []
+    tree = Node({}, source, 1)
+    try:
+        tree = parse_document(text, source, problems)
+    except SpecError as error:
+        problems.extend(error.problems)
+    config = build_struct(UserConfig, tree, problems)
+    rules.check_notify(config.notify, tree, problems)
+    _raise_problems(problems)
+    return config
 
 
 def load_cluster(text: str, *, source: str) -> Cluster:
@@ -117,6 +139,7 @@ def load_cluster(text: str, *, source: str) -> Cluster:
         problems.extend(error.problems)
     cluster = build_struct(Cluster, tree, problems)
     rules.check_names(tree, problems, job=False)
+    rules.check_notify(cluster.notify, tree, problems)
     _raise_problems(problems)
     return cluster
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from hpcrun.errors import Problem
-from hpcrun.spec.job import DeepSpeed, JobSpec
+from hpcrun.spec.job import DeepSpeed, JobSpec, Notify
 from hpcrun.spec.yaml12 import Node, is_null, join_path, parse_plain_value
 
 PROGRAMS = ("script", "module", "command")
@@ -329,6 +329,22 @@ def check_no_deepspeed(spec: JobSpec, layers: Sequence[Node], problems: list[Pro
     if named and is_null(named[0]) and spec.framework == "deepspeed":
         message = "null, but framework deepspeed trains with it; set framework too, as torch"
         problems.append(named[0].problem("deepspeed", message))
+
+
+# Channels whose target is a URL that lets everybody who knows it send messages.
+_SECRET_TARGETS = ("slack", "discord", "teams", "webhook", "apprise")
+
+
+def check_notify(notify: Notify, tree: Node, problems: list[Problem]) -> None:
+    """Refuse URLs of webhooks in files that are recorded, shared and committed."""
+    for channel in notify.to or []:
+        for kind, target in channel.items() if isinstance(channel, dict) else ():
+            if kind in _SECRET_TARGETS and not re.match(r"\$[A-Za-z_]|[~/]", target):
+                message = (
+                    f"{kind}: the URL is a secret: write a variable, as in ${kind.upper()}_URL, or "
+                    f"a file that only you can read, as in ~/.config/hpcrun/{kind}.url"
+                )
+                problems.append(_find_node(tree, "notify", "to").problem("notify.to", message))
 
 
 def _effective_zero_stage(section: DeepSpeed) -> int | None:

@@ -101,7 +101,7 @@ def _describe_type(of: mi.Type) -> Schema:
             if isinstance(word, mi.LiteralType):
                 return {"enum": [True, False, *word.values]}
         # In a union with text, the schema of text already accepts booleans.
-        kinds = mi.StrType | mi.ListType | mi.IntType
+        kinds = mi.StrType | mi.ListType | mi.IntType | mi.DictType
         made = [_describe_type(word) for word in words if isinstance(word, kinds)]
         return made[0] if len(made) == 1 else {"anyOf": made}
     if isinstance(of, mi.DictType):
@@ -110,6 +110,8 @@ def _describe_type(of: mi.Type) -> Schema:
         schema: Schema = {"type": "object"}
         if isinstance(key, mi.StrType) and key.pattern:
             schema["propertyNames"] = {"pattern": key.pattern}
+        if isinstance(key, mi.LiteralType):
+            schema["propertyNames"] = {"enum": list(key.values)}
         if not isinstance(of.value_type, mi.AnyType):
             schema["additionalProperties"] = _allow_null(value)
         return schema

@@ -1,0 +1,106 @@
+"""The notifications of a job: its settings, those of the profile and of the user, and secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hpcrun.assets import config_dir, home_dir
+from hpcrun.context import Context, read_text
+from hpcrun.errors import InputError
+from hpcrun.jobside import PER_HOUR, is_http_url
+from hpcrun.ownership import is_own
+from hpcrun.plan import NotifyPlan
+from hpcrun.spec import Notify, UserConfig, load_user_config
+
+# The events of a job that names channels only.
+_DEFAULT_EVENTS = ["failed", "stalled", "done"]
+# Channels whose target is the URL itself.
+_URL_KINDS = ("slack", "discord", "teams", "webhook", "apprise")
+
+
+def load_config(environ: Mapping[str, str]) -> UserConfig:
+    """Load the user's settings for all jobs. Raises InputError."""
+    path = config_dir(environ) / "config.yaml"
+    return load_user_config(read_text(path), source=str(path)) if path.is_file() else UserConfig()
+
+
+def plan_notify(context: Context, own: Notify) -> tuple[NotifyPlan | None, list[str]]:
+    """Decide the notifications of a job, which precedes the profile, and that the user's settings.
+
+    Returns:
+        The decision, None if there is no channel; and notes on channels that cannot be used.
+    """
+    layers = (own, context.cluster.notify, load_config(context.environ).notify)
+    to = next((layer.to for layer in layers if layer.to is not None), [])
+    if not to:
+        return None, []
+    plan = NotifyPlan(
+        on=next((layer.on for layer in layers if layer.on is not None), _DEFAULT_EVENTS),
+        to=[pair for word in to for pair in split_channel(word)],
+        per_hour=next((layer.per_hour for layer in layers if layer.per_hour), PER_HOUR),
+    )
+    return plan, resolve_channels(context.environ, plan)[1]
+
+
+def split_channel(word: str | Mapping[Any, str]) -> list[tuple[str, str]]:
+    """Split a channel of a job file into kinds and targets.
+
+    >>> split_channel("ntfy://runs"), split_channel("mail"), split_channel({"slack": "$URL"})
+    ([('ntfy', 'runs')], [('mail', '')], [('slack', '$URL')])
+    """
+    if isinstance(word, str):
+        kind, _, target = word.partition("://")
+        return [(kind, target)]
+    pairs = [(str(kind), target) for kind, target in word.items()]
+    return [(kind, target.removeprefix("ntfy://")) for kind, target in pairs]
+
+
+def resolve_channels(
+    environ: Mapping[str, str], plan: NotifyPlan
+) -> tuple[list[tuple[str, str]], list[str]]:
+    """Replace variables and files by the URLs in them; return notes on those that have none.
+
+    A channel without a URL keeps its place with an empty target, so that the names of channels do
+    not depend on the environment.
+    """
+    found, notes = [], []
+    for kind, target in plan.to:
+        try:
+            found.append((kind, resolve_target(environ, kind, target)))
+        except InputError as error:
+            found.append((kind, ""))
+            notes.append(f"notify: {error.message}: {error.fix}; until then nothing is sent there")
+    return found, notes
+
+
+def resolve_target(environ: Mapping[str, str], kind: str, target: str) -> str:
+    """Return the URL that a target names, or the target itself. Raises InputError."""
+    if kind not in (*_URL_KINDS, "ntfy", "mail"):
+        return target
+    url = target
+    if target.startswith("$"):
+        name = target.lstrip("$").strip("{}")
+        url = environ.get(name, "").strip()
+        if not url:
+            raise InputError(f"{kind}: {name} is not set", fix=f"export {name}=...")
+    elif target.startswith(("~", "/")):
+        path = Path(target.replace("~", home_dir(environ), 1))
+        url = _read_secret_file(path, kind)
+    if kind in _URL_KINDS[:-1] and not is_http_url(url):
+        raise InputError(
+            f"{kind}: {target} does not contain a URL", fix="it starts with https:// or http://"
+        )
+    return url
+
+
+def _read_secret_file(path: Path, kind: str) -> str:
+    try:
+        info = path.stat()
+        if not is_own(info) or info.st_mode & 0o077:
+            raise InputError(f"{kind}: {path} can be read by others", fix=f"chmod 600 {path}")
+        return path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not text"
+        raise InputError(f"{kind}: {path}: {reason}", fix="write the URL into it") from error
