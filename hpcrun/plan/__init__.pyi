@@ -86,7 +86,6 @@ from hpcrun.plan.sweep import split_sweep as split_sweep
 from hpcrun.plan.times import parse_seconds as parse_seconds
 from hpcrun.plan.types import Dependency as Dependency
 from hpcrun.plan.types import NotifyPlan as NotifyPlan
-from hpcrun.plan.types import Place as Place
 from hpcrun.plan.types import Plan as Plan
 from hpcrun.plan.types import PlanInputs as PlanInputs
 from hpcrun.plan.types import Provenance as Provenance
