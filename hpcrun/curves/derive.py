@@ -41,7 +41,17 @@ from hpcrun.curves.durations import (
     time_between_stamps,
 )
 from hpcrun.curves.names import EPOCH, LOSS, LOSSES, MEMORY_BYTES, is_loss_name
-from hpcrun.curves.own_steps import (
+from hpcrun.curves.passes import (
+    CountedSteps,
+    CounterTurn,
+    Floats,
+    Ints,
+    StepCounter,
+    find_changes,
+    follow_counter,
+    restarts_each_epoch,
+)
+from hpcrun.curves.rows import (
     FROM_BAR,
     FROM_NEIGHBOUR,
     OWN_STEP,
@@ -52,16 +62,6 @@ from hpcrun.curves.own_steps import (
     join_columns,
     join_epochs,
     join_steps,
-)
-from hpcrun.curves.passes import (
-    CountedSteps,
-    CounterTurn,
-    Floats,
-    Ints,
-    StepCounter,
-    find_changes,
-    follow_counter,
-    restarts_each_epoch,
 )
 from hpcrun.curves.steps import BY_EPOCH, IN_ORDER, LogSteps, choose_placement, find_steps
 from hpcrun.curves.store import Store, StoredLog, choose_stand_in_loss
@@ -96,9 +96,9 @@ def derive_curve(store: Store, build: Callable[..., Series] = build_series) -> C
 
     ``build`` makes a series of steps, values and times, and may thin it.
 
-    >>> from hpcrun.curves.row import Frame, RowLayout
+    >>> from hpcrun.curves.row import Frame, RowLayout, Scope
     >>> def losses(steps, values):
-    ...     layout = RowLayout("json", "train", None, None, ("loss",))
+    ...     layout = RowLayout("json", Scope(), None, None, ("loss",))
     ...     return [Frame(layout, [*range(len(steps))], steps, None, None, (values,))]
     >>> store = Store()
     >>> store.begin(0)
@@ -268,7 +268,7 @@ def _is_over(logs: Sequence[StoredLog]) -> bool:
     trained = [
         form.offsets[-1]
         for form in logs[-1].forms.values()
-        if LOSS in form.layout.names and form.layout.split == "train"
+        if LOSS in form.layout.names and form.layout.scope.split == "train"
     ]
     last = max(trained, default=0)
     ended = any(mark.ends and mark.offset > last for mark in logs[-1].marks)

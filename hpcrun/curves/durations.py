@@ -81,7 +81,7 @@ def _are_swapped(log: StoredLog) -> bool:
 
 def _spans_training(log: StoredLog, clock: str) -> bool:
     """Return True if most rows of the training stand between time stamps of a clock."""
-    trained = [form.offsets for form in log.forms.values() if form.layout.split == "train"]
+    trained = [form.offsets for form in log.forms.values() if form.layout.scope.split == "train"]
     stamped = [each.offset for each in log.stamps if each.clock == clock]
     for form in log.forms.values():
         if form.clock == clock and form.times:
@@ -125,7 +125,7 @@ def stated_time(log: StoredLog) -> float | None:
     above = np.zeros(len(found), np.int64)
     for form in log.forms.values():
         states_total = any(fold(name) in _TOTALS for name in form.layout.names)
-        if form.layout.split == "train" and form.layout.bar is None and not states_total:
+        if form.layout.scope.split == "train" and form.layout.bar is None and not states_total:
             above += np.searchsorted(np.asarray(form.offsets), places)
     groups = groupby(zip(above.tolist(), found, strict=True), key=lambda each: each[0])
     return _add_up([max(seconds for _, (_, seconds) in group) for _, group in groups])

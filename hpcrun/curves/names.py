@@ -70,6 +70,30 @@ SPLITS = {
     **dict.fromkeys(words("test testing"), "test"),
 }
 
+
+def _misspell(word: str) -> frozenset[str]:
+    """Return a long word with two of its inner letters swapped, or one left out.
+
+    >>> sorted(_misspell("train")), "traning" in _misspell("training"), _misspell("test")
+    (['tarin', 'trani', 'trian'], True, frozenset())
+    """
+    inner = range(1, len(word) - 1) if len(word) > 4 else ()
+    swapped = {word[:n] + word[n + 1] + word[n] + word[n + 2 :] for n in inner}
+    shortened = {word[:n] + word[n + 1 :] for n in inner} if len(word) > 6 else set()
+    return frozenset(swapped | shortened)
+
+
+# Names of metrics are misspelt in logs: "trian_loss". A split that was missed would silently turn
+# one side into the other.
+SPLIT_WORDS = (*SPLITS,)
+SPLITS |= {
+    wrong: side
+    for word, side in [*SPLITS.items()]
+    if "_" not in word
+    for wrong in _misspell(word)
+    if wrong not in SPLITS
+}
+
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z][a-z])")
 _NOT_WORD = re.compile(r"[^\w@+]+|_+")
 
@@ -513,3 +537,17 @@ def metric_of(key: str, unit: str = "") -> Spelling | None:
         return _find_spelling_with_unit(found[1], found[2] or found[3]) or spelling_of(found[1])
     bare, _, last = fold(key).rpartition("_")
     return _find_spelling_with_unit(bare, last) if bare and last in UNITS and last != "m" else None
+
+
+def is_step_key(key: str, unit: str = "") -> bool:
+    """Return True if a key counts steps; "step: 10ms" is a duration.
+
+    >>> is_step_key("Global Step"), is_step_key("step", "ms")
+    (True, False)
+    """
+    return fold(key) in STEP_RANK and not (unit and metric_of(key, unit) is not None)
+
+
+def is_position_key(key: str) -> bool:
+    """Return True if a key denotes a step or an epoch."""
+    return fold(key) in STEP_RANK or fold(key) in EPOCH_RANK

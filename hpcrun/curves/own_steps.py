@@ -13,15 +13,11 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from itertools import takewhile
-from typing import Any, NamedTuple
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from hpcrun.curves.curve import is_increasing
 from hpcrun.curves.durations import times_by_form
@@ -30,27 +26,31 @@ from hpcrun.curves.names import (
     EVAL_LOSS,
     LOSS,
     LOSSES,
-    LR,
     STEP_SECONDS,
-    name_in,
-    split_of,
 )
 from hpcrun.curves.passes import (
     Bools,
-    CountedSteps,
     Floats,
     Ints,
     find_changes,
     restarts_each_epoch,
 )
+from hpcrun.curves.rows import (
+    FROM_BAR,
+    OWN_STEP,
+    PRIORITY_DRAWN_LOSS,
+    PRIORITY_OWN_LOSS,
+    PRIORITY_TRAINING,
+    ProgressBar,
+    Rows,
+    fill_missing,
+    join_columns,
+    join_steps,
+    known_epochs,
+)
+from hpcrun.curves.scope import scope_by_context
 from hpcrun.curves.store import StoredLog, StoredRows, states_results
 
-# Sources of the steps of rows: their own lines, neighbouring rows, or a progress bar.
-OWN_STEP, FROM_NEIGHBOUR, FROM_BAR = "", "placed", "drawn"
-# How well rows show the progress of the training: any of its rows, losses with the steps of other
-# rows, losses on a bar, losses with steps of their own. 0: not rows of the training.
-PRIORITY_TRAINING, PRIORITY_PLACED_LOSS, PRIORITY_DRAWN_LOSS, PRIORITY_OWN_LOSS = 1, 2, 3, 4
-_TRAIN = "train"
 _THOUSAND = 1000
 # Larger numbers are neither epochs nor steps.
 _MAX_EPOCHS = 1e6
@@ -68,106 +68,6 @@ _MIN_REPEATED_SHARE, _MAX_COMPARED = 0.9, 16
 _MIN_DUPLICATED_SHARE = 0.8
 # Losses of batches are at least this many times as numerous as means of epochs.
 _MIN_BATCHES_PER_MEAN = 2
-# An evaluation has hardly more batches than the training.
-_MAX_EVALUATION_RATIO = 1.1
-# Descriptions of progress bars that do not belong to the training loop.
-_OTHER_WORK = re.compile(
-    r"load|read|map|filter|token|pack|truncat|fetch|shard|cach|scan|generat|sav|writ|split|sampl"
-    r"|eval|valid|test|predict|infer|add|appl|extract|prepar|process|pull|push|format|convert",
-    re.IGNORECASE,
-)
-
-
-class ProgressBar(NamedTuple):
-    """A progress bar: its description without numbers, and its total."""
-
-    description: str
-    total: int | None
-
-    @property
-    def may_train(self) -> bool:
-        """True unless its description names other work than training.
-
-        >>> ProgressBar("", 500).may_train, ProgressBar("Loading checkpoint shards", 2).may_train
-        (True, False)
-        """
-        return not _OTHER_WORK.search(self.description)
-
-    @property
-    def source(self) -> str:
-        """The source of the steps of metrics that only this bar shows."""
-        return f"bar {self.description} {self.total}"
-
-
-class Rows(Struct, eq=False):
-    """Rows of one layout, in the order of the log, as columns of one length.
-
-    Attributes:
-        names: metrics, one for each of ``columns``.
-        offsets: bytes at which the lines begin.
-        steps, epochs, times: None if no row has one; nan where a row lacks an epoch or a time.
-        source: where the steps come from.
-        priority: how well the rows show the progress of the training, 0 if not at all.
-        total: total number of steps, if known.
-        is_mean: the lines call their losses means.
-        length: number of steps of an epoch, if known.
-        distinct_steps: how many distinct steps were assigned to rows that had none.
-        is_result: the lines state scores without a position, which count only below the training.
-    """
-
-    names: tuple[str, ...]
-    columns: Sequence[Floats]
-    offsets: Ints
-    steps: Ints | None
-    epochs: Floats | None
-    times: Floats | None
-    source: str
-    priority: int
-    rank: int | None
-    bar: ProgressBar | None
-    total: int | None
-    is_mean: bool = False
-    length: int | None = None
-    distinct_steps: int = 0
-    is_result: bool = False
-
-    def __len__(self) -> int:
-        """Count the rows."""
-        return len(self.offsets)
-
-    @property
-    def has_losses(self) -> bool:
-        """True for losses of the training."""
-        return self.priority > 0 and LOSS in self.names
-
-    @property
-    def has_own_steps(self) -> bool:
-        """True for lines of the training with steps of their own."""
-        return self.priority > 0 and self.steps is not None and self.bar is None
-
-    @property
-    def highest(self) -> int:
-        """The highest step, or 0."""
-        return 0 if self.steps is None else int(self.steps.max())
-
-    def column(self, name: str) -> Floats:
-        """Return the values of a metric."""
-        return self.columns[self.names.index(name)]
-
-    def select(self, which: NDArray[Any]) -> Rows:
-        """Return some of the rows, by indices or a mask."""
-        return replace(
-            self,
-            columns=[column[which] for column in self.columns],
-            offsets=self.offsets[which],
-            steps=None if self.steps is None else self.steps[which],
-            epochs=None if self.epochs is None else self.epochs[which],
-            times=None if self.times is None else self.times[which],
-        )
-
-    def select_columns(self, names: Sequence[str]) -> Rows:
-        """Return the rows with only these metrics."""
-        return replace(self, names=tuple(names), columns=[self.column(name) for name in names])
 
 
 def read_rows(log: StoredLog) -> list[Rows]:
@@ -179,11 +79,9 @@ def read_rows(log: StoredLog) -> list[Rows]:
     epochs = np.array([each.epoch for each in marks], dtype=np.float64)
     times = times_by_form(log)
     rows = [_build_rows(form, headings, epochs, times.get(id(form))) for form in log.forms.values()]
-    rows = _separate_alternating_evaluations(_drop_redrawn_bars(log, rows, headings))
-    splits = [each.split for each in marks]
-    if 0 < 2 * sum(map(bool, splits)) <= len(splits):  # the training has headings too
-        rows = [part for each in rows for part in _split_by_heading(each, headings, splits)]
-    rows = _keep_evaluation_means(_scope_results(rows), headings)
+    blocks = [each for each in log.marks if each.split and each.epoch is None]
+    rows = scope_by_context(_drop_redrawn_bars(log, rows, headings), [*marks, *blocks])
+    rows = _keep_evaluation_means(rows, headings)
     rows = _drop_epoch_means(_drop_repeated_losses(rows))
     return _count_through_epochs(rows)
 
@@ -193,7 +91,7 @@ def _build_rows(form: StoredRows, headings: Ints, epochs_of: Floats, times: Floa
     layout, names, columns = form.layout, form.layout.names, [*map(np.asarray, form.columns)]
     bar = None if layout.bar is None else ProgressBar(layout.bar, form.total)
     priority, source = PRIORITY_TRAINING, OWN_STEP
-    if layout.split != _TRAIN:
+    if layout.scope.split != "train":
         priority = 0
     elif LOSS in names:
         priority, source = (PRIORITY_DRAWN_LOSS, FROM_BAR) if bar else (PRIORITY_OWN_LOSS, OWN_STEP)
@@ -215,7 +113,7 @@ def _build_rows(form: StoredRows, headings: Ints, epochs_of: Floats, times: Floa
     ):  # only drawn when it is full
         bar, steps, priority, source = None, None, PRIORITY_OWN_LOSS, OWN_STEP
     positions = (offsets, steps, epochs, times)
-    own = layout.rank, bar, form.total, layout.is_mean
+    own = layout.rank, bar, form.total, layout.scope.span
     rows = Rows(names, columns, *positions, source, priority, *own)
     if states_results(form):
         # A score says nothing about the progress of the training.
@@ -237,43 +135,6 @@ def _drop_redrawn_bars(log: StoredLog, rows: Sequence[Rows], headings: Ints) -> 
     return [each for each in kept if len(each)]
 
 
-def _separate_alternating_evaluations(rows: Sequence[Rows]) -> list[Rows]:
-    """Treat rows as an evaluation's if they have the training's form and alternate with it.
-
-    The training comes first. The other rows have another total, hardly higher, and reach it each
-    time, unlike a bar of epochs around one of batches; their last values are means.
-    """
-    found = [*rows]
-    counted = [each for each in rows if each.has_losses and each.total and each.steps is not None]
-    kinds: dict[tuple[object, ...], list[Rows]] = {}
-    for x in sorted(counted, key=lambda x: x.offsets[0]):
-        kinds.setdefault((x.bar.description if x.bar else None, x.rank, x.names), []).append(x)
-    for kind, same in kinds.items():
-        totals = [*dict.fromkeys(each.total for each in same)]
-        if len(totals) != 2 or (totals[1] or 0) > _MAX_EVALUATION_RATIO * (totals[0] or 0):
-            continue
-        others = [each for each in same if each.total == totals[1]]
-        known = [{*_known_epochs([x for x in same if x.total == end]).tolist()} for end in totals]
-        if len(known[0] ^ known[1]) > 1 or not (known[0] or kind[0] is not None):
-            continue  # every epoch must be trained and evaluated
-        drawn = join_steps(others)
-        trained = np.sort(join_columns(each.offsets for each in same if each.total == totals[0]))
-        turns = np.searchsorted(trained, drawn.offsets)
-        is_end = np.append(turns[1:] != turns[:-1], True)
-        ends = drawn.steps[is_end]
-        if len(ends) < 2 or (ends[:-1] != totals[1]).any():
-            continue
-        found = [each for each in found if each not in others]
-        for each in others:
-            shown = each.select(np.isin(each.offsets, drawn.offsets[is_end]))
-            shown = shown.select_columns([name for name in each.names if name != STEP_SECONDS])
-            names = tuple(name_in("eval", name) for name in shown.names)
-            found.append(
-                replace(shown, names=names, priority=0, steps=None, bar=None, source=OWN_STEP)
-            )
-    return [each for each in found if len(each)]
-
-
 def _drop_duplicates(rows: Rows) -> Rows:
     """Drop rows printed repeatedly: by print and logging, or by each of several processes."""
     epochs = rows.epochs
@@ -283,19 +144,6 @@ def _drop_duplicates(rows: Rows) -> Rows:
     counts = np.diff(np.append(first, len(rows)))
     often = (counts > 1) & (counts == counts[0])
     return rows.select(first) if often.mean() >= _MIN_DUPLICATED_SHARE else rows
-
-
-def _split_by_heading(rows: Rows, headings: Ints, splits: Sequence[str]) -> list[Rows]:
-    """Separate rows without steps below headings such as "Eval epoch: 3" from the training's."""
-    if not rows.priority or rows.bar is not None or rows.steps is not None:
-        return [rows]
-    above = np.array(["", *splits])[np.searchsorted(headings, rows.offsets, "right")]
-    parts = []
-    for split in dict.fromkeys(above.tolist()):
-        part = rows.select(above == split)
-        names = tuple(name_in(split, name) for name in rows.names)
-        parts.append(replace(part, names=names, priority=0) if split else part)
-    return parts
 
 
 def restore_rounded_steps(printed: Ints) -> Ints | None:
@@ -338,27 +186,6 @@ def epochs_from_headings(
         return None
     first = epochs[0] - 1 if epochs[0] > least else math.nan
     found: Floats = np.append(first, epochs)[np.searchsorted(headings, offsets, "right")]
-    return found
-
-
-def _scope_results(rows: Sequence[Rows]) -> list[Rows]:
-    """Name scores without a split after the evaluation whose rows stand right above all of them."""
-    split_at: dict[int, str] = {}
-    lines = [each for each in rows if not each.is_result and each.bar is None and each.names]
-    for number, each in enumerate(lines):
-        splits = {split_of(name) for name in each.names} & {"eval", "test"}
-        split_at[number] = next(iter(splits), "") if each.priority == 0 else ""
-    offsets = join_columns(each.offsets for each in lines)
-    owners = np.repeat(np.arange(len(lines)), [*map(len, lines)])
-    order = np.argsort(offsets, kind="stable")
-    found = []
-    for each in rows:
-        if each.is_result and not any(map(split_of, each.names)) and len(lines):
-            above = np.searchsorted(offsets[order], each.offsets) - 1
-            splits = {split_at[owners[order[at]]] if at >= 0 else "" for at in above.tolist()}
-            if len(splits) == 1 and (split := splits.pop()):
-                each = replace(each, names=tuple(name_in(split, name) for name in each.names))
-        found.append(each)
     return found
 
 
@@ -459,13 +286,13 @@ def _drop_epoch_means(rows: Sequence[Rows]) -> list[Rows]:
         for each in rows
     ]
     lost = [each for each in rows if each.has_losses and each.bar is None]
-    means = [each for each in lost if each.is_mean or EVAL_LOSS in each.names]
+    means = [each for each in lost if each.span == "epoch" or EVAL_LOSS in each.names]
     batches = [each for each in lost if each not in means]
     count, of_means = sum(map(len, batches)), sum(map(len, means))
     has_steps = any(each.steps is not None for each in lost)
     if not means or has_steps or count < _MIN_BATCHES_PER_MEAN * of_means:
         return rows
-    shown, closed = _known_epochs(batches), _known_epochs(means)
+    shown, closed = known_epochs(batches), known_epochs(means)
     if shown.size and not np.isin(closed, shown).all():
         return rows  # rows of a table that have both losses belong to other epochs
     return [
@@ -491,12 +318,6 @@ def _is_mean_of(rows: Rows, most: Rows) -> bool:
         is_end = (most.epochs[before] == rows.epochs) & (ends[before + 1] != rows.epochs)
         is_mean |= is_end if find_changes(rows.epochs).all() else False
     return bool(((before >= 0) & is_mean).mean() >= _MIN_REPEATED_SHARE)
-
-
-def _known_epochs(rows: Sequence[Rows]) -> Floats:
-    """Return all known epochs of rows."""
-    epochs = join_epochs(rows)[1]
-    return epochs[np.isfinite(epochs)]
 
 
 def _is_no_counter(rows: Rows) -> bool:
@@ -560,9 +381,9 @@ def _add_epoch_lengths(own: Sequence[Rows]) -> Sequence[Rows]:
         return own
     usual = max(lengths, key=len).total or 0
     longest = max(each.total or 0 for each in lengths)
-    most = np.abs(_known_epochs(own)).max(initial=0)
+    most = np.abs(known_epochs(own)).max(initial=0)
     counted = join_steps([each for each in lengths if each.total == usual])
-    epochs = _known_epochs(lengths)
+    epochs = known_epochs(lengths)
     is_logged_once_per_epoch = bool((epochs[1:] != epochs[:-1]).all())
     if (
         most > _MAX_EPOCHS
@@ -573,7 +394,7 @@ def _add_epoch_lengths(own: Sequence[Rows]) -> Sequence[Rows]:
         or not restarts_each_epoch([counted])
     ):
         return own
-    base = 0 if float(_known_epochs(own).min()) < 1 else 1
+    base = 0 if float(known_epochs(own).min()) < 1 else 1
     begins = _find_epoch_begins(lengths, base, usual)
     found = []
     for each in own:
@@ -602,7 +423,7 @@ def _find_epoch_begins(lengths: Sequence[Rows], base: int, usual: int) -> Ints |
     """
     length_of: dict[int, int] = {}
     for each in lengths:
-        for epoch in np.unique(_known_epochs([each])).astype(int).tolist():
+        for epoch in np.unique(known_epochs([each])).astype(int).tolist():
             if length_of.setdefault(epoch - base, each.total or usual) != (each.total or usual):
                 return None
     if len({*length_of.values()}) < 2 or min(length_of) < 0 or max(length_of) > _MAX_EPOCHS:
@@ -620,7 +441,7 @@ def drop_summary(rows: Rows, others: Collection[str] = ()) -> Rows:
     logs its runtime at each step. Other metrics of the summary that further lines have (``others``)
     are their means.
     """
-    sums_up = any(name.endswith("runtime") for name in rows.names) and LR not in rows.names
+    sums_up = rows.span == "run"
     return rows.select_columns(
         [
             name
@@ -629,44 +450,3 @@ def drop_summary(rows: Rows, others: Collection[str] = ()) -> Rows:
             and not (rows.bar is not None and name.endswith(STEP_SECONDS))
         ]
     )
-
-
-def join_columns(columns: Iterable[NDArray[Any]]) -> NDArray[Any]:
-    """Concatenate columns; without any, return an empty one. A single column is not copied."""
-    first, *others = [*columns] or [np.empty(0, np.int64)]
-    return np.concatenate([first, *others]) if others else first
-
-
-def fill_missing(column: Floats | None, count: int) -> Floats:
-    """Return a column, or a column of nan if it is None."""
-    return np.full(count, math.nan) if column is None else column
-
-
-def join_epochs(rows: Sequence[Rows]) -> tuple[Ints, Floats]:
-    """Join the epochs of rows in the order of the log; return their offsets and the epochs."""
-    known = [(each.offsets, each.epochs) for each in rows if each.epochs is not None]
-    offsets, epochs = (
-        join_columns(each for each, _ in known),
-        join_columns(each for _, each in known),
-    )
-    order = np.argsort(offsets, kind="stable")
-    return offsets[order], epochs[order]
-
-
-def join_steps(rows: Sequence[Rows]) -> CountedSteps:
-    """Join the steps of rows in the order of the log."""
-    offsets = join_columns(each.offsets for each in rows)
-    order = np.argsort(offsets, kind="stable")
-    steps = join_columns(each.steps for each in rows if each.steps is not None)[order]
-    epochs = lengths = None
-    if any(each.epochs is not None for each in rows):
-        epochs = join_columns(fill_missing(each.epochs, len(each)) for each in rows)[order]
-    ends = [each.length or each.total for each in rows]
-    if len({*ends}) > 1:
-        numbers = [-1 if end is None else end for end in ends]
-        lengths = np.repeat(numbers, [*map(len, rows)])[order]
-        if find_changes(lengths).sum() != len({*ends}):
-            lengths = None
-    total = max((each.total for each in rows if each.total is not None), default=None)
-    is_bar = any(each.bar is not None for each in rows)
-    return CountedSteps(offsets[order], steps, epochs, total, lengths, is_bar)

@@ -8,7 +8,7 @@ LogReader collects rows in Frames, which need a fraction of the time and memory.
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct
 
@@ -19,32 +19,88 @@ else:  # Python 3.11 has no array[int]
     Ints = Floats = array
 
 
+class Scope(NamedTuple):
+    """What the values of a line were computed over; ``hpcrun.curves.scope`` decides it.
+
+    Attributes:
+        split: The data: "train", "eval" or "test".
+        span: "step" for values at one point of the training, "epoch" for the mean of an epoch,
+            "run" for a summary of the whole training.
+    """
+
+    split: str = "train"
+    span: str = "step"
+
+
+class Field(Struct, frozen=True, gc=False):
+    """A key and its value on a line.
+
+    Attributes:
+        key: The key as printed.
+        value: A number, or a word.
+        unit: The unit of the number as printed, or "".
+        of: The number after a slash: the 100 of "12/100"; otherwise None.
+        split: The split named before the field ("Val -"), or "".
+    """
+
+    key: str
+    value: float | str
+    unit: str = ""
+    of: float | None = None
+    split: str = ""
+
+
+class LineFields(Struct):
+    """The keys and values found on a line.
+
+    Attributes:
+        fields: the keys and values in order.
+        counters: pairs of count and total without a key, ``[10/90]``. The last one counts
+            steps, the one before it epochs.
+        split: the split that the words of the line named last.
+        whole_split: the split of the whole line, by its format or a prefix.
+        bar: description of the progress bar on the line, if any.
+        stray_items: number of words and numbers that belong to no item (``generic``).
+        has_dict: the line contains a JSON object or a Python dict.
+        is_text: the line is read as words, names and numbers.
+        is_code: the line may be source code or a setting.
+    """
+
+    fields: list[Field]
+    counters: list[tuple[int, int | None]] = []
+    split: str = ""
+    whole_split: str = ""
+    bar: str | None = None
+    stray_items: int = 0
+    has_dict: bool = False
+    is_text: bool = False
+    is_code: bool = False
+
+
 class Row(Struct, frozen=True, gc=False):
     """The measurements on one line.
 
     Attributes:
         step, epoch: as printed on the line, or None.
-        split: "train", "eval" or "test".
+        scope: what the values were computed over.
         rank: the rank that printed the line, if the line shows it.
         values: pairs of name and value. Names are canonical if ``names`` knows them.
         total: total number of steps, if printed: the 100 of ``12/100``.
         bar: description of the progress bar on the line ("" if it has none), or None. A bar without
             values is a row, too: lines without a step get its step.
         is_rounded: this format prints steps beyond a thousand in thousands (``1K``).
-        is_mean: the line calls its training loss a mean.
         is_sure: the line alone shows that it is a measurement. Other lines are measurements only if
             they recur with other values (``Store.proven_logs``).
     """
 
     step: int | None = None
     epoch: float | None = None
-    split: str = "train"
+    scope: Scope = Scope()
     rank: int | None = None
     values: tuple[tuple[str, float], ...] = ()
     total: int | None = None
     bar: str | None = None
     is_rounded: bool = False
-    is_mean: bool = False
     is_sure: bool = True
 
 
@@ -53,6 +109,7 @@ class Mark(Struct, frozen=True, gc=False):
 
     Attributes:
         epoch: an epoch begins ("Epoch 3/20"), or its evaluation or test, as ``split`` says.
+        split: what begins; without an epoch, a block of results ("***** Eval results *****").
         restart: the job was requeued here, or the program says that it resumes.
         step: the step it resumes at, if printed.
         ends: the program says that the training is over.
@@ -90,12 +147,11 @@ class RowLayout(Struct, frozen=True, gc=False):
     """The properties that all rows of a frame share; ``names`` are the metrics of the columns."""
 
     format: str
-    split: str
+    scope: Scope
     rank: int | None
     bar: str | None
     names: tuple[str, ...]
     is_rounded: bool = False
-    is_mean: bool = False
     is_sure: bool = True
 
 

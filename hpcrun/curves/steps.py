@@ -34,19 +34,7 @@ from msgspec.structs import replace
 
 from hpcrun.curves.curve import is_increasing
 from hpcrun.curves.names import LOSS, LR, MEMORY_BYTES
-from hpcrun.curves.own_steps import (
-    FROM_BAR,
-    FROM_NEIGHBOUR,
-    OWN_STEP,
-    PRIORITY_PLACED_LOSS,
-    ProgressBar,
-    Rows,
-    drop_summary,
-    join_columns,
-    join_epochs,
-    join_steps,
-    read_rows,
-)
+from hpcrun.curves.own_steps import drop_summary, read_rows
 from hpcrun.curves.passes import (
     Bools,
     CountedSteps,
@@ -54,6 +42,17 @@ from hpcrun.curves.passes import (
     Ints,
     find_changes,
     restarts_each_epoch,
+)
+from hpcrun.curves.rows import (
+    FROM_BAR,
+    FROM_NEIGHBOUR,
+    OWN_STEP,
+    PRIORITY_PLACED_LOSS,
+    ProgressBar,
+    Rows,
+    join_columns,
+    join_epochs,
+    join_steps,
 )
 from hpcrun.curves.store import StoredLog
 
@@ -103,10 +102,10 @@ class LogSteps(Struct, eq=False):
 def find_steps(log: StoredLog) -> LogSteps:
     """Assign steps to the rows of a log.
 
-    >>> from hpcrun.curves.row import Frame, RowLayout
+    >>> from hpcrun.curves.row import Frame, RowLayout, Scope
     >>> from hpcrun.curves.store import Store
-    >>> bar = Frame(RowLayout("tqdm", "train", None, "", ()), [0, 20], [1, 2], None, None, (), 9)
-    >>> layout = RowLayout("dict", "train", None, None, ("loss",))
+    >>> bar = Frame(RowLayout("tqdm", Scope(), None, "", ()), [0, 20], [1, 2], None, None, (), 9)
+    >>> layout = RowLayout("dict", Scope(), None, None, ("loss",))
     >>> losses = Frame(layout, [10, 30], None, None, None, ([3.0, 2.5],))
     >>> store = Store()
     >>> store.begin(0)
@@ -121,8 +120,7 @@ def find_steps(log: StoredLog) -> LogSteps:
         name
         for each in rows
         for name in each.names
-        if (LOSS in each.names or LR in each.names)
-        and not any(other.endswith("runtime") for other in each.names)
+        if (LOSS in each.names or LR in each.names) and each.span != "run"
     }
     without_steps = [
         drop_summary(each, logged)

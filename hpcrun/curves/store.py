@@ -8,6 +8,7 @@ their offsets. ``hpcrun.curves.derive`` derives the curve.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 
@@ -105,7 +106,8 @@ class StoredLog(Struct, eq=False):
 class Store:
     """The rows of a run's logs.
 
-    >>> layout = RowLayout("json", "train", None, None, ("loss", "lr"))
+    >>> from hpcrun.curves.row import Scope
+    >>> layout = RowLayout("json", Scope(), None, None, ("loss", "lr"))
     >>> store = Store()
     >>> store.begin(0)
     >>> store.add([Frame(layout, [0, 40], [1, 2], None, None, ([2.5, 2.0], [0.1, 0.2]))])
@@ -159,7 +161,8 @@ class Store:
                 marks += [] if piece.offset in known or len(marks) >= _MAX_MARKS else [piece]
             elif isinstance(piece, Mark):
                 last = replace(marks[-1], offset=piece.offset) if marks else None
-                is_new = piece.restart or piece != last
+                is_block = piece.split != "" and piece.epoch is None
+                is_new = piece.restart or is_block or piece != last
                 marks += [piece] if is_new and len(marks) < _MAX_MARKS else []
             elif piece.offsets:
                 self._add_frame(self._log, piece)
@@ -215,10 +218,18 @@ class Store:
         )
         trains |= any(sum(x.epoch is not None for x in log.marks) > 1 for log in self.logs)
         if trains:
+            blocks = {
+                id(form): [each.offset for each in log.marks if each.split and each.epoch is None]
+                for log in self.logs
+                for form in log.forms.values()
+            }
             proven_names |= {
                 layout.names
                 for layout, forms in unsure.items()
-                if all(states_results(form) or _states_evaluation(form) for form in forms)
+                if all(
+                    states_results(form) or _states_evaluation(form, blocks[id(form)])
+                    for form in forms
+                )
             }
         lengths = {len(each.names) for each in unsure if each.names}
         proven_names |= {names[:end] for names in proven_names for end in lengths}
@@ -339,12 +350,14 @@ def choose_stand_in_loss(logs: list[StoredLog]) -> tuple[list[StoredLog], str]:
 
     def renamed(form: StoredRows) -> StoredRows:
         known = tuple(called.get(name, name) for name in form.layout.names)
-        split = "train" if chosen == TRAIN_LOSS in form.layout.names else form.layout.split
+        scope = form.layout.scope
+        if chosen == TRAIN_LOSS in form.layout.names:
+            scope = scope._replace(split="train")
         columns = form.columns
         for own, name in copied.items():
             if own in known:
                 columns, known = (*columns, columns[known.index(own)]), (*known, name)
-        layout = replace(form.layout, names=known, split=split)
+        layout = replace(form.layout, names=known, scope=scope)
         return replace(form, layout=layout, columns=columns)
 
     logs = [
@@ -361,11 +374,19 @@ def states_results(form: StoredRows) -> bool:
     return scores and not is_placed and not form.layout.is_sure
 
 
-def _states_evaluation(form: StoredRows) -> bool:
-    """Return True if a row states the losses of an evaluation, and has no position."""
+def _states_evaluation(form: StoredRows, blocks: Sequence[int]) -> bool:
+    """Return True if rows state the losses of an evaluation, and have no position.
+
+    Their names say that they are those of an evaluation, or each row has a heading of its own
+    (``blocks``, the offsets of the headings).
+    """
     losses = [name for name in form.layout.names if is_loss_name(name)]
-    is_placed = form.steps is not None or form.epochs is not None
-    return not is_placed and bool(losses) and all(split_of(n) in ("eval", "test") for n in losses)
+    if not losses or form.steps is not None or form.epochs is not None:
+        return False
+    above = {bisect_right(blocks, offset) for offset in form.offsets}
+    return all(split_of(name) in ("eval", "test") for name in losses) or (
+        0 not in above and len(above) == len(form.offsets)
+    )
 
 
 def _is_recurring(forms: Sequence[StoredRows], sure: dict[str, int]) -> bool:

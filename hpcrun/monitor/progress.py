@@ -227,6 +227,6 @@ def _read_training_row(line: bytes, formats: Sequence[LineFormat], rank: int) ->
         return None
     answer = read_line(line.decode("utf-8", "replace"), formats=formats)
     row = answer[1] if answer is not None else None
-    if not isinstance(row, Row) or row.split != "train":
+    if not isinstance(row, Row) or row.scope.split != "train":
         return None
     return row if row.rank in (None, 0, rank) else None

@@ -13,6 +13,7 @@ from hpcrun.curves.curve import Curve, Series, build_series
 from hpcrun.curves.derive import derive_curve
 from hpcrun.curves.report.thin import thin_series
 from hpcrun.curves.row import Frame, Mark, RowLayout
+from hpcrun.curves.scope import decide_scope
 from hpcrun.curves.store import Store
 
 
@@ -50,7 +51,13 @@ def pieces_of(lines: Sequence[Line], first: int = 0) -> list[Frame | Mark]:
             done.append(structs.replace(line.mark, offset=10 * index))
             continue
         names = tuple(name for name, _ in line.values)
-        layout = RowLayout(line.form, line.split, line.rank, line.bar, names)
+        layout = RowLayout(
+            line.form,
+            decide_scope([], line.split, dict(line.values))[0],
+            line.rank,
+            line.bar,
+            names,
+        )
         has = (line.step is None, line.epoch is None, line.time is None, line.total)
         frame = open_frames.get((layout, has))
         if frame is None:

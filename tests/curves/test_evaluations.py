@@ -103,6 +103,48 @@ def test_evaluation_meters_show_the_mean(split: str) -> None:
     assert closed[name.replace("@1", "@5")].values == [90.125] * 4
 
 
+@pytest.mark.parametrize(
+    "heading",
+    [
+        "***** Eval results *****",
+        "Validation:",
+        "Running evaluation",
+        "[Evaluation]",
+        "=== Validation metrics ===",
+        "2026-11-20 08:00:00 INFO evaluating...",
+    ],
+)
+def test_block_of_results_has_the_split_of_its_heading(heading: str) -> None:
+    metrics = train(heading, "  accuracy = §", "  loss = §", form="step {s} loss {loss:.3f}").curve
+    assert (
+        metrics.values("eval_accuracy") == metrics.values("eval_loss") == [0.31, 0.32, 0.33, 0.34]
+    )
+    assert len(metrics.values("loss")) == 12
+
+
+def test_losses_without_a_position_below_a_heading_stay_those_of_the_training() -> None:
+    epoch = ["evaluating...", "  accuracy = 0.5", "loss: 2.5", "loss: 2.25", "loss: 2.125"]
+    curve = parse_text(epoch * 5).curve
+    assert len(curve.values("loss")) == 15
+    assert "eval_loss" not in curve.metrics
+
+
+@pytest.mark.parametrize("name", ["trian_loss", "Traning loss", "train_loss"])
+def test_misspelt_split_is_recognized(name: str) -> None:
+    lines = [
+        f"epoch {n} {name}: {3 - n / 9:.3f} vaild_loss: {3.5 - n / 9:.3f}" for n in range(1, 9)
+    ]
+    curve = parse_text(lines).curve
+    assert curve.values("loss")[:1] == [2.889] and curve.values("eval_loss")[:1] == [3.389]
+
+
+def test_second_loss_of_an_evaluation_is_not_one_of_the_training() -> None:
+    lines = [f"step {n} loss {3 - n / 90:.3f}" for n in range(1, 31)]
+    saved = "Saving dict for global step 30: average_loss = 0.5, global_step = 30, loss = 64.5"
+    metrics = parse_text([*lines, saved]).curve.metrics
+    assert {"eval_loss", "eval_average_loss"} <= metrics.keys() and "average_loss" not in metrics
+
+
 def test_mlperf_values_may_be_objects() -> None:
     event = ':::MLLOG {{"key": "{}", "value": {}, "metadata": {{"epoch_num": {}}}}}'
     lines = [event.format("train_loss", 3 - n / 9, n) for n in range(1, 9)]

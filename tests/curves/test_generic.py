@@ -572,5 +572,5 @@ def test_other_training_lines_are_read(
     logged = f"2026-11-20 08:04:09,098 - INFO - main.py - fit - 58 - {line}"
     for text in (line, logged):
         row = row_of(text)
-        assert row is not None and (row.step, row.epoch, row.split) == (step, epoch, "train")
+        assert row is not None and (row.step, row.epoch, row.scope.split) == (step, epoch, "train")
         assert dict(row.values) == values

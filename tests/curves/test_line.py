@@ -32,7 +32,7 @@ def row_of(line: str, table: TableHead | None = None) -> Row | None:
 def test_line_is_read(printed: Printed) -> None:
     row = row_of(split_records(printed.line.encode())[-1].decode())
     assert row is not None
-    assert (row.step, row.epoch, row.split) == (printed.step, printed.epoch, printed.split)
+    assert (row.step, row.epoch, row.scope.split) == (printed.step, printed.epoch, printed.split)
     values = dict(row.values)
     assert {name: values.get(name) for name in printed.values} == pytest.approx(printed.values)
     if "loss" not in printed.values:
@@ -64,8 +64,8 @@ def test_reading_is_independent_of_the_digits(line: str) -> None:
     )
     other = row_of(changed)
     assert first is not None and other is not None
-    assert (first.split, first.bar, len(first.values)) == (
-        other.split,
+    assert (first.scope.split, first.bar, len(first.values)) == (
+        other.scope.split,
         other.bar,
         len(other.values),
     )
@@ -444,12 +444,12 @@ def test_document_with_several_column_objects_is_read() -> None:
         "iter": {"x": [0, 1, 2], "train_iteration_loss": losses},
     }
     rows = read_document(json.dumps(document)) or []
-    evaluated = [row for row in rows if row.split == "eval"]
+    evaluated = [row for row in rows if row.scope.split == "eval"]
     assert [(row.epoch, row.values) for row in evaluated] == [
         (0.0, (("eval_loss", 2.5),)),
         (1.0, (("eval_loss", 2.25),)),
     ]
-    trained = [(row.step, dict(row.values)["loss"]) for row in rows if row.split == "train"]
+    trained = [(row.step, dict(row.values)["loss"]) for row in rows if row.scope.split == "train"]
     assert trained == [*enumerate(losses)]
 
 
@@ -485,7 +485,7 @@ def test_non_english_words_in_any_case_do_not_crash() -> None:
 def test_document_with_a_list_per_split_is_read() -> None:
     points = [{"step": 1, "loss": 2.5}, {"step": 2, "loss": 2.0}]
     rows = read_document(json.dumps({"train": points, "val": points})) or []
-    assert [(row.split, row.step) for row in rows] == [
+    assert [(row.scope.split, row.step) for row in rows] == [
         ("train", 1), ("train", 2), ("eval", 1), ("eval", 2)
     ]  # fmt: skip
 

@@ -13,8 +13,9 @@ import pytest
 
 from hpcrun.curves import store
 from hpcrun.curves.curve import Curve
-from hpcrun.curves.own_steps import OWN_STEP, Rows, join_steps, restore_rounded_steps
+from hpcrun.curves.own_steps import restore_rounded_steps
 from hpcrun.curves.row import Mark
+from hpcrun.curves.rows import OWN_STEP, Rows, join_steps
 from tests.curves.parsing import parse_chunks
 from tests.curves.rows import Line, at, both, build
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
 
-from hpcrun.curves.lines.fields import LineFields, build_row, fields_of, is_position_key, read_json
-from hpcrun.curves.names import EPOCH_RANK, SPLITS, fold, is_loss_name
-from hpcrun.curves.row import Row
+from hpcrun.curves.lines.fields import build_row, fields_of, read_json
+from hpcrun.curves.names import EPOCH_RANK, SPLITS, fold, is_loss_name, is_position_key
+from hpcrun.curves.row import LineFields, Row
 from hpcrun.patterns import pattern_of
 
 # A document must fit into memory. A file of JSON lines, which may be longer, begins like one.
@@ -55,7 +55,7 @@ def _read_object(values: Mapping[str, object], split: str) -> Row | None:
     # counted, the Trainer also logs the runtime at each step.
     summary = "train_runtime" in values and "loss" not in values
     split = split or SPLITS.get(str(values.get("name", "")).lower(), "")
-    found = LineFields(fields_of(values), split=split, has_dict=True)
+    found = LineFields(fields_of(values), whole_split=split, has_dict=True)
     return build_row(found, sure=summary, verbatim=values if summary else ())
 
 

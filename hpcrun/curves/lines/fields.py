@@ -26,81 +26,39 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from operator import itemgetter
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from hpcrun.curves.names import (
     EPOCH_RANK,
     EPOCH_SECONDS,
-    EVAL_LOSS,
-    GRAD_NORM,
     LOSS,
     LOSSES,
     LR,
     MEASURED,
-    OF_THE_RUN,
     RANK_SPELLINGS,
     SPLIT_SPELLINGS,
     SPLITS,
     STEP_RANK,
     STEP_SECONDS,
-    TEST_LOSS,
     TOTAL_SPELLINGS,
     UNITS,
     fold,
     is_loss_name,
+    is_position_key,
     is_score_name,
+    is_step_key,
     metric_of,
     name_in,
     name_of,
     split_of,
     words,
 )
-from hpcrun.curves.row import Row
+from hpcrun.curves.row import Field, LineFields, Row
+from hpcrun.curves.scope import decide_scope, decide_split
 from hpcrun.patterns import pattern_of
 
 # Larger numbers are not counters. Every JSON reader represents integers up to this limit exactly.
 LARGEST_COUNT = 2**53
-
-
-class Field(Struct, frozen=True, gc=False):
-    """A key and its value on a line.
-
-    Attributes:
-        key: The key as printed.
-        value: A number, or a word.
-        unit: The unit of the number as printed, or "".
-        of: The number after a slash: the 100 of "12/100"; otherwise None.
-        split: The split named before the field ("Val -"), or "".
-    """
-
-    key: str
-    value: float | str
-    unit: str = ""
-    of: float | None = None
-    split: str = ""
-
-
-class LineFields(Struct):
-    """The keys and values found on a line.
-
-    Attributes:
-        fields: the keys and values in order.
-        counters: pairs of count and total without a key, ``[10/90]``. The last one counts
-            steps, the one before it epochs.
-        split: the split that the whole line belongs to.
-        bar: description of the progress bar on the line, if any.
-        stray_items: number of words and numbers that belong to no item (``generic``).
-        has_dict: the line contains a JSON object or a Python dict.
-        is_code: the line may be source code or a setting.
-    """
-
-    fields: list[Field]
-    counters: list[tuple[int, int | None]] = []
-    split: str = ""
-    bar: str | None = None
-    stray_items: int = 0
-    has_dict: bool = False
-    is_code: bool = False
 
 
 # Repetitions are bounded so that lines that nearly match take linear time.
@@ -278,37 +236,22 @@ def build_row(
         verbatim: Keys that are kept as names without interpretation.
 
     >>> row = build_row(LineFields([Field("step", 3.0, of=10.0), Field("loss", 2.5)]))
-    >>> row.step, row.total, row.split, row.values
+    >>> row.step, row.total, row.scope.split, row.values
     (3, 10, 'train', (('loss', 2.5),))
     >>> build_row(LineFields([Field("step", 30.0), Field("lr", 0.1)]))  # a scheduler's
     """
-    place = _find_position(found)
+    split = decide_split(found)
+    place = _find_position(found, split)
     if place is None:
         return None
     found.fields = _rename_total(found.fields, place.step is not None or place.epoch is not None)
-    values = _name_values(found.fields, place.split, verbatim)
-    _add_epoch_time(found, place, values)
+    values = _name_values(found.fields, split, verbatim)
+    _add_epoch_time(found, place, split, values)
     is_sure = sure or _judge(found, place, values)
     if is_sure is None or (not values and place.step is None):
         return None
-    split = place.split or "train"
-    if not place.split and LOSS not in values and EVAL_LOSS in values:
-        split = "eval"
-        values = {
-            name_in(split, name) if name in _SPLIT_METRICS else name: value
-            for name, value in values.items()
-        }
-    elif not place.split and LOSS not in values and TEST_LOSS in values:
-        split = "test"
-    is_mean = any(
-        field.value == values.get(LOSS)
-        and not _MEAN.isdisjoint(fold(field.key).split("_"))
-        and name_of(field.key) == LOSS
-        for field in found.fields
-    )
-    return structs.replace(
-        place, split=split, values=tuple(values.items()), is_mean=is_mean, is_sure=is_sure
-    )
+    scope, values = decide_scope(found.fields, split, values)
+    return structs.replace(place, scope=scope, values=tuple(values.items()), is_sure=is_sure)
 
 
 def _rename_total(fields: list[Field], is_placed: bool) -> list[Field]:
@@ -338,32 +281,11 @@ def _rename_total(fields: list[Field], is_placed: bool) -> list[Field]:
 
 _TRAINING_ERROR = ("train_mse", "training_mse")
 _TIMED = words("data load forward backward fwd bwd optim optimizer compute comm")
-_MEAN = words("avg avr average averaged mean epoch")
-# Metrics that are measured separately in each split.
-_SPLIT_METRICS = MEASURED - OF_THE_RUN - {GRAD_NORM, EPOCH_SECONDS}
 _BATCH = ("batch", "batches", "batch_idx", "batch_id")
 
 
-def _is_step(field: Field) -> bool:
-    """Return True if a field counts steps; "step: 10ms" is a duration."""
-    is_time = bool(field.unit) and metric_of(field.key, field.unit) is not None
-    return fold(field.key) in STEP_RANK and not is_time
-
-
-def _split_in(key: str, value: str) -> str:
-    """Return the split that a word names: under a known key, or alone under any key, or "".
-
-    >>> _split_in("type", "val_epoch"), _split_in("stagename", "val"), _split_in("net", "test")
-    ('eval', 'eval', '')
-    """
-    word = value.lower()
-    if key in SPLIT_SPELLINGS:
-        return SPLITS.get(word, "") or SPLITS.get(fold(value).partition("_")[0], "")
-    return SPLITS.get(word, "") if key.endswith(("stage", "phase", "stagename", "mode")) else ""
-
-
-def _find_position(found: LineFields) -> Row | None:
-    """Find the position (step, epoch, split) of a line.
+def _find_position(found: LineFields, split: str) -> Row | None:
+    """Find the position (step, epoch) of a line of a split.
 
     A field with the name of a counter is not a position if a better counter precedes it: in
     "step: 10 .. iter: 0.3", the second number is a duration.
@@ -371,7 +293,7 @@ def _find_position(found: LineFields) -> Row | None:
     Returns:
         A row without values; None if the best step on the line is not a count.
     """
-    split, rank, is_rounded = found.split, None, False
+    rank, is_rounded = None, False
     steps: list[tuple[int, bool, Field]] = []
     epochs: list[tuple[int, float]] = []
     totals: list[int | None] = []
@@ -380,20 +302,13 @@ def _find_position(found: LineFields) -> Row | None:
             field = structs.replace(field, value=1000.0 * float(field.value), unit="")
             is_rounded = True
         key, value, count = fold(field.key), field.value, to_count(field.value)
-        if _is_step(field):
+        if is_step_key(field.key, field.unit):
             steps.append((STEP_RANK[key], bool(field.unit) or count is None, field))
         elif key in EPOCH_RANK and not field.unit:
             epochs += [] if isinstance(value, str) else [(EPOCH_RANK[key], value)]
-        elif isinstance(value, str) and (named_split := _split_in(key, value)):
-            split = named_split
-            continue
-        elif key in SPLIT_SPELLINGS and isinstance(value, str):
-            continue
-        else:
+        elif not isinstance(value, str):
             rank = count if key in RANK_SPELLINGS else rank
             totals += [count] if key in TOTAL_SPELLINGS else []
-            continue
-        split = split or field.split
     step = total = epoch = None
     of_training, is_batch = split in ("", "train"), False
     if steps:
@@ -423,7 +338,7 @@ def _find_position(found: LineFields) -> Row | None:
         step = count if of_training else None
     if step is not None and total is None and totals:
         total = totals[0]
-    return Row(step, epoch, split, rank, total=total, bar=found.bar, is_rounded=is_rounded)
+    return Row(step, epoch, rank=rank, total=total, bar=found.bar, is_rounded=is_rounded)
 
 
 def _name_values(fields: list[Field], split: str, verbatim: Collection[str]) -> dict[str, float]:
@@ -471,14 +386,14 @@ def is_time_of_epoch(key: str) -> bool:
     return fold(key) in _EPOCH_TIMES
 
 
-def _add_epoch_time(found: LineFields, place: Row, values: dict[str, float]) -> None:
+def _add_epoch_time(found: LineFields, place: Row, split: str, values: dict[str, float]) -> None:
     """Add the time that an epoch took, or the time since the last such line.
 
     A line without a step states no time of a step.
     """
     if place.step is not None or found.counters or found.bar is not None:
         return
-    if place.split not in ("", "train") or EPOCH_SECONDS in values:
+    if split not in ("", "train") or EPOCH_SECONDS in values:
         return
     for field in found.fields:
         key, (measured, factor) = fold(field.key), UNITS.get(field.unit.lower(), ("", 1.0))
@@ -518,7 +433,11 @@ def _judge(found: LineFields, place: Row, values: dict[str, float]) -> bool | No
         # "Epoch: 2, global_step=25600" is the heading of a step.
         only_places = len(found.fields) > 1 and all(is_position_key(f.key) for f in found.fields)
         return True if only_places else None
-    if place.epoch is not None or found.counters or any(map(_is_step, found.fields)):
+    if (
+        place.epoch is not None
+        or found.counters
+        or any(is_step_key(f.key, f.unit) for f in found.fields)
+    ):
         lost = lost or any(map(is_loss_name, names))
         # "Epoch: [1][20/100] lr: 0.001" is the heading of its step. An integer named "error" is an
         # error code or count, not a score.
@@ -567,11 +486,6 @@ _SETTINGS = words(
     "num_layers hidden_size dropout lr_scheduler optimizer wd bs hidden_dim max_depth n_estimators "
     "profit profits pnl win wins draw draws gain"
 )
-
-
-def is_position_key(key: str) -> bool:
-    """Return True if a key denotes a step or an epoch."""
-    return fold(key) in STEP_RANK or fold(key) in EPOCH_RANK
 
 
 def is_known(key: str, unit: str = "") -> bool:

@@ -27,12 +27,9 @@ from msgspec.structs import replace
 from hpcrun.curves.lines.fields import (
     NUMBER,
     WRAPPED,
-    Field,
-    LineFields,
     build_row,
     finite,
     is_known,
-    is_position_key,
     is_time_of_epoch,
     named_losses,
     read_dict,
@@ -43,16 +40,17 @@ from hpcrun.curves.names import (
     LOSS,
     LOSSES,
     SPLIT_SPELLINGS,
+    SPLIT_WORDS,
     SPLITS,
     STEP_RANK,
     fold,
     is_loss_name,
+    is_position_key,
     metric_of,
     name_of,
-    split_of,
     words,
 )
-from hpcrun.curves.row import Row
+from hpcrun.curves.row import Field, LineFields, Row
 from hpcrun.patterns import pattern_of
 
 _WORD = (
@@ -164,7 +162,7 @@ _PLACE = (
     r"((?:global[ _])?(?:step|iter(?:ation)?|update|epoch|ep|(?:mini-?)?batch|round|episode"
     r"|generation))"
 )
-_SIDES = "|".join(SPLITS)
+_SIDES = "|".join(SPLIT_WORDS)
 # Replacements that convert unusual notations to names and values before parsing.
 _REWRITE_RULES = {
     # A number object of a library: tensor(2.5, device='cuda:0').
@@ -373,25 +371,10 @@ def read_generic(text: str, split: str = "") -> Row | None:
     worded = len(found.fields) > 1 or all(" " in field.key for field in found.fields)
     found.is_code |= text[:1] == "-" or text.endswith((",", ";"))
     found.is_code |= text[:1] in " \t" and not worded
-    _apply_leading_split(found.fields)
-    # The split of all fields is the split of the line.
-    held = all(field.split == found.split for field in found.fields)
-    found.split = split or (found.split if held else "")
+    found.is_text, found.whole_split = True, split
     # A rate without a key is used only if its unit identifies the metric.
     found.fields = [field for field in found.fields if field.key[0] != "/"]
     return build_row(found)
-
-
-def _apply_leading_split(fields: list[Field]) -> None:
-    """Apply the split that the first metric names to the others: "test acc: 76.8%, loss: 0.68".
-
-    This applies only if none of the following fields names a split.
-    """
-    behind = 1 + next((n for n, field in enumerate(fields) if not is_position_key(field.key)), 0)
-    side = SPLITS.get(fold(fields[behind - 1].key).partition("_")[0]) if fields else ""
-    named = (split_of(field.key) or field.split for field in fields[behind:])
-    if side in ("eval", "test") and not any(named):
-        fields[behind:] = [replace(field, split=side) for field in fields[behind:]]
 
 
 def scan(text: str) -> LineFields | None:

@@ -43,6 +43,7 @@ NEEDLES: tuple[bytes, ...] = (
     *(b" avg, ", b"envinteracts", b" : up. "),  # darknet, Spinning Up, Marian
     # The time that a training took, and its end.
     *b"ing time,total time,ompleted in,inished in,elapsed".split(b","),
+    *b"***** ,results,evaluat,validat".split(b","),  # headings
     *b"early stop,earlystop,stopping_early".split(b","),
     *b"perda,perte,verlust".split(b","),
     # Scores, which an evaluation may print without a step or an epoch.
@@ -121,6 +122,8 @@ def _read_stripped(
     line: StrippedLine, table: TableHead | None, formats: Sequence[LineFormat]
 ) -> Reading | None:
     text = line.text
+    if not text and line.tag:  # "[Evaluation]"
+        return "mark", Mark(split=SPLITS[line.tag])
     for form in formats if text else ():
         if form.needle in text and (found := form.read_stripped(line)) is not None:
             return form.name, found
@@ -177,6 +180,16 @@ _HEADING = pattern_of(
     r"[\s.,:=*#<>|~…\])+-]{0,200}",
     re.IGNORECASE,
 )
+# The heading of a block of results: "***** Eval results *****", "Validation:", "--- Test ---".
+_BLOCK = pattern_of(
+    r"[\s=*#>|~<\[({'+-]{0,100}"
+    r"(?:(?:start(?:ing)?|begin(?:ning)?|running|performing|final)[ ]{1,2}(?:the[ ])?){0,2}"
+    r"(?P<split>train(?:ing)?|eval(?:uation|uating|uate)?|val(?:id(?:ation|ating)?)?|test(?:ing)?)"
+    r"(?:[ ]{1,2}(?:on|the|set|data|split|model|results?|metrics|scores?|performance|summary|report"
+    r"|stats|statistics)){0,4}"
+    r"[\s.,:=*#<>|~…\])+}'-]{0,100}",
+    re.IGNORECASE,
+)
 _COUNTED = pattern_of(r"[ ]{0,4}-{2,4} (\d{1,9}) ?/ ?(\d{1,9}) -{2,4}")  # "-- 010 / 040 --"
 _STEP = r"(?:global[_ ]?)?(?:steps?|iter(?:ation)?s?|updates?)[ :=#_-]{0,3}"
 _RESTARTED = pattern_of(
@@ -208,12 +221,14 @@ _RESUMED_AT = pattern_of(
 def read_mark(text: str) -> Mark | Row | None:
     """Read a line without measurements that marks a position of the run; prefixes are removed.
 
-    Marks are the heading of an epoch, and a restart: Slurm requeued the job, or the program reports
-    that it resumes. Ambiguous lines, such as the end of a job at its time limit or an option named
-    "resume", are not restarts. The heading of a step is a row without values; lines without a step
-    below it belong to that step.
+    Marks are the heading of an epoch or of a block of results, and a restart: Slurm requeued the
+    job, or the program reports that it resumes. Ambiguous lines, such as the end of a job at its
+    time limit or an option named "resume", are not restarts. The heading of a step is a row without
+    values; lines without a step below it belong to that step.
 
     >>> read_mark("Eval epoch 3/20") == Mark(epoch=3.0, split="eval")
+    True
+    >>> read_mark("***** Test results *****") == Mark(split="test")
     True
     >>> read_mark("Resuming training from checkpoint-500") == Mark(restart=True, step=500)
     True
@@ -234,6 +249,8 @@ def read_mark(text: str) -> Mark | Row | None:
             return Mark(epoch=float(begun["count"]), split=split, seconds=seconds)
         total = int(begun["total"]) if begun["total"] else None
         return Row(step=int(begun["count"]), total=total, is_sure=is_sure)
+    if block := _BLOCK.fullmatch(text):
+        return Mark(split=SPLITS[block["split"].lower()])
     if counted := _COUNTED.fullmatch(text):
         return Row(step=int(counted[1]), total=int(counted[2]))
     if resumed := _RESTARTED.match(text):

@@ -185,9 +185,7 @@ def _read_stamp(stamp: bytes, clock: str) -> float | None:
 def layout_of(form: str, row: Row) -> RowLayout:
     """Return the properties that a row shares with the other rows of its frame."""
     names = tuple(name for name, _ in row.values)
-    return RowLayout(
-        form, row.split, row.rank, row.bar, names, row.is_rounded, row.is_mean, row.is_sure
-    )
+    return RowLayout(form, row.scope, row.rank, row.bar, names, row.is_rounded, row.is_sure)
 
 
 def build_frame(

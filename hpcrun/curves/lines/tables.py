@@ -14,16 +14,7 @@ from operator import or_
 
 from msgspec import structs
 
-from hpcrun.curves.lines.fields import (
-    WRAPPED,
-    Field,
-    LineFields,
-    build_row,
-    fields_of,
-    is_known,
-    is_position_key,
-    number_or_word,
-)
+from hpcrun.curves.lines.fields import WRAPPED, build_row, fields_of, is_known, number_or_word
 from hpcrun.curves.names import (
     EPOCH_RANK,
     LOSSES,
@@ -33,12 +24,13 @@ from hpcrun.curves.names import (
     STEP_RANK,
     fold,
     is_loss_name,
+    is_position_key,
     is_score_name,
     name_of,
     split_of,
     stand_in_rank,
 )
-from hpcrun.curves.row import Row, TableHead
+from hpcrun.curves.row import Field, LineFields, Row, TableHead
 from hpcrun.patterns import pattern_of
 
 _MAX_COLUMNS = 400

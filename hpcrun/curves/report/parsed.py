@@ -42,10 +42,10 @@ class Sample(Struct, frozen=True, array_like=True, gc=False):
 class Samples:
     """The samples of a run, in log order.
 
-    >>> from hpcrun.curves.row import Frame, RowLayout
+    >>> from hpcrun.curves.row import Frame, RowLayout, Scope
     >>> store = Store()
     >>> store.begin(0)
-    >>> layout = RowLayout("json", "train", None, None, ("loss", "lr"))
+    >>> layout = RowLayout("json", Scope(), None, None, ("loss", "lr"))
     >>> store.add([Frame(layout, [0, 40], [1, 2], None, None, ([2.5, 2.0], [0.1, 0.2]))])
     >>> samples = Samples(store)
     >>> len(samples), [sample.value for sample in samples]
@@ -74,7 +74,9 @@ class Samples:
                 epoch = None if form.epochs is None else form.epochs[row]
                 step = None if form.steps is None else form.steps[row]
                 for name, column in zip(layout.names, form.columns, strict=True):
-                    yield Sample(log.attempt, offset, epoch, step, layout.split, name, column[row])
+                    yield Sample(
+                        log.attempt, offset, epoch, step, layout.scope.split, name, column[row]
+                    )
 
 
 class Usage(Struct, frozen=True):

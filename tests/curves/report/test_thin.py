@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hpcrun.curves.curve import Series, build_series
 from hpcrun.curves.derive import derive_curve
 from hpcrun.curves.report.thin import quantile_of
-from hpcrun.curves.row import Frame, Mark, RowLayout
+from hpcrun.curves.row import Frame, Mark, RowLayout, Scope
 from hpcrun.curves.store import Store
 from tests.curves.rows import Line, at, build, thin_to
 
@@ -24,7 +24,7 @@ from tests.curves.rows import Line, at, build, thin_to
 def frame(values: Sequence[float], *names: str, first: int = 0) -> Frame:
     """Log a value at each step, under each name."""
     steps, column = array("q", range(first, first + len(values))), array("d", values)
-    layout = RowLayout("x", "train", None, None, names)
+    layout = RowLayout("x", Scope(), None, None, names)
     return Frame(layout, steps, steps, None, None, (column,) * len(names))
 
 
@@ -167,7 +167,7 @@ class TestMemory:
             for first, form in enumerate(("json", "dict")):
                 places = array("q", range(first, rows, 2))
                 columns = (array("d", places),) * count
-                layout = RowLayout(form, "train", None, None, names)
+                layout = RowLayout(form, Scope(), None, None, names)
                 store.add([Frame(layout, places, places, None, None, columns)])
             tracemalloc.start()
             derive_curve(store, thin_to(100))
@@ -184,7 +184,7 @@ class TestMemory:
         """A row of eight values takes 80 bytes."""
         rows, names = 200_000, ("loss", *(f"metric_{index}" for index in range(7)))
         column = array("d", range(rows))
-        layout = RowLayout("json", "train", None, None, names)
+        layout = RowLayout("json", Scope(), None, None, names)
         places = array("q", range(rows))
         store = Store()
         store.begin(0)
@@ -224,12 +224,12 @@ class TestMemory:
         places = array("q", [0, *(3 * n + k for n in range(1, 501) for k in (0, 2))])
         drawn = array("q", [0, *(n for n in range(1, 501) for _ in (0, 2))])
         store.add(
-            [Frame(RowLayout("bar", "train", None, "", ()), places, drawn, None, None, (), 500)]
+            [Frame(RowLayout("bar", Scope(), None, "", ()), places, drawn, None, None, (), 500)]
         )
         names = ("loss", *(f"loss_{number}" for number in range(14)))
         columns = tuple(array("d", range(1, 501)) for _ in names)
         offsets = array("q", range(4, 1504, 3))
-        layout = RowLayout("x", "train", None, None, names)
+        layout = RowLayout("x", Scope(), None, None, names)
         store.add([Frame(layout, offsets, None, None, None, columns)])
         curve = derive_curve(store)
         assert curve.steps("loss") == curve.values("loss") == [*range(1, 500, 2), 500]
@@ -242,7 +242,7 @@ class TestMemory:
         assert len(store.logs[0].marks) == 100_000
 
     def test_rows_that_come_one_by_one_count_too(self) -> None:
-        layout = RowLayout("json", "train", None, None, ("loss", "lr"))
+        layout = RowLayout("json", Scope(), None, None, ("loss", "lr"))
         store = Store(max_bytes=10_000)
         store.begin(0)
         for n in range(5000):
@@ -255,7 +255,7 @@ class TestMemory:
         store = Store(every=10)
         store.begin(0)
         drawn = Frame(
-            RowLayout("bar", "train", None, "", ("step_seconds",)),
+            RowLayout("bar", Scope(), None, "", ("step_seconds",)),
             array("q", range(0, 2000, 2)),
             array("q", range(1, 1001)),
             None,
@@ -263,7 +263,7 @@ class TestMemory:
             (array("d", [0.5]) * 1000,),
             1000,
         )
-        losses = RowLayout("dict", "train", None, None, ("loss",))
+        losses = RowLayout("dict", Scope(), None, None, ("loss",))
         values = array("d", range(10, 1001, 10))
         offsets = array("q", range(19, 2000, 20))
         store.add([drawn, Frame(losses, offsets, None, None, None, (values,))])

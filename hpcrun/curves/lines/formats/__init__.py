@@ -20,11 +20,11 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from hpcrun.curves.lines.fields import NUMBER, Field, LineFields, build_row, finite
+from hpcrun.curves.lines.fields import NUMBER, build_row, finite
 from hpcrun.curves.lines.generic import scan
 from hpcrun.curves.lines.prefixes import StrippedLine
 from hpcrun.curves.names import EPOCH_RANK, SPLITS, STEP_RANK, fold
-from hpcrun.curves.row import Mark, Row, TableHead
+from hpcrun.curves.row import Field, LineFields, Mark, Row, TableHead
 from hpcrun.patterns import pattern_of
 
 Answer = Row | Mark | TableHead | None
@@ -77,7 +77,7 @@ class LineFormat(Struct, frozen=True):
         if found is None:
             return None
         found.fields = [named for field in found.fields if (named := self._named(field))]
-        found.split = split or SPLITS.get(line.tag, found.split)
+        found.whole_split = split or SPLITS.get(line.tag, found.split)
         verbatim = [field.key for field in found.fields if self.verbatim]
         row = build_row(found, sure=self.sure, verbatim=verbatim)
         return structs.replace(row, is_rounded=True) if row and rounded else row
@@ -191,7 +191,7 @@ def read_bar(meter: re.Match[str]) -> Row | None:
         fields.append(Field("step", count, of=total))
     title = " ".join(_BAR_NUMBERS.sub("", description.split(",", 1)[0]).split())
     title = title[:_LONGEST_TITLE].strip(" :-|[]()=")
-    return build_row(LineFields(fields, split=split, bar=title))
+    return build_row(LineFields(fields, whole_split=split, bar=title))
 
 
 def _scaled(text: str | None) -> float | None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 
-from hpcrun.curves.lines.fields import Field, LineFields, build_row, fields_of, finite, read_json
+from hpcrun.curves.lines.fields import build_row, fields_of, finite, read_json
 from hpcrun.curves.lines.formats import LineFormat, form
 from hpcrun.curves.lines.prefixes import StrippedLine
 from hpcrun.curves.names import LOSS_SCALE, words
-from hpcrun.curves.row import Row
+from hpcrun.curves.row import Field, LineFields, Row
 
 
 def _read_round(found: re.Match[str], line: StrippedLine) -> Row | None:
@@ -41,7 +41,7 @@ def _read_mllog(found: re.Match[str], line: StrippedLine) -> Row | None:
     values: dict[str, object] = value | places
     named = {_MLLOG_NAMES.get(name, name): each for name, each in values.items()}
     split = "eval" if key.startswith("eval") else ""
-    return build_row(LineFields(fields_of(named), split=split), sure=True)
+    return build_row(LineFields(fields_of(named), whole_split=split), sure=True)
 
 
 _MLLOG = ("key", "value", "metadata")

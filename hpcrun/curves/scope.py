@@ -1,0 +1,246 @@
+"""Decide what the values of a log were computed over: their scope.
+
+Values belong to the training, to an evaluation or to a test, and cover a step, an epoch or the
+whole run (``row.Scope``). Every decision on that is in this module. The evidence, in this order:
+
+1. *The line*: its format or a prefix (``[valid]``); a word under a known key (``phase: val``); a
+   word before its values (``Test: [10/90]``); the first of its names, if the others name no split
+   (``test acc: 0.9, loss: 0.5``); its losses, if all of them are those of an evaluation. A name
+   with a split of its own (``val_loss``) keeps it.
+2. *The context*, for lines that name no split: the heading above them (``Eval epoch: 3``,
+   ``***** Eval results *****``), the evaluation whose lines are right above them, and the
+   alternation of two progress bars.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec.structs import replace
+
+from hpcrun.curves.names import (
+    EPOCH_RANK,
+    EPOCH_SECONDS,
+    EVAL_LOSS,
+    GRAD_NORM,
+    LOSS,
+    LR,
+    MEASURED,
+    OF_THE_RUN,
+    SPLIT_SPELLINGS,
+    SPLITS,
+    STEP_SECONDS,
+    TEST_LOSS,
+    fold,
+    is_position_key,
+    is_step_key,
+    name_in,
+    name_of,
+    split_of,
+    words,
+)
+from hpcrun.curves.passes import Ints
+from hpcrun.curves.row import Field, LineFields, Mark, Scope
+from hpcrun.curves.rows import OWN_STEP, Rows, join_columns, join_steps, known_epochs
+
+# Metrics that are measured separately in each split.
+_SPLIT_METRICS = MEASURED - OF_THE_RUN - {GRAD_NORM, EPOCH_SECONDS}
+# Words of names for means over many steps.
+_MEAN = words("avg avr average averaged mean epoch")
+_SPLIT_KEY_ENDS = ("stage", "phase", "stagename", "mode")
+# An evaluation has hardly more batches than the training.
+_MAX_EVALUATION_RATIO = 1.1
+
+
+def decide_split(found: LineFields) -> str:
+    """Decide the split that a line states for all of its values; "" if it states none.
+
+    Names that follow the name of an evaluation get its split (``Field.split``).
+
+    >>> decide_split(LineFields([Field("stage", "val"), Field("loss", 2.5)]))
+    'eval'
+    >>> found = LineFields([Field("test acc", 0.75), Field("loss", 2.5)], is_text=True)
+    >>> decide_split(found), found.fields[1].split
+    ('', 'test')
+    """
+    if found.is_text:
+        _spread_first_split(found.fields)
+        is_common = all(field.split == found.split for field in found.fields)
+        split = found.whole_split or (found.split if is_common else "")
+    else:
+        split = found.whole_split or found.split
+    for field in found.fields:
+        key = fold(field.key)
+        if is_step_key(field.key, field.unit) or (key in EPOCH_RANK and not field.unit):
+            split = split or field.split
+        elif isinstance(field.value, str):
+            split = _split_in(key, field.value) or split
+    return split
+
+
+def decide_scope(
+    fields: Sequence[Field], split: str, values: dict[str, float]
+) -> tuple[Scope, dict[str, float]]:
+    """Decide the scope of a line; return it with the values under their names in that scope.
+
+    Args:
+        fields: The fields of the line.
+        split: The split that the line states, or "".
+        values: The values by name.
+
+    >>> decide_scope([], "", {"eval_loss": 2.5, "samples_per_second": 8.0})[1]
+    {'eval_loss': 2.5, 'eval_samples_per_second': 8.0}
+    """
+    if not split and LOSS not in values and EVAL_LOSS in values:
+        split = "eval"
+        values = {
+            name_in(split, name) if name in _SPLIT_METRICS else name: value
+            for name, value in values.items()
+        }
+    elif not split and LOSS not in values and TEST_LOSS in values:
+        split = "test"
+    is_mean = any(
+        field.value == values.get(LOSS)
+        and not _MEAN.isdisjoint(fold(field.key).split("_"))
+        and name_of(field.key) == LOSS
+        for field in fields
+    )
+    sums_up = LR not in values and any(name.endswith("runtime") for name in values)
+    return Scope(split or "train", "run" if sums_up else "epoch" if is_mean else "step"), values
+
+
+def _spread_first_split(fields: list[Field]) -> None:
+    """Apply the split that the first metric names to the others: "test acc: 76.8%, loss: 0.68".
+
+    This applies only if none of the following fields names a split.
+    """
+    behind = 1 + next((n for n, field in enumerate(fields) if not is_position_key(field.key)), 0)
+    side = SPLITS.get(fold(fields[behind - 1].key).partition("_")[0]) if fields else ""
+    named = (split_of(field.key) or field.split for field in fields[behind:])
+    if side in ("eval", "test") and not any(named):
+        fields[behind:] = [replace(field, split=side) for field in fields[behind:]]
+
+
+def _split_in(key: str, value: str) -> str:
+    """Return the split that a word names: under a known key, or alone under any key, or "".
+
+    >>> _split_in("type", "val_epoch"), _split_in("stagename", "val"), _split_in("net", "test")
+    ('eval', 'eval', '')
+    """
+    word = value.lower()
+    if key in SPLIT_SPELLINGS:
+        return SPLITS.get(word, "") or SPLITS.get(fold(value).partition("_")[0], "")
+    return SPLITS.get(word, "") if key.endswith(_SPLIT_KEY_ENDS) else ""
+
+
+def scope_by_context(rows: Sequence[Rows], headings: Sequence[Mark]) -> list[Rows]:
+    """Give rows whose lines name no split the split of their context.
+
+    Args:
+        rows: The rows of a log.
+        headings: The headings of epochs, and of blocks of results, which have no epoch.
+    """
+    blocks = [each for each in headings if each.epoch is None]
+    headings = [each for each in headings if each.epoch is not None]
+    found = _separate_alternating_evaluations(rows)
+    offsets = np.array([each.offset for each in headings], dtype=np.int64)
+    splits = [each.split for each in headings]
+    if 0 < 2 * sum(map(bool, splits)) <= len(splits):  # the training has headings too
+        found = [part for each in found for part in _split_by_heading(each, offsets, splits)]
+    return _scope_by_lines_above(found, blocks)
+
+
+def _separate_alternating_evaluations(rows: Sequence[Rows]) -> list[Rows]:
+    """Treat rows as an evaluation's if they have the training's form and alternate with it.
+
+    The training comes first. The other rows have another total, hardly higher, and reach it each
+    time, unlike a bar of epochs around one of batches; their last values are means.
+    """
+    found = [*rows]
+    counted = [each for each in rows if each.has_losses and each.total and each.steps is not None]
+    kinds: dict[tuple[object, ...], list[Rows]] = {}
+    for x in sorted(counted, key=lambda x: x.offsets[0]):
+        kinds.setdefault((x.bar.description if x.bar else None, x.rank, x.names), []).append(x)
+    for kind, same in kinds.items():
+        totals = [*dict.fromkeys(each.total for each in same)]
+        if len(totals) != 2 or (totals[1] or 0) > _MAX_EVALUATION_RATIO * (totals[0] or 0):
+            continue
+        others = [each for each in same if each.total == totals[1]]
+        known = [{*known_epochs([x for x in same if x.total == end]).tolist()} for end in totals]
+        if len(known[0] ^ known[1]) > 1 or not (known[0] or kind[0] is not None):
+            continue  # every epoch must be trained and evaluated
+        drawn = join_steps(others)
+        trained = np.sort(join_columns(each.offsets for each in same if each.total == totals[0]))
+        turns = np.searchsorted(trained, drawn.offsets)
+        is_end = np.append(turns[1:] != turns[:-1], True)
+        ends = drawn.steps[is_end]
+        if len(ends) < 2 or (ends[:-1] != totals[1]).any():
+            continue
+        found = [each for each in found if each not in others]
+        for each in others:
+            shown = each.select(np.isin(each.offsets, drawn.offsets[is_end]))
+            shown = shown.select_columns([name for name in each.names if name != STEP_SECONDS])
+            names = tuple(name_in("eval", name) for name in shown.names)
+            found.append(
+                replace(shown, names=names, priority=0, steps=None, bar=None, source=OWN_STEP)
+            )
+    return [each for each in found if len(each)]
+
+
+def _split_by_heading(rows: Rows, headings: Ints, splits: Sequence[str]) -> list[Rows]:
+    """Separate rows without steps below headings such as "Eval epoch: 3" from the training's."""
+    if not rows.priority or rows.bar is not None or rows.steps is not None:
+        return [rows]
+    above = np.array(["", *splits])[np.searchsorted(headings, rows.offsets, "right")]
+    parts = []
+    for split in dict.fromkeys(above.tolist()):
+        part = rows.select(above == split)
+        names = tuple(name_in(split, name) for name in rows.names)
+        parts.append(replace(part, names=names, priority=0) if split else part)
+    return parts
+
+
+def _scope_by_lines_above(rows: Sequence[Rows], blocks: Sequence[Mark]) -> list[Rows]:
+    """Give lines without a split and a position the split of what is right above them.
+
+    That is the heading of a block (``***** Eval results *****``), a line of an evaluation or one of
+    the training. All lines of a layout must be below the same split. A loss must also be the only
+    one in its block, because losses of batches may follow any heading.
+    """
+    lines = [each for each in rows if not each.is_result and each.bar is None and each.names]
+    named = [{split_of(name) for name in each.names} & {"eval", "test"} for each in lines]
+    splits = ["" if x.priority else next(iter(n), "") for x, n in zip(lines, named, strict=True)]
+    counts = [*map(len, lines), len(blocks)]
+    offsets = join_columns([*(x.offsets for x in lines), np.array([b.offset for b in blocks], int)])
+    sources = np.repeat(np.arange(len(counts)), counts)
+    order = np.argsort(offsets, kind="stable")
+    offsets, sources = offsets[order], sources[order]
+    block_of = np.searchsorted(offsets[sources == len(lines)], offsets, "right") - 1
+    found = []
+    for each in rows:
+        is_loss = each.priority > 0 and each.steps is None and LOSS in each.names
+        if any(map(split_of, each.names)) or not (each.is_result or (is_loss and blocks)):
+            found.append(each)
+            continue
+        above = np.searchsorted(offsets, each.offsets) - 1
+        shown = {_split_above(at, sources, block_of, splits, blocks) for at in above.tolist()}
+        split = shown.pop() if len(shown) == 1 else ""
+        is_alone = (
+            len({*block_of[above].tolist()}) == len(each) and (sources[above] >= len(lines)).all()
+        )
+        if split in ("eval", "test") and (each.is_result or is_alone):
+            names = tuple(name_in(split, name) for name in each.names)
+            each = replace(each, names=names, priority=0)
+        found.append(each)
+    return found
+
+
+def _split_above(
+    at: int, sources: Ints, block_of: Ints, splits: Sequence[str], blocks: Sequence[Mark]
+) -> str:
+    """Return the split of a line or heading by its index; "" for the training and for none."""
+    if at < 0:
+        return ""
+    source = int(sources[at])
+    return splits[source] if source < len(splits) else blocks[int(block_of[at])].split
