@@ -50,7 +50,7 @@ from hpcrun.runs import (
 from hpcrun.slurm import JobAccounting, client, parse_exit_code
 from hpcrun.text import format_bytes, format_duration, replace_unprintable
 from hpcrun.version import __version__
-from hpcrun.views import describe_common_facts, format_cause
+from hpcrun.views import describe_common_facts, describe_diverged_loss, format_cause
 from hpcrun.why import (
     CachedDiagnosis,
     Cause,
@@ -92,7 +92,7 @@ class JobDiagnosis(Struct, frozen=True, kw_only=True):
     """The diagnosis of one job.
 
     ``source``: the job or the logs that the user named; ``state``: the job's, "" for a log;
-    ``working``: the run, if it has begun and has not failed.
+    ``working``: the run, if it has begun and has not failed; ``warning``: what its loss shows.
     """
 
     source: str
@@ -100,6 +100,7 @@ class JobDiagnosis(Struct, frozen=True, kw_only=True):
     state: str = ""
     final: bool = True
     working: RunFolder | None = None
+    warning: str = ""
 
 
 # ---- jobs and logs named by words
@@ -186,6 +187,7 @@ def _explain_target(context: Context, word: str | None) -> Iterator[JobDiagnosis
             state=status.state,
             final=status.final,
             working=None if has_failed or status.last is None else status.run,
+            warning="" if has_failed else describe_diverged_loss(status),
         )
 
 

@@ -11,9 +11,12 @@ from msgspec import structs
 from hpcrun.cli.output import drawing_display, print_note
 from hpcrun.context import Context
 from hpcrun.curves import ParsedRun
-from hpcrun.errors import InputError
+from hpcrun.errors import HpcrunError, InputError
 from hpcrun.plan import format_label
 from hpcrun.runs import RunFolder, read_task
+
+# Longer logs without metrics are not searched for the cause of a failure.
+_MAX_DIAGNOSED_BYTES = 1 << 26
 
 
 def draw_report(
@@ -29,6 +32,7 @@ def draw_report(
     """
     from hpcrun.curves import format_report
 
+    runs = [run if run.curve.metrics else _add_failure(context, run) for run in runs]
     look = drawing_display()
     if size is not None:
         look = structs.replace(look, width=size[0], height=size[1])
@@ -39,6 +43,21 @@ def draw_report(
         heads=[b"" if run.curve.metrics else _read_head(context, run.source) for run in runs],
         crop=size is not None,
     )
+
+
+def _add_failure(context: Context, run: ParsedRun) -> ParsedRun:
+    """Add the cause of failure to a plain log without metrics, if the log shows one."""
+    path = context.cwd / run.source
+    if run.failure or run.bytes > _MAX_DIAGNOSED_BYTES or not path.is_file():
+        return run
+    from hpcrun.actions import explain_jobs
+    from hpcrun.views import format_cause
+
+    with contextlib.suppress(HpcrunError):  # an unreadable log has been reported before
+        for answer in explain_jobs(context, [run.source]):
+            if answer.diagnosis.cause is not None:
+                return structs.replace(run, failure=format_cause(answer.diagnosis.cause))
+    return run
 
 
 def label_sweep_runs(context: Context, runs: Sequence[ParsedRun]) -> list[ParsedRun]:

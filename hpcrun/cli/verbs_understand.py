@@ -50,13 +50,20 @@ def why(jobs: tuple[str, ...], cluster: str | None, as_json: bool) -> int:
     slow = [explain_speed(where, each.working) if each.working else [] for each in answers]
     if as_json:
         runs = [
-            {"source": each.source, **diagnosis_json(each.diagnosis), "slow": texts}
+            {
+                "source": each.source,
+                **diagnosis_json(each.diagnosis),
+                "warning": each.warning,
+                "slow": texts,
+            }
             for each, texts in zip(answers, slow, strict=True)
         ]
         emit_json({"runs": runs})
         return 0
     for each, texts in zip(answers, slow, strict=True):
         print_lines(format_diagnosis(each.source, each.diagnosis, each.state, output_display()))
+        if each.warning:
+            print_lines([f"  warning: {each.warning}"])
         if texts:
             print_lines(["  it may be slow because:", *(f"  - {text}" for text in texts)])
     return 0

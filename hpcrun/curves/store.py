@@ -321,7 +321,8 @@ def choose_stand_in_loss(logs: list[StoredLog]) -> tuple[list[StoredLog], str]:
     Returns:
         The logs, and the original name of the metric ("" if nothing was renamed).
     """
-    forms = [form for log in logs for form in log.forms.values()]
+    # The mean loss of a whole run is no point of its curve.
+    forms = [form for log in logs for form in log.forms.values() if form.layout.scope.span != "run"]
     rows: dict[str, int] = {}
     for form in forms:
         rows |= {name: rows.get(name, 0) + form.rows for name in form.layout.names}
@@ -349,6 +350,8 @@ def choose_stand_in_loss(logs: list[StoredLog]) -> tuple[list[StoredLog], str]:
                 copied[min(only[split], key=lambda n: not n.endswith(own))] = name
 
     def renamed(form: StoredRows) -> StoredRows:
+        if form.layout.scope.span == "run":
+            return form
         known = tuple(called.get(name, name) for name in form.layout.names)
         scope = form.layout.scope
         if chosen == TRAIN_LOSS in form.layout.names:

@@ -68,6 +68,7 @@ from hpcrun.slurm import (
     is_valid_job_id,
     split_job_id,
 )
+from hpcrun.text import json_number
 from hpcrun.views import format_cause
 from hpcrun.why import CachedDiagnosis
 
@@ -431,9 +432,9 @@ def _read_known_cause(status: JobStatus, run: RunFolder) -> str:
 def _read_progress(status: JobStatus, run: RunFolder, kept: CachedRow | None) -> Progress:
     """Read the last step and loss from the log, or from the cache of a finished run."""
     if kept is not None:
-        metric = None if kept.loss is None else "loss"
+        metric, loss = (None, None) if kept.loss is None else ("loss", float(kept.loss))
         log = Path(kept.log) if kept.log else None
-        return Progress(step=kept.step, value=kept.loss, metric=metric, log=log)
+        return Progress(step=kept.step, value=loss, metric=metric, log=log)
     if not status.history.attempts:
         return Progress()
     from hpcrun.monitor.progress import last_point  # deferred: the log reader takes long to import
@@ -554,7 +555,7 @@ def _build_cached_row(status: JobStatus, run: RunFolder) -> CachedRow:
         ended_at=ended_at,
         elapsed=status.elapsed,
         step=status.step,
-        loss=status.loss,
+        loss=None if status.loss is None else json_number(status.loss),
         log=str(status.progress.log) if status.progress.log else None,
     )
 

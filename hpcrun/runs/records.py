@@ -246,6 +246,7 @@ class CachedRow(RunRecords, frozen=True, kw_only=True):
         stamp: The mtime_ns of the attempts' directory when the row was cached.
         ended_at: Seconds since the epoch.
         elapsed: The seconds of the last attempt.
+        loss: The last loss; a word if it is nan or infinite, because JSON has no such numbers.
     """
 
     run_id: str
@@ -253,7 +254,7 @@ class CachedRow(RunRecords, frozen=True, kw_only=True):
     ended_at: float | None
     elapsed: float | None
     step: int | None
-    loss: float | None
+    loss: float | str | None
     log: str | None
 
 

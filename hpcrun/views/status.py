@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -228,6 +229,7 @@ def format_run(
     at = "" if status.step is None else f"step {status.step}, "
     rows += [
         ("progress", "" if status.loss is None else f"{at}loss {status.loss:.6g}"),
+        ("warning", describe_diverged_loss(status)),
         ("time", _format_time(status, local_time)),
         ("nodes", last.begin.nodes if last and last.begin else ""),
         ("exit code", "" if not end or status.ended_between else attempts.format_exit(end)),
@@ -275,6 +277,14 @@ def _format_state_source(status: JobStatus, display: Display) -> str:
 
 def _why_rows(why: WhyWaiting | None) -> list[tuple[str, str]]:
     return [("why", why.line(with_fix=False)), ("fix", why.fix)] if why else []
+
+
+def describe_diverged_loss(status: JobStatus) -> str:
+    """Describe a last loss that is nan or infinite, which no exit code shows; "" otherwise."""
+    if status.loss is None or math.isfinite(status.loss):
+        return ""
+    at = "" if status.step is None else f" at step {status.step}"
+    return f"the last loss is {status.loss:g}{at}: the training diverged; hpcrun parse shows where"
 
 
 def _provenance_rows(

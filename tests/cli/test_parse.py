@@ -23,6 +23,7 @@ from tests.cli.calling import ROOT, Caller, replay
 from tests.curves.report.runs import trainer_log
 from tests.json_schemas import check_json
 from tests.loaded_modules import MSGSPEC, libraries, loaded
+from tests.why.logs import traceback
 
 
 @pytest.fixture
@@ -327,3 +328,21 @@ class TestBar:
         monkeypatch.setattr(sys, "stderr", pipe := io.StringIO())
         work()
         assert stderr.getvalue() == pipe.getvalue() == ""
+
+
+def test_log_that_failed_before_its_first_step_points_to_why(hpcrun: Caller) -> None:
+    path = hpcrun.project / "early.log"
+    path.write_text(f"loading\n{traceback('ValueError: bad config')}")
+    done = hpcrun("parse", "early.log")
+    assert done.code == 1
+    assert "failed: the program stopped with ValueError: bad config" in done.out
+    assert "it failed before its first logged step; hpcrun why early.log explains" in done.out
+    assert "--pattern" not in done.out
+
+
+def test_summary_of_the_trainer_alone_shows_its_mean_loss(hpcrun: Caller) -> None:
+    path = hpcrun.project / "summary.log"
+    path.write_text("{'train_runtime': 919.5, 'train_loss': 5.277, 'epoch': 1.0}\n")
+    for words in ((), ("--metric", "train_loss")):
+        done = hpcrun("parse", "summary.log", *words)
+        assert "final train_loss  5.277 (mean over the run)" in done.out, done

@@ -187,3 +187,17 @@ def test_a_listing_shows_the_cause_of_a_run_that_failed_just_now(hpcrun: Caller)
     assert f"{SENTENCE} (rank 0" in hpcrun("status").out
     assert run.why.exists(), "its logs are read once"
     assert f"{SENTENCE} (rank 0" in hpcrun("status").out
+
+
+def test_nan_loss_of_a_completed_run_is_a_warning_in_status_and_why(hpcrun: Caller) -> None:
+    log = "".join(f"step={step} loss={'2.5' if step < 9 else 'nan'}\n" for step in range(1, 12))
+    run = make_run(hpcrun, "20261120-081455-train-7k3q", "15", ended=NOW, exit_code=0, log=log)
+    answers(hpcrun.tools, "squeue", rest=queued(run, "15", "COMPLETED"))
+    warning = "the last loss is nan at step 11: the training diverged"
+    for _ in range(2):  # the second time, the row of the finished run is cached
+        assert warning in hpcrun("status", "15").out
+        (row,) = hpcrun("status", "--json").json["runs"]
+        assert (row["step"], row["loss"]) == (11, "NaN")
+    assert f"warning: {warning}" in hpcrun("why", "15").out
+    (found,) = why(hpcrun, "15")
+    assert (found["cause"], str(found["warning"])[: len(warning)]) == (None, warning)

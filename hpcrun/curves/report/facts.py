@@ -134,7 +134,9 @@ def learning_facts(run: ParsedRun, main: str) -> Iterator[Fact]:
     else:
         yield "steps", steps_text(curve, series)
         summary, of = series.summary, "loss " if main == LOSS else ""
-        if summary.count == 1:
+        if summary.count == 1 and main == "train_loss" and "train_runtime" in curve.metrics:
+            yield "final train_loss", f"{format_value(summary.last.value)} (mean over the run)"
+        elif summary.count == 1:
             yield main, point_text(summary.last)
         else:
             yield f"{of}first", point_text(summary.first)

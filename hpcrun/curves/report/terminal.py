@@ -346,6 +346,11 @@ def nothing_found(run: ParsedRun, head: bytes | None = None) -> list[str]:
     read = f"{format_count(run.files, 'file')}, {lines}{format_count(run.bytes, 'byte')}"
     if not run.files:
         return [f"{run.source}: no log yet"]
+    if run.failure:
+        return [
+            f"{run.source}: no metrics in {read}: it failed before its first logged step; "
+            f"hpcrun why {run.source} explains the failure"
+        ]
     why = reason(run, head)
     first = f"{run.source}: no metrics in {read}" + (f": {why}" if why else "")
     return [first] if why else [first, _UNDERSTOOD]
