@@ -252,7 +252,7 @@ _SCORES = words(
     "acc accuracy ppl perplexity reward rewards map miou iou f1 bleu rouge wer cer auc dice psnr "
     "ssim return entropy kl precision recall score bpb mae mse rmse fid elbo nll top1 top5 "
     "err error l1 acc1 acc5 acc@1 acc@5 prec@1 prec@5 hella hellaswag auroc auprc mcc kappa "
-    "jaccard lpips meteor cider chrf pearson spearman ndcg mrr rmsle map50 ap50"
+    "jaccard r2 squared lpips meteor cider chrf pearson spearman ndcg mrr rmsle map50 ap50"
 )
 
 

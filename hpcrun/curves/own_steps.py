@@ -49,7 +49,7 @@ from hpcrun.curves.rows import (
     known_epochs,
 )
 from hpcrun.curves.scope import scope_by_context
-from hpcrun.curves.store import StoredLog, StoredRows, states_results
+from hpcrun.curves.store import StoredLog, StoredRows, states_other_quantities, states_results
 
 _THOUSAND = 1000
 # Larger numbers are neither epochs nor steps.
@@ -115,9 +115,9 @@ def _build_rows(form: StoredRows, headings: Ints, epochs_of: Floats, times: Floa
     positions = (offsets, steps, epochs, times)
     own = layout.rank, bar, form.total, layout.scope.span
     rows = Rows(names, columns, *positions, source, priority, *own)
-    if states_results(form):
-        # A score says nothing about the progress of the training.
-        rows = replace(rows, priority=0, is_result=True)
+    if states_results(form) or states_other_quantities(form):
+        # These say nothing about the progress of the training.
+        rows = replace(rows, priority=0, is_result=form.steps is None and form.epochs is None)
     return _drop_duplicates(rows)
 
 

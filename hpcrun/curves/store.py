@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 
 from msgspec import Struct
@@ -198,9 +198,9 @@ class Store:
         A single line may not show whether it is a measurement, but the whole log does: prose and
         settings do not recur with the same names and other numbers. A layout that is not sure needs
         three rows, with losses that differ and are not all integers, and more than twice as many of
-        these losses as sure lines have, not counting bars. Scores without a position count if the
-        log has losses of a training. Truncated lines, which have only the
-        first of the names, are treated like complete lines.
+        these losses as sure lines have, not counting bars. Scores without a position, and other
+        quantities with one that vary, count if the log has losses of a training. Truncated lines,
+        which have only the first of the names, are treated like complete lines.
         """
         sure: dict[str, int] = {}
         unsure: dict[RowLayout, list[StoredRows]] = {}
@@ -218,19 +218,7 @@ class Store:
         )
         trains |= any(sum(x.epoch is not None for x in log.marks) > 1 for log in self.logs)
         if trains:
-            blocks = {
-                id(form): [each.offset for each in log.marks if each.split and each.epoch is None]
-                for log in self.logs
-                for form in log.forms.values()
-            }
-            proven_names |= {
-                layout.names
-                for layout, forms in unsure.items()
-                if all(
-                    states_results(form) or _states_evaluation(form, blocks[id(form)])
-                    for form in forms
-                )
-            }
+            proven_names |= self._proven_by_training(unsure)
         lengths = {len(each.names) for each in unsure if each.names}
         proven_names |= {names[:end] for names in proven_names for end in lengths}
         unproven = {layout for layout in unsure if layout.names not in proven_names}
@@ -240,6 +228,22 @@ class Store:
             replace(log, forms={k: v for k, v in log.forms.items() if v.layout not in unproven})
             for log in self.logs
         ]
+
+    def _proven_by_training(
+        self, unsure: Mapping[RowLayout, Sequence[StoredRows]]
+    ) -> set[tuple[str, ...]]:
+        """Return the names of unsure layouts that count beside the losses of a training."""
+        blocks = {
+            id(form): [each.offset for each in log.marks if each.split and each.epoch is None]
+            for log in self.logs
+            for form in log.forms.values()
+        }
+        return {
+            layout.names
+            for layout, forms in unsure.items()
+            if all(states_results(x) or _states_evaluation(x, blocks[id(x)]) for x in forms)
+            or (all(map(states_other_quantities, forms)) and _varies(forms))
+        }
 
     def _add_frame(self, log: StoredLog, frame: Frame) -> None:
         layout = frame.layout
@@ -375,6 +379,24 @@ def states_results(form: StoredRows) -> bool:
     is_placed = form.steps is not None or form.epochs is not None
     scores = any(map(is_score_name, names)) and not any(map(is_loss_name, names))
     return scores and not is_placed and not form.layout.is_sure
+
+
+def states_other_quantities(form: StoredRows) -> bool:
+    """Return True if rows state quantities of unknown names and no loss, at a step or an epoch."""
+    is_placed = form.steps is not None or form.epochs is not None
+    is_unsure = is_placed and not form.layout.is_sure and form.layout.names
+    return bool(is_unsure) and not any(map(is_loss_name, form.layout.names))
+
+
+def _varies(forms: Sequence[StoredRows]) -> bool:
+    """Return True if there are enough rows, whose values differ and are not all integers."""
+    if sum(form.rows for form in forms) < _MIN_RECURRING_ROWS:
+        return False
+    columns = ([*chain(*(form.columns[n] for form in forms))] for n in range(len(forms[0].columns)))
+    return any(
+        any(value != column[0] for value in column) and not all(map(float.is_integer, column))
+        for column in columns
+    )
 
 
 def _states_evaluation(form: StoredRows, blocks: Sequence[int]) -> bool:

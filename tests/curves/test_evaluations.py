@@ -56,6 +56,13 @@ SCORES = [
         "eval_cross-entropy",
     ),
     ('{"itr": ¶, "FID": §, "IS_mean": 7.5}', "FID"),
+    ("Metrics: {'accuracy': §, 'num_samples': 800}", "accuracy"),
+    (
+        "Epoch ¶, global step 3¶: 'val_acc' reached § (best §), saving model to 'a' as top 1",
+        "val_acc",
+    ),
+    ("R-Squared: § | RMSE: 9.5", "R-Squared"),
+    ("epoch ¶ Fraction valid molecules: §  Time elapsed: 0.15h", "Fraction valid molecules"),
 ]
 
 
@@ -67,7 +74,7 @@ def test_scores_without_a_position_are_evaluations(line: str, name: str) -> None
     assert (summary.count, summary.first.value, summary.last.value) == (4, 0.31, 0.34)
 
 
-@pytest.mark.parametrize(("line", "name"), SCORES[:18])
+@pytest.mark.parametrize(("line", "name"), [*SCORES[:18], SCORES[-1]])
 def test_scores_of_a_log_without_training_are_ignored(line: str, name: str) -> None:
     del name
     text = line.replace("§", "0.3").replace("¶", "1")

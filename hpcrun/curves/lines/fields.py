@@ -443,14 +443,19 @@ def _judge(found: LineFields, place: Row, values: dict[str, float]) -> bool | No
         # error code or count, not a score.
         scores = [name for name in names if values[name] % 1 or "error" not in name.lower()]
         shown = any(map(is_score_name, scores)) or (names == {LR} and place.total is not None)
-        if (settings and place.step is None) or not (lost or shown or MEASURED & names):
+        if settings and place.step is None:
             return None
+        if not (lost or shown or MEASURED & names):
+            # Other quantities count only if they recur in the log of a training.
+            is_other = any(not is_known(name) for name in names) and not settings
+            return False if is_other and not (found.stray_items or found.is_code) else None
         return True if not found.stray_items else False if lost else None
     if values and all(map(is_loss_name, names)) and not found.stray_items:
         lost = True  # "Generator loss: 2.5, Discriminator loss: 1.5"
     if names == {LR} and not settings:
         return False  # "Current learning rate: 5e-4"
     if not lost:
+        _drop_counts(values)
         return False if _states_scores(found, names) and not settings else None
     if found.stray_items and LOSS in values:
         return None  # "Pretrained model - loss: 2.5"
@@ -459,6 +464,16 @@ def _judge(found: LineFields, place: Row, values: dict[str, float]) -> bool | No
     if known and not (found.is_code or found.stray_items):
         return True
     return None if worded or settings else False
+
+
+def _drop_counts(values: dict[str, float]) -> None:
+    """Drop counts of what was evaluated: the samples of {"accuracy": 0.5, "num_samples": 800}."""
+    for name in [*values]:
+        if _COUNT.match(fold(name)) and values[name] % 1 == 0:
+            del values[name]
+
+
+_COUNT = pattern_of(r"(?:num|n|number|total|count|nb)_|(?:count|support|samples|examples)\Z")
 
 
 def _states_scores(found: LineFields, names: Collection[str]) -> bool:

@@ -248,6 +248,8 @@ _REWRITE_RULES = {
     r"\A\[(train|val): (\d{1,9}), (?=\d{1,9} ?/)": r"\1 epoch \2 [",
     r"\A(train|eval)(?: stats)? after (\d{1,12})(?: examples)?: (?=\{)": r"step \2, \1 stats: ",
     r"\Aloss in epoch (\d{1,9}) iteration (\d{1,9}):": r"epoch \1, step \2, loss:",  # SASRec
+    # Lightning: "Epoch 0, global step 229: 'val_loss' reached 0.33 (best 0.33), saving model".
+    rf"'((?:val|test|eval|dev)[\w/ .-]{{0,60}})' reached ({NUMBER}).*": r"\1: \2",
     r"'([\w ]{1,40}[:=])', ": r"\1 ",  # Python 2: ('Epoch:', 3, 'loss:', 2.5)
     r"\A\[(\d{1,9}) \| \d[\d.]{0,12}\] (?=loss)": r"step \1, ",  # "[10 | 23.10] loss=3.41"
     r"train==\[(\d[\d.]{0,20})=[^]]{1,99}\]": r"loss: \1",  # NGCF
