@@ -182,12 +182,12 @@ _HEADING = pattern_of(
 )
 # The heading of a block of results: "***** Eval results *****", "Validation:", "--- Test ---".
 _BLOCK = pattern_of(
-    r"[\s=*#>|~<\[({'+-]{0,100}"
+    r"[\s=*>|~<\[+-]{0,100}"
     r"(?:(?:start(?:ing)?|begin(?:ning)?|running|performing|final)[ ]{1,2}(?:the[ ])?){0,2}"
     r"(?P<split>train(?:ing)?|eval(?:uation|uating|uate)?|val(?:id(?:ation|ating)?)?|test(?:ing)?)"
     r"(?:[ ]{1,2}(?:on|the|set|data|split|model|results?|metrics|scores?|performance|summary|report"
     r"|stats|statistics)){0,4}"
-    r"[\s.,:=*#<>|~…\])+}'-]{0,100}",
+    r"(?:[\s.,:*#<>|~…\]+-]|={2,100}){0,100}",
     re.IGNORECASE,
 )
 _COUNTED = pattern_of(r"[ ]{0,4}-{2,4} (\d{1,9}) ?/ ?(\d{1,9}) -{2,4}")  # "-- 010 / 040 --"

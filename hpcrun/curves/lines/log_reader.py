@@ -32,7 +32,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain, islice
 
+import numpy as np
 from msgspec import structs
+from numpy.typing import NDArray
 
 from hpcrun.curves.lines.document import LARGEST_DOCUMENT_BYTES, may_be_document, read_document
 from hpcrun.curves.lines.formats import LineFormat
@@ -84,6 +86,8 @@ _NAME_AT_END = re.compile(
     rb"[\s,;|-]{0,9}(?<![\w./])(?:[^\W\d][\w./]{0,60} ){0,3}[^\W\d][\w./]{0,60} ?[:=]?\s{0,9}\Z"
 )
 _EVERY_LINE = (b"\n",)
+# In a shorter text, all needles are searched for.
+_MIN_SELECTED_BYTES = 1 << 12
 # Time stamps of lines without measurements are searched for in the first bytes of a log, and in
 # this many lines at its start and end.
 _HEAD_BYTES, _MAX_STAMPED_LINES = 1 << 20, 400
@@ -275,7 +279,7 @@ class LogReader:
         """
         find, rfind, known_patterns = folded.find, folded.rfind, self._patterns
         last = self._last_pattern
-        next_places = dict.fromkeys(self._needles_at(self.offset), -1)
+        next_places = dict.fromkeys(self._needles_at(self.offset, folded), -1)
         while start < end:
             followers = () if last is None else last.followers
             begin, line = start, None
@@ -312,12 +316,12 @@ class LogReader:
         self._last_pattern = last
         return end
 
-    def _needles_at(self, offset: int) -> Collection[bytes]:
-        """Return the needles to search for in the block that contains this byte of the file."""
+    def _needles_at(self, offset: int, folded: bytes) -> Collection[bytes]:
+        """Return the needles to search for in a block, which contains this byte of the file."""
         if self.table is not None or self._formats is not FORMATS:
             return _EVERY_LINE
         if offset < FULL_SEARCH_BYTES:
-            return NEEDLES
+            return select_needles(folded) if len(folded) > _MIN_SELECTED_BYTES else NEEDLES
         if offset // BLOCK_BYTES % COMMON_SEARCH_INTERVAL == 0:
             return self._needles | COMMON_NEEDLES
         return self._needles
@@ -438,6 +442,45 @@ def _read_time(text: str) -> tuple[str, float | None]:
     """Return the clock of a line and its time; "" and None if it has none."""
     clock, start, end = find_clock(text) or ("", 0, 0)
     return clock, read_clock(text[start:end], clock) if clock else None
+
+
+def select_needles(folded: bytes) -> list[bytes]:
+    """Return the needles that may occur in a block: most blocks contain few of all needles.
+
+    Two pairs of bytes stand for each needle, and one pass over the block compares all of them, so
+    that some needles are returned that do not occur.
+
+    >>> {b"loss", b"step"} <= {*select_needles(b"step 5: the loss is 2.5")}
+    True
+    """
+    codes = np.frombuffer(folded + b"\n\n\n", np.uint8)
+    pairs = codes[:-1].astype(np.uint16) << 8 | codes[1:]
+    begins = np.flatnonzero(_FIRST_PAIRS[pairs[:-2]])
+    found = _FIRST_PAIRS[pairs[begins]] & _SECOND_PAIRS[pairs[begins + 2]]
+    groups = int(np.bitwise_or.reduce(found, initial=0))
+    return [needle for n, needle in enumerate(NEEDLES) if groups >> n % _NEEDLE_GROUPS & 1]
+
+
+def _code_needles() -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Return for each pair of bytes the groups of the needles that begin with it, or continue.
+
+    For a needle of two or three bytes, any bytes may follow.
+    """
+    first, second = np.zeros(1 << 16, np.uint64), np.zeros(1 << 16, np.uint64)
+    for number, needle in enumerate(NEEDLES):
+        group = np.uint64(1 << number % _NEEDLE_GROUPS)
+        first[needle[0] << 8 | needle[1]] |= group
+        if len(needle) > 3:
+            second[needle[2] << 8 | needle[3]] |= group
+        elif len(needle) == 3:
+            second[needle[2] << 8 : (needle[2] + 1) << 8] |= group
+        else:
+            second |= group
+    return first, second
+
+
+_NEEDLE_GROUPS = 64
+_FIRST_PAIRS, _SECOND_PAIRS = _code_needles()
 
 
 def fold_block(block: bytes) -> bytes:
