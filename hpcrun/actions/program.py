@@ -286,6 +286,8 @@ def _with_modules(context: Context, path: Path, script: ProjectScript) -> Projec
         imports += _imported_modules(text)
         names_ranks = names_ranks or _JOINING.search(text) is not None
         slurm |= {name.decode() for name in _SLURM_RANKS.findall(text)}
+        if b"ConfigStore" in text:  # a part of Hydra's configuration is in Python
+            facts = msgspec.structs.replace(facts, hydra_config=None)
         if not facts.parser and not parsers and _PARSERS.search(text):
             read = parse_script(text, sys.version_info[:2], is_imported=True).facts
             parsers += [read] if read is not None and read.parses else []

@@ -19,6 +19,8 @@ from hpcrun.plan.environment import after_checkpoint_dir as after_checkpoint_dir
 from hpcrun.plan.environment import placeholder_names as placeholder_names
 from hpcrun.plan.findings import Findings as Findings
 from hpcrun.plan.gpus import is_mig as is_mig
+from hpcrun.plan.hydra_overrides import check_hydra_overrides as check_hydra_overrides
+from hpcrun.plan.hydra_overrides import parse_hydra_arguments as parse_hydra_arguments
 from hpcrun.plan.job import NODE_REFERENCE as NODE_REFERENCE
 from hpcrun.plan.job import escape_placeholders as escape_placeholders
 from hpcrun.plan.job_draft import Draft as Draft

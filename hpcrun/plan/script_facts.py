@@ -20,6 +20,7 @@ from hpcrun.plan.script_parsers import (
     ParserOption,
     callee_name,
     constant_value,
+    find_hydra_config,
     is_main_guard,
     string_value,
 )
@@ -102,6 +103,8 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
         trainer_shape: Keywords that set Lightning's devices and nodes, with literal numbers.
         is_ray_driver: It starts Ray's workers, which train.
         names_ranks: It names something that joins the processes of a job.
+        hydra_config: Folder and name of Hydra's configuration, if literals say them and all of it
+            is in files.
     """
 
     parser: str = ""
@@ -131,6 +134,7 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     trainer_shape: list[tuple[str, int]] = []
     is_ray_driver: bool = False
     names_ranks: bool = False
+    hydra_config: tuple[str, str] | None = None
 
 
 def read_script(tree: ast.Module, *, is_imported: bool = False) -> ScriptFacts:
@@ -201,6 +205,7 @@ def read_script(tree: ast.Module, *, is_imported: bool = False) -> ScriptFacts:
         ],
         is_ray_driver=_starts_ray(calls, imports),
         names_ranks=_names_ranks(nodes, imports, texts),
+        hydra_config=find_hydra_config(nodes) if parser == "hydra" else None,
     )
 
 

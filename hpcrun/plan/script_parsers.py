@@ -681,6 +681,27 @@ def _find_hydra_mains(nodes: NodeIndex) -> list[str]:
     return [name for name, text in texts if text.startswith("hydra.main(")]
 
 
+def find_hydra_config(nodes: NodeIndex) -> tuple[str, str] | None:
+    """Return the folder and name in @hydra.main(config_path="conf", config_name="config")."""
+    names = [*nodes.of_type(ast.Name), *nodes.of_type(ast.alias)]
+    if any("ConfigStore" in ast.unparse(each) for each in names):
+        return None  # a part of the configuration is in Python
+    made = [
+        each
+        for function in nodes.of_type(ast.FunctionDef)
+        for each in function.decorator_list
+        if isinstance(each, ast.Call) and ast.unparse(each.func) == "hydra.main"
+    ]
+    if len(made) != 1:
+        return None
+    given: dict[str | None, Any] = dict(zip(("config_path", "config_name"), made[0].args))  # noqa: B905
+    given |= {word.arg: word.value for word in made[0].keywords}
+    path, name = (constant_value(given.get(key)) for key in ("config_path", "config_name"))
+    if not isinstance(path, str) or not isinstance(name, str) or ":" in path:
+        return None
+    return path, name
+
+
 class _ClickModel(ParserModel):
     """The options and arguments of click's commands, which are decorators of functions."""
 

@@ -562,3 +562,32 @@ def test_a_configuration_that_is_not_read_from_the_copy_is_reported(
     found = [note for note in notes(hpcrun, f"{GOOD}{text}") if COPY in note]
     assert len(found) == (place != ""), found
     assert place == "" or found[0].startswith(place)
+
+
+HYDRA = """\
+import hydra
+@hydra.main(version_base=None, config_path="conf", config_name="config")
+def main(cfg): ...
+main()
+"""
+
+
+def test_overrides_are_checked_against_the_hydra_configuration(hpcrun: Caller) -> None:
+    hpcrun.write("train.py", HYDRA)
+    hpcrun.write("conf/config.yaml", "defaults: [{model: vit}]\noptim: {lr: 1e-3}\n")
+    hpcrun.write("conf/model/vit.yaml", "depth: 12\n")
+    hpcrun.write("conf/tiny.yaml", "depth: 1\n")
+    job = "script: train.py\nargs: [optim.lr=1, +new=2, {}]"
+    assert dry(hpcrun, job.format("model.depth=2")).code == 0
+    for word, answer in {
+        "optim.rl=1": "args: optim.rl: the configuration config has no such key; did you mean "
+        "optim.lr?",
+        "model=vitt": "args: model=vitt: there is no model/vitt.yaml; did you mean vit?",
+        "--config-name=tinny": "args: there is no configuration tinny; did you mean tiny?",
+        "-cn=tiny": "args: optim.lr: the configuration tiny has no such key; +optim.lr=VALUE "
+        "adds it",
+    }.items():
+        assert answer in " ".join(errors(hpcrun, job.format(word))), word
+    hpcrun.write("settings.py", "from hydra.core.config_store import ConfigStore\n")
+    hpcrun.write("train.py", f"import settings\n{HYDRA}")
+    assert dry(hpcrun, job.format("optim.rl=1")).code == 0

@@ -19,6 +19,7 @@ from hpcrun.actions.checks.checkpoints import (
     find_writer,
     shared_folders,
 )
+from hpcrun.actions.checks.hydra import check_hydra_config
 from hpcrun.actions.checks.job_counts import check_job_counts, check_sweep_size
 from hpcrun.actions.checks.places import check_places, file_system_queries, place_queries
 from hpcrun.actions.cluster_host import ClusterHost
@@ -213,7 +214,7 @@ class Checks:
         findings: Findings,
     ) -> None:
         """Check the properties that only a planned job has; add the results to ``findings``."""
-        self._check_words(spec, program, given, findings)
+        self._check_words(context, spec, program, given, findings)
         if self._continues(plan) and answers[_python_query(plan)].exit_code == 1:
             findings.notes.append(_NO_PYTHON)
         if check is not None:
@@ -249,7 +250,12 @@ class Checks:
         return self.in_queue and bool(plan.survive.when)
 
     def _check_words(
-        self, spec: JobSpec, program: Program, given: Sequence[str], findings: Findings
+        self,
+        context: Context,
+        spec: JobSpec,
+        program: Program,
+        given: Sequence[str],
+        findings: Findings,
     ) -> None:
         """Refuse arguments that certainly stop the program; add doubts as the first notes."""
         script, path = program.script, program.path
@@ -262,6 +268,12 @@ class Checks:
         faults, doubts = check_arguments(script.name, script.facts, given)
         for fault in faults:
             findings.refuse("args" if spec.command is None else "command", fault)
+        faults = [] if faults else check_hydra_config(context.project, path, script.facts, given)
+        for fault in faults:
+            if script.facts.is_certain:
+                findings.refuse("args" if spec.command is None else "command", fault)
+            else:
+                doubts.append(fault)
         findings.notes[:0] = [f"args: {doubt}" for doubt in doubts]
 
     def check_array(self, context: Context, host: ClusterHost, tasks: int) -> Findings:
