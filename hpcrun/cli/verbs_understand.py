@@ -81,7 +81,7 @@ def why(jobs: tuple[str, ...], cluster: str | None, as_json: bool) -> int:
     help="Regex with named groups for a custom line format.",
 )
 @click.option("--plot", type=FILE, help="Write the curves to FILE.png, .svg or .pdf.")
-@click.option("--html", type=FILE, help="Write a self-contained HTML report (2 MB, for plotly.js).")
+@click.option("--html", type=FILE, help="Write a self-contained HTML report.")
 @click.option("--csv", type=FILE, help="Write the points as CSV.")
 @click.option("--tensorboard", type=DIR, help="Write TensorBoard event files.")
 @json_option
@@ -198,7 +198,7 @@ def _return_freed_memory() -> None:
 )
 @click.option("--per-gpu", is_flag=True, help="Tokens/s and samples/s in the logs are per GPU.")
 @click.option("--plot", type=FILE, help="Write the curves to FILE.png, .svg or .pdf.")
-@click.option("--html", type=FILE, help="Write a self-contained HTML report (2 MB, for plotly.js).")
+@click.option("--html", type=FILE, help="Write a self-contained HTML report.")
 @click.option("--markdown", is_flag=True, help="Print a Markdown table of speed, memory and loss.")
 @json_option
 @cluster_option

@@ -124,7 +124,7 @@ def test_unwritable_file_is_reported_before_following(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("option", "package"),
-    [("--plot", "matplotlib"), ("--html", "plotly"), ("--tensorboard", "tensorboard")],
+    [("--plot", "matplotlib"), ("--tensorboard", "tensorboard")],
 )
 def test_missing_package_is_reported_before_reading(
     hpcrun: Caller, log: Path, option: str, package: str

@@ -1,20 +1,18 @@
 """Write the report of runs as one self-contained HTML file that works offline and on phones.
 
-The Python package of plotly lacks the smaller bundles, so the page embeds the full plotly.js,
-gzipped; the browser decompresses it (DecompressionStream). The Content-Security-Policy blocks all
-requests and permits only the two scripts by their hashes, so that no other script could run even if
-a name were inserted as markup. Names and values are inserted as escaped text or JSON.
+The curves are drawn with uPlot, by the same script as in hpcrun ui. The Content-Security-Policy
+blocks all requests and permits only the page's own scripts by their hashes, so that no other script
+could run even if a name were inserted as markup. Names and values are inserted as escaped text or
+JSON.
 """
 
 from __future__ import annotations
 
 import base64
-import gzip
 import hashlib
 import json
 import re
 from collections.abc import Sequence
-from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -33,7 +31,6 @@ from hpcrun.curves.names import (
 )
 from hpcrun.curves.report import facts
 from hpcrun.curves.report.axes import By, is_visibly_noisy, panel_scale, x_axis
-from hpcrun.curves.report.files import package_of
 from hpcrun.curves.report.parsed import ATTEMPT_COLUMNS, ParsedRun
 from hpcrun.files import write_atomically
 from hpcrun.text import (
@@ -70,23 +67,17 @@ def write_html(runs: Sequence[ParsedRun], path: Path) -> None:
     """Write the report.
 
     Raises:
-        InputError: The file cannot be written, or plotly is not installed.
+        InputError: The file cannot be written.
     """
     with write_atomically(path) as file:
         file.write(html_text(runs).encode("utf-8"))
 
 
 def html_text(runs: Sequence[ParsedRun]) -> str:
-    """Return the report as HTML.
-
-    Raises:
-        InputError: plotly is not installed.
-    """
+    """Return the report as HTML."""
     import jinja2
 
-    with package_of("html"):
-        plotly, packed = _load_plotly()
-    script = (_PARTS / "page.js").read_text("utf-8")
+    scripts = [page_part(name) for name in ("uplot.js", "curves.js", "page.js")]
     data = page_data(runs)
     environment = jinja2.Environment(
         autoescape=True,
@@ -100,10 +91,9 @@ def html_text(runs: Sequence[ParsedRun]) -> str:
     page = environment.from_string((_PARTS / "page.html.j2").read_text("utf-8"))
     return page.render(
         title=runs[0].source if len(runs) == 1 else f"{len(runs)} runs",
-        policy=_policy([plotly, script]),
-        plotly=packed,
-        script=script,
-        style=(_PARTS / "page.css").read_text("utf-8"),
+        policy=_policy(scripts),
+        scripts=scripts,
+        style=page_part("uplot.css") + page_part("page.css"),
         has_curves=bool(data["panels"]),
         data=script_json(data),
         runs=runs,
@@ -117,15 +107,6 @@ def html_text(runs: Sequence[ParsedRun]) -> str:
         settings=_settings(runs),
         attempt_headings=ATTEMPT_COLUMNS,
     )
-
-
-@cache
-def _load_plotly() -> tuple[str, str]:
-    """Return the source of plotly.js, and its gzipped form encoded in base64."""
-    from plotly.offline import get_plotlyjs
-
-    text = get_plotlyjs()
-    return text, base64.b64encode(gzip.compress(text.encode(), 6, mtime=0)).decode()
 
 
 def script_json(data: object) -> str:
@@ -322,7 +303,7 @@ def _panel(runs: Sequence[ParsedRun], names: list[str], *, shown: bool) -> dict[
     title, unit = _TITLES.get(names[0], (replace_unprintable(names[0]), ""))
     scale, beyond = panel_scale(runs, names)
     ends = (scale.low, scale.high)
-    # By default plotly.js would draw a constant of 3e-5 on an axis from -1 to 1.
+    # A constant is drawn in the middle of an axis that suits it.
     is_level = len({v for run in runs for name in names for v in run.curve.values(name)}) == 1
     return {
         "title": title if len(names) == 1 else "Loss",
