@@ -33,6 +33,8 @@ from hpcrun.spec import format_comment, format_flow
 INDEX = "SLURM_ARRAY_TASK_ID"
 # The most values of an array for which the script is evaluated; more are passed as a number.
 _MOST_INDICES = 256
+# Variables that a job of hpcrun has, too, with the same values.
+_SAME = {"HOME", "SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_JOB_NAME", "SLURM_GPUS_ON_NODE"}
 _LINE = 100  # the width of a line of the job file
 
 
@@ -145,6 +147,8 @@ def _known_variables(request: Request) -> dict[str, str]:
         found["SLURM_NTASKS_PER_NODE"] = found["SLURM_TASKS_PER_NODE"] = str(request.tasks)
     if request.gpus:
         found["SLURM_GPUS_ON_NODE"] = found["SLURM_GPUS_PER_NODE"] = str(request.gpus)
+    if request.total_gpus:
+        found["SLURM_GPUS"] = str(request.total_gpus)
     if request.name and "%" not in request.name:
         found["SLURM_JOB_NAME"] = request.name
     return found
@@ -152,8 +156,13 @@ def _known_variables(request: Request) -> dict[str, str]:
 
 def _report_arguments(script: Script, remarks: Remarks) -> None:
     """Report parameters of the script, which are empty without arguments."""
+    functions = [
+        (one.start_byte, one.end_byte)
+        for one in script.tree.root_node.children
+        if one.type == "function_definition"
+    ]
     for use in script.uses:
-        inside = any(f"{name}(" in script.text for name in script.functions)
+        inside = any(start <= use.start < end for start, end in functions)
         if re.fullmatch(r"[1-9]", use.name) and not use.default and not inside:
             line = script.text.split("\n")[script.line_of(use.start) - 1].strip()
             fix = "give the arguments: hpcrun init SCRIPT -- ARGUMENTS"
@@ -234,7 +243,7 @@ def _read_body(
     arguments: Sequence[str],
 ) -> _Body:
     body = _Body()
-    call = _Call(arguments, values["SLURM_SUBMIT_DIR"])
+    call = _Call(arguments, values)
     statements = _list_statements(script)
     programs = _find_program(script)
     places = [_index_of(statements, one.command.start) for one in programs]
@@ -351,6 +360,8 @@ def _finish(
 ) -> None:
     """Join the program with the commands on which it depends."""
     names = set(converted.uses)
+    if not converted.launcher:
+        names |= {name for one in preamble.owned for name in one.uses}
     needs_folder = bool(preamble.folder)
     if needs_folder:
         names |= set(re.findall(r"\$\{?([A-Za-z_]\w*)", preamble.folder))
@@ -360,6 +371,9 @@ def _finish(
     if by_index and indices is not None:
         body.sweep = _sweep_over_index(indices)
     kept = [one for one in kept if one not in by_index]
+    owned = [] if converted.launcher else preamble.owned
+    for one in owned:
+        remarks.found = [each for each in remarks.found if each.text != " ".join(one.text.split())]
     _set_variables(body, preamble, kept)
     if preamble.conda or preamble.venv or preamble.modules or kept or preamble.module_paths:
         body.setup = _format_setup(preamble, kept, call)
@@ -373,8 +387,8 @@ def _finish(
         if converted.launcher_args:
             launcher["launcher_args"] = converted.launcher_args
     by_number = "array_task_id" in body.sweep.get("sweep", {})
-    if arrays or by_number or needs_folder or converted.needs_shell:
-        lines = [one.text for one in (by_index or arrays)]
+    if arrays or by_number or needs_folder or owned or converted.needs_shell:
+        lines = [one.text for one in (*(by_index or arrays), *owned)]
         if needs_folder:
             lines.append(preamble.folder)
         lines.append(f"exec {converted.shell_text}")
@@ -413,6 +427,7 @@ def _select_commands(preamble: Preamble, names: set[str]) -> list[Statement]:
     """Return the statements that the job needs, without assignments that nothing reads."""
     kept: list[Statement] = []
     wanted = set(names)
+    arrays = {name for one in preamble.kept if one.is_array for name in one.assigns}
     for one in reversed(preamble.kept):
         is_constant = one.export and one.assigns & (preamble.env.keys() | preamble.nccl.keys())
         is_assignment = one.is_plain or is_constant
@@ -422,6 +437,8 @@ def _select_commands(preamble: Preamble, names: set[str]) -> list[Statement]:
             continue
         if one.is_plain and one.assigns & names and not one.is_array:
             one.export = True  # the ranks read it
+        elif not one.export:
+            one.exports = sorted(one.assigns & names - arrays)
         kept.append(one)
         wanted |= one.uses | one.calls
     return kept[::-1]
@@ -439,18 +456,26 @@ def _set_variables(body: _Body, preamble: Preamble, kept: Sequence[Statement]) -
 
 
 class _Call(Struct, frozen=True):
-    """The call of sbatch: the arguments of the script, and the directory of the call."""
+    """The call of sbatch: the arguments of the script, and the variables that Slurm sets."""
 
     arguments: Sequence[str]
-    folder: str
+    values: Mapping[str, str]
 
-    def prepare(self, lines: list[str]) -> list[str]:
-        """Set ``$1`` and so on, and the directory, before lines that read them."""
+    def prepare(self, lines: list[str], *, moves: bool = False) -> list[str]:
+        """Set ``$1`` and so on, and the directory, before lines that read them.
+
+        Args:
+            moves: The lines run in another directory than the project.
+        """
         text, first = "\n".join(lines), []
+        depends = [one for one in lines if not re.fullmatch(r"(export )?\w+=[^$`(]*", one)]
+        if moves and depends and not re.match(r"(cd|pushd) (-- )?/", lines[0]):
+            first.append('cd -- "$HPCRUN_PROJECT_DIR"')
         if re.search(r"\$\{?[!#]?[1-9@*#]", text):
             first.append(shlex.join(["set", "--", *self.arguments]))
-        if "SLURM_SUBMIT_DIR" in text:
-            first.append(f"SLURM_SUBMIT_DIR={shlex.quote(self.folder)}")
+        for name, value in self.values.items():
+            if name not in _SAME and re.search(rf"\b{name}\b", text):
+                first.append(f"{name}={shlex.quote(value)}")
         return [*first, *lines]
 
 
@@ -469,8 +494,10 @@ def _format_setup(preamble: Preamble, kept: Sequence[Statement], call: _Call) ->
         elif _may_fail(one) and not preamble.aborts:
             text = f"{text} || true"
         commands.append(text)
+        if one.exports:
+            commands.append(f"export {' '.join(one.exports)}")
     if commands:
-        setup["commands"] = call.prepare(commands)
+        setup["commands"] = call.prepare(commands, moves=True)
     return setup
 
 

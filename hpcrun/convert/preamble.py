@@ -38,6 +38,7 @@ class Statement(Struct):
         assigns: The variables that it assigns.
         uses: The variables that it expands.
         export: Export the variable that it assigns.
+        exports: Variables to export after a statement that is not an assignment.
     """
 
     start: int
@@ -50,6 +51,7 @@ class Statement(Struct):
     export: bool = False
     is_plain: bool = False  # an assignment that is not exported
     is_array: bool = False
+    exports: list[str] = field(default_factory=list)
 
 
 class Preamble(Struct):
@@ -58,6 +60,7 @@ class Preamble(Struct):
     Attributes:
         kept: Statements that are carried over as commands, in order.
         folder: The directory to which the script changes; "" for the project.
+        owned: Exports of ranks and world size, which hpcrun sets unless the job is a bare command.
     """
 
     modules: list[str] = field(default_factory=list)
@@ -70,6 +73,7 @@ class Preamble(Struct):
     kept: list[Statement] = field(default_factory=list)
     folder: str = ""
     aborts: bool = False  # set -e
+    owned: list[Statement] = field(default_factory=list)
 
 
 def describe_statement(script: Script, start: int, end: int) -> Statement:
@@ -169,6 +173,8 @@ class PreambleReader:
         (each,) = inside
         name, value = each.name, each.value
         if _OWNED.fullmatch(name) and exported:
+            if not name.startswith("MASTER_"):
+                self.made.owned.append(one)
             self.remarks.replaced(one.start, one.text, "hpcrun sets it for every rank")
         elif name.endswith("_VISIBLE_DEVICES") and exported:
             self._visible_devices(one, value.text)

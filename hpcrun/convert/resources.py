@@ -46,6 +46,7 @@ class Request(Struct):
         tasks: Tasks on each node; None if the script does not fix them.
         gpus: GPUs on each node; None if the script does not fix them.
         cpus: CPUs of each task; None without --cpus-per-task.
+        total_gpus: The value of --gpus.
     """
 
     nodes: str = "1"
@@ -60,6 +61,7 @@ class Request(Struct):
     indices: list[int] | None = None
     limit: int | None = None
     folder: str = ""
+    total_gpus: int = 0
 
     @property
     def is_single_node(self) -> bool:
@@ -177,6 +179,7 @@ def _count_gpus(script: Script, made: Request) -> int | None:
         return each * made.tasks if each and made.tasks else None
     if script.has("gpus"):
         total = count_gpus_of(script.value("gpus"))
+        made.total_gpus = total or 0
         nodes = int(made.nodes) if made.nodes.isdigit() else 0
         return total // nodes if total and nodes and total % nodes == 0 else None
     return 0

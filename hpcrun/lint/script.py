@@ -288,6 +288,7 @@ class _Reader:
         # The value of each variable; None after assignments of which only one happens.
         self.known: dict[str, str | None] = {}
         self.arrays: dict[str, list[Word] | None] = {}
+        self.unknown_arrays: set[str] = set()
 
     def set_arguments(self, arguments: Sequence[str]) -> None:
         """Set ``$1``, ``$@`` and so on; a missing argument is empty, as for bash."""
@@ -492,7 +493,11 @@ class _Reader:
         operator = any(child.type == "+=" for child in node.children)
         if one.items is not None:
             before = self.arrays.get(one.name)
-            if place["branch"] or (operator and before is None):
+            if (
+                place["branch"]
+                or (operator and before is None)
+                or one.name in self.unknown_arrays  # an expansion of several words
+            ):
                 self.arrays[one.name] = None
             else:
                 self.arrays[one.name] = [*(before or []), *one.items] if operator else one.items
@@ -522,6 +527,8 @@ class _Reader:
             for child in value.children:
                 if child.is_named and child.type != "comment":
                     items += self.split(child, False)
+            if self.keeps_expansions and any(not one.quoted and not one.constant for one in items):
+                self.unknown_arrays.add(label.split("[", 1)[0])
             word = Word(" ".join(one.text for one in items), value.start_byte, value.end_byte)
         elif value is not None:
             word = self.word(value, False)

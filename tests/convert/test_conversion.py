@@ -39,6 +39,8 @@ def missing(text: str) -> list[str]:
     return [one.reason for one in convert(text).missing]
 
 
+# Commands of the setup run in the folder of the run otherwise.
+HERE = 'cd -- "$HPCRUN_PROJECT_DIR"'
 TORCHRUN = "srun torchrun --nproc-per-node=2 train.py\n"
 TWO = "#SBATCH --nodes=2 --ntasks-per-node=1 --gres=gpu:2\n"
 
@@ -78,7 +80,7 @@ def test_modules_environment_and_variables_become_setup_and_env() -> None:
         "module_paths": ["/appl"],
         "modules": ["cuda/12.4", "gcc"],
         "venv": "venv",
-        "commands": ["mkdir -p out || true"],
+        "commands": [HERE, "mkdir -p out || true"],
     }
     assert (found["env"], found["nccl"]) == (
         {"A": "1", "B": "{{}}"},
@@ -91,7 +93,7 @@ def test_order_of_commands_is_kept_where_they_depend_on_each_other() -> None:
         "#SBATCH --gpus=2\nsource ./site.sh\nmodule load cuda\nexport D=/data\ncp $D/x .\n"
         + TORCHRUN
     )
-    commands = ["source ./site.sh", "module load cuda", "export D=/data", "cp $D/x . || true"]
+    commands = [HERE, "source ./site.sh", "module load cuda", "export D=/data", "cp $D/x . || true"]
     assert found["setup"] == {"commands": commands} and "env" not in found
 
 
@@ -131,7 +133,25 @@ def test_command_line_becomes_launcher_and_program(command: str, keys: dict[str,
 def test_values_that_only_the_job_knows_are_computed_once() -> None:
     found = job(f"{TWO}D=$(date +%s)\nsrun torchrun --nproc-per-node=2 t.py --out $D/x $USER\n")
     assert found["command"] == ["bash", "-c", 'exec python t.py --out "${{D}}/x" ${{USER}}']
-    assert found["setup"] == {"commands": ["export D=$(date +%s)"]}
+    assert found["setup"] == {"commands": [HERE, "export D=$(date +%s)"]}
+
+
+def test_variables_of_branches_are_exported_for_the_ranks() -> None:
+    branch = "if [ $S = 1 ]; then\n  N=1\nelse\n  N=2\nfi"
+    found = job(f"{TWO}S=1\n{branch}\nsrun torchrun --nproc-per-node=2 t.py --n $N\n")
+    assert found["setup"] == {"commands": [HERE, "S=1", branch, "export N"]}
+
+
+def test_array_of_computed_length_is_not_taken_for_one_element() -> None:
+    text = "#SBATCH --gpus=1 --array=0-3\nA=( $(seq 1 4) )\npython t.py ${A[SLURM_ARRAY_TASK_ID]}\n"
+    assert job(text)["sweep"] == {"array_task_id": ["0", "1", "2", "3"]}
+
+
+def test_world_size_of_a_program_that_starts_its_ranks_itself_is_kept() -> None:
+    found = job(f"{TWO}export WORLD_SIZE=4\nexport MASTER_PORT=1\nsrun python t.py\n")
+    assert found["command"] == ["bash", "-c", "export WORLD_SIZE=4\nexec python t.py"]
+    ours = job(f"{TWO}export WORLD_SIZE=4\nsrun --ntasks-per-node=2 python t.py\n")
+    assert (ours["script"], ours["launcher"]) == ("t.py", "srun")
 
 
 def test_variables_in_the_text_of_an_inner_shell_are_split() -> None:

@@ -129,7 +129,7 @@ def compare_ranks(
         project = folder / "project"
         for one in ("project", "bin", "plain", "ours", "home"):
             (folder / one).mkdir()
-        _write_programs(folder)
+        _write_programs(folder, text)
         directives, body = _reduce(text)
         made = convert_script(
             directives + body, "job", project=str(project), home=home, arguments=arguments
@@ -180,7 +180,8 @@ def _reduce(text: str) -> tuple[str, str]:
             elif one.option == "array":
                 value = _first_tasks(value)
             if one.option in _SHAPING and not (one.option == "gres" and not value):
-                directives.append(f"#SBATCH --{one.option}" + (f"={value}" if value else ""))
+                quoted = '="' + value.replace('"', "") + '"' if value else ""
+                directives.append(f"#SBATCH --{one.option}{quoted}")
     return "\n".join(["#!/bin/bash", *directives, ""]), "\n".join(lines)
 
 
@@ -199,8 +200,8 @@ def _first_tasks(value: str) -> str:
     return ",".join(map(str, numbers[:_MOST_TASKS]))
 
 
-def _write_programs(folder: Path) -> None:
-    """Write the probe under the names of Python and its launchers, and the shell functions."""
+def _write_programs(folder: Path, text: str) -> None:
+    """Write the probe under the names of Python, its launchers and the shell scripts of a text."""
     package = Path(__file__).parents[3]
     for name, kind in _PROBES.items():
         path = folder / "bin" / name
@@ -213,6 +214,12 @@ def _write_programs(folder: Path) -> None:
     for name in _HARMLESS:
         if found := shutil.which(name):
             (folder / "bin" / name).symlink_to(found)
+    for path in re.findall(r"(?<![\w/$}.~])(?:\./)?([\w-][\w./-]*\.sh)\b", text):
+        script = folder / "project" / path
+        if ".." not in script.parts and not script.exists():
+            script.parent.mkdir(parents=True, exist_ok=True)
+            script.write_text('#!/bin/sh\nexec python "$0" "$@"\n')
+            script.chmod(0o755)
     (folder / "functions.sh").write_text(_FUNCTIONS)
     (folder / "start.sh").write_text(_START)
 

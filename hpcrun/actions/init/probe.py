@@ -97,7 +97,7 @@ def _launch(kind: str, words: Sequence[str]) -> int:
 def _count_ranks(kind: str, given: dict[str, str], nodes: int) -> int:
     gpus = len([one for one in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if one])
     config = given.get("config-file")
-    if kind == "accelerate" and config:
+    if kind == "accelerate" and config and Path(config).is_file():
         found = re.search(r"(?m)^num_processes: *(\d+)", Path(config).read_text())
         return int(found[1]) // nodes if found else 1
     name = {"torchrun": "nproc-per-node", "accelerate": "num-processes", "deepspeed": "num-gpus"}
