@@ -49,6 +49,18 @@ class InputError(HpcrunError, ValueError):
     exit_code = 2
 
 
+class NeedsLinux(InputError):
+    """The command starts jobs on this machine, which is not Linux.
+
+    >>> str(NeedsLinux("hpcrun sandbox"))
+    'hpcrun sandbox runs only on Linux'
+    """
+
+    def __init__(self, command: str) -> None:
+        fix = "run it on a Linux machine; the commands for clusters and logs work here"
+        super().__init__(f"{command} runs only on Linux", fix=fix)
+
+
 class Problem:
     """One problem in a spec: the path of the key, the error, and the position in the file.
 

@@ -6,6 +6,7 @@ import math
 import os
 import random
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +25,7 @@ from hpcrun.actions.sandbox_shape import build_cluster_shape
 from hpcrun.actions.submit import submit_job
 from hpcrun.context import Context, adopt_python, load_context
 from hpcrun.curves import EVAL_LOSS, GRAD_NORM, LOSS, LR, Curve
+from hpcrun.errors import NeedsLinux
 from hpcrun.jobside import newest_checkpoint
 from hpcrun.monitor import status_of
 from hpcrun.plan import Plan
@@ -128,6 +130,8 @@ def rehearse_job(
         SpecError: The job has problems.
         HpcrunError: The sandbox cannot be started.
     """
+    if sys.platform != "linux":
+        raise NeedsLinux("hpcrun rehearse")
     nodes, ranks = asked.spec.resources.most_nodes, asked.spec.resources.gpus_per_node or 1
     # Ranks share this machine's cores, which limits the number of simultaneous runs, but two always
     # run.

@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from msgspec import Struct, structs
 from hpcrun.actions.prepare import Prepared
 from hpcrun.actions.submit import write_run
 from hpcrun.context import Context, job_environment, read_text
-from hpcrun.errors import InputError, Problem, SpecError
+from hpcrun.errors import InputError, NeedsLinux, Problem, SpecError
 from hpcrun.monitor import build_submitted_record
 from hpcrun.plan import DEFAULT, LAUNCHERS, RUNTIMES, Plan
 from hpcrun.remote import LocalTransport
@@ -65,7 +66,12 @@ def assign_cpus(context: Context, spec: JobSpec) -> JobSpec:
     """Divide this machine's CPUs among the ranks, unless the job sets a number.
 
     In an allocation the step uses all its CPUs, so srun gets no number.
+
+    Raises:
+        InputError: This is not Linux.
     """
+    if sys.platform != "linux":
+        raise NeedsLinux("hpcrun run")
     resources = spec.resources
     if in_allocation(context):
         spec = structs.replace(spec, slurm={**spec.slurm, "cpus-per-task": False})

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from hpcrun.errors import HpcrunError, InputError
+from hpcrun.errors import HpcrunError, InputError, NeedsLinux
 from hpcrun.sandbox import config, keeper, processes
 from hpcrun.sandbox import directory as place
 from hpcrun.sandbox.config import SandboxShape, describe_size, node_names, plain_shape
@@ -113,6 +113,8 @@ def up(
         InputError: A sandbox of another shape is running, or the directory is unusable.
         HpcrunError: The sandbox cannot be started.
     """
+    if sys.platform != "linux":
+        raise NeedsLinux("hpcrun sandbox")
     shape = shape or plain_shape(2, 4)
     layout = SandboxFiles(place.resolve_parents(directory))
     place.check_directory(layout.root)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -111,6 +112,8 @@ def find_members(root: Path) -> list[Process]:
 
 def send_signal(process: Process, number: signal.Signals) -> None:
     """Send a signal to this process, but not to another one that has reused its pid."""
+    if sys.platform != "linux":  # no sandbox has been started
+        return
     try:
         handle = os.pidfd_open(process.pid)
     except ProcessLookupError:

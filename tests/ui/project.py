@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.cli.calling import ROOT, Caller
-from tests.cli.test_status import NOW, answers, make_run, queued, write_sweep
+from tests.cli.status_runs import NOW, answers, make_run, queued, write_sweep
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 RUNNING, FAILED, FINISHED = (
