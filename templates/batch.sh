@@ -54,6 +54,7 @@ batch() {
     # make it ignore INT.
     (
         trap - INT QUIT
+        [ -z "${HPCRUN_ROLES-}" ] || start_roles
         exec bash -- "$HPCRUN_RUN_DIR/job.sbatch" body
     ) <&0 {beat}>&- &
     child=$!
@@ -62,6 +63,12 @@ batch() {
     code=$?
     exec {beat}>&-
     finish "$job" "$begun" "$code"
+}
+
+# start_roles: start the programs of a job with several, each as the body of a job.sbatch of its own.
+start_roles() {
+    [ -n "$HPCRUN_JOBSIDE_PYTHON" ] || die "no Python 3.6 or newer answers on $host: roles need one"
+    exec "$HPCRUN_JOBSIDE_PYTHON" -I -S "$HPCRUN_RUN_DIR/jobside.pyz" run_roles
 }
 
 stop() {

@@ -71,7 +71,7 @@ launch() {
         die "the job wants $HPCRUN_NODES node(s) and has ${#hosts[@]}: ${hosts[*]-}"
 
     [ -z "${SLURM_JOB_ID-}" ] || [ "$HPCRUN_NODES" -gt 1 ] || show_node "$host" >/dev/null
-    MASTER_ADDR=127.0.0.1
+    MASTER_ADDR=${HPCRUN_HOST:-127.0.0.1} # a role may communicate with others
     if is_bare && [ "$HPCRUN_NODES" -gt 1 ]; then
         MASTER_ADDR=$(first_address "${hosts[0]}" "${hosts[1]}" 2>/dev/null)
     elif [ "$HPCRUN_NODES" -gt 1 ]; then
@@ -96,6 +96,7 @@ launch() {
             sleep 0.1
         done
     fi
+    [ -z "${HPCRUN_ROLE-}" ] || set -- "$1" --nodelist="$SLURM_JOB_NODELIST" "${@:2}"
     # A job submitted with --export=NONE would give its steps an empty environment.
     export SLURM_EXPORT_ENV=ALL
     # Set by salloc --gpus-per-task and the like: each rank would see one GPU, and could not reach
@@ -204,9 +205,9 @@ is_loopback() { [[ $1 == 127.* || $1 == ::1 ]]; }
 # free_port: print a port that job id and restart count make unique to the attempt; below 32768,
 # where the kernel's ports for outgoing connections start (net.ipv4.ip_local_port_range).
 free_port() {
-    local id=${SLURM_JOB_ID:-$RANDOM} try port
+    local id=${SLURM_JOB_ID:-$RANDOM} role=${HPCRUN_ROLE_INDEX:-0} try port
     for try in 0 1 2 3 4 5 6 7 8 9; do
-        port=$((12000 + (id * 7 + HPCRUN_ATTEMPT * 1009 + try * 101) % 18000))
+        port=$((12000 + (id * 7 + HPCRUN_ATTEMPT * 1009 + role * 211 + try * 101) % 18000))
         (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null || break
     done
     printf '%s\n' "$port"

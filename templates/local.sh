@@ -8,9 +8,13 @@
 # because they include secrets.
 # shellcheck shell=bash disable=SC1090,SC1091 # the sourced files were written here
 
+# The run's id, and of a run with several programs (roles/ROLE) also the role.
+run_name=${HPCRUN_RUN_DIR##*/}
+[[ $HPCRUN_RUN_DIR != */roles/"$run_name" ]] ||
+    run_name=$(basename -- "${HPCRUN_RUN_DIR%/roles/*}")-$run_name
 node_pipe=/dev/shm
 [ -w "$node_pipe" ] || node_pipe=/tmp # a node may have none
-node_pipe+=/hpcrun-${HPCRUN_RUN_DIR##*/}.${HPCRUN_ATTEMPT-}.${HPCRUN_NODE_RANK-}
+node_pipe+=/hpcrun-$run_name.${HPCRUN_ATTEMPT-}.${HPCRUN_NODE_RANK-}
 
 # first_task: succeed in the first of the node's tasks.
 first_task() { [ "${SLURM_LOCALID:-0}" -eq 0 ]; }
@@ -18,7 +22,7 @@ first_task() { [ "${SLURM_LOCALID:-0}" -eq 0 ]; }
 # local_folder ROOT TASKS: create the run's own folder on this node, and record the architecture.
 local_folder() {
     local root=$1 records=$HPCRUN_RUN_DIR/attempts/$HPCRUN_ATTEMPT/local folder pipe
-    local of_run=$root/hpcrun-${HPCRUN_RUN_DIR##*/}.
+    local of_run=$root/hpcrun-$run_name.
     if first_task; then
         [ -d "$root" ] || fail "local_dir: $root: no such folder"
         # Remove folders of attempts that were killed before they could clean up.

@@ -91,7 +91,7 @@ bad_node() {
         # Copied from the plan, which is already JSON.
         cluster=$(sed -n '/^ "cluster": /{s///;s/,$//p;q}' "$HPCRUN_RUN_DIR/plan.json" 2>/dev/null)
         mkdir -p -- "$folder" && printf '%s\n' "{\"node\": \"$name\", \"why\": $(json_text "$why"),\
- \"at\": $(date +%s), \"run_id\": \"${HPCRUN_RUN_DIR##*/}\", \"user\": \"$(id -un)\",\
+ \"at\": $(date +%s), \"run_id\": \"${HPCRUN_RUN_ID:-${HPCRUN_RUN_DIR##*/}}\", \"user\": \"$(id -un)\",\
  \"cluster\": ${cluster:-null}}" >"$folder/.$name.part" &&
             mv -f -- "$folder/.$name.part" "$folder/$name"
     )

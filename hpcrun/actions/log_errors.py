@@ -74,7 +74,8 @@ def _read_job_errors(
     """
     ranks = [file for file in files if file.rank is not None]
     first = failure.rank if failure is not None else None
-    ranks.sort(key=lambda file: file.rank != first)
+    role = (failure.role or "") if failure is not None else ""
+    ranks.sort(key=lambda file: (file.role != role, file.rank != first))
     size = _END_BYTES if len(ranks) <= _MANY_RANKS else _END_BYTES_OF_MANY
     reported: dict[bytes, str] = {}
     alike: dict[str, list[LogFile]] = {}

@@ -25,6 +25,7 @@ from hpcrun.logs import (
     find_last_lines,
     find_next_attempt,
     list_log_files,
+    list_role_log_files,
 )
 from hpcrun.monitor import find_target
 from hpcrun.remote import NO_SUCH_FILE
@@ -79,6 +80,7 @@ class LogQuery(Struct, frozen=True, kw_only=True):
     Attributes:
         nodes: Node numbers or host names.
         attempt: -1 is the last attempt.
+        role: The name of a role; "" selects all of them.
         lines: The number of last lines of each file.
         since: Seconds since the epoch.
     """
@@ -86,6 +88,7 @@ class LogQuery(Struct, frozen=True, kw_only=True):
     ranks: frozenset[int] = frozenset()
     nodes: tuple[str, ...] = ()
     attempt: int | None = None
+    role: str = ""
     err: bool = False
     lines: int | None = None
     pattern: re.Pattern[str] | None = None
@@ -154,6 +157,7 @@ class JobLogs:
                 fix="--grep selects lines, as in --grep '^3:' for rank 3 if srun --label "
                 "prefixes the lines",
             )
+        self._check_role()
         self._ranks_per_node: dict[Path, int] = {}
         self._hostfiles: dict[Path, list[str]] = {}
         self._by_id = {run.run_id: run for run in runs}
@@ -183,14 +187,35 @@ class JobLogs:
         found = []
         for run in self.runs:
             task = str(getattr(read_task(run), "index", "")) if len(self.runs) > 1 else ""
-            for file in list_log_files(run):
-                node = file.node if file.rank is None else file.rank // self._ranks_on_node(run)
+            for file in [*list_log_files(run), *list_role_log_files(run)]:
+                node = file.node
+                if file.rank is not None:
+                    node = file.rank // self._ranks_on_node(run.for_role(file.role))
                 found.append(structs.replace(file, node=node, job_id=run.run_id, task=task))
         return found
 
     def run_of(self, job_id: str | None) -> RunFolder | None:
         """Return the run of files with this job_id; None for a job that hpcrun did not submit."""
         return self._by_id.get(job_id or "")
+
+    def _check_role(self) -> None:
+        """Raise InputError for an unknown role."""
+        role = self.query.role
+        if not role:
+            return
+        if self.output is not None:
+            raise InputError(f"--role {role}: hpcrun did not submit this job, which has no roles")
+        for run in self.runs:
+            names = [each.name for each in getattr(read_plan(run), "roles", [])]
+            if role not in names:
+                there = f"there are {', '.join(names)}" if names else "the job has no roles"
+                raise InputError(f"--role {role}: no such role; {there}")
+
+    def _role_of(self, file: LogFile) -> str:
+        """Return the name of a file's role, also of the main one; "" in a job without roles."""
+        run = self.run_of(file.job_id)
+        plan = read_plan(run) if run is not None and not file.role else None
+        return file.role or (plan.role if plan is not None else "")
 
     def _ranks_on_node(self, run: RunFolder) -> int:
         if run.path not in self._ranks_per_node:
@@ -208,6 +233,7 @@ class JobLogs:
             file
             for file in files
             if (wanted is None or file.attempt in (wanted, None))
+            and (not query.role or self._role_of(file) == query.role)
             and (not query.ranks or file.rank in query.ranks)
             and (not query.nodes or self._names_of_node(file) & self._nodes)
             and (not query.err or self.output is None or file.is_err)
@@ -218,7 +244,8 @@ class JobLogs:
         run = self.run_of(file.job_id)
         if file.node is None or run is None:
             return set()
-        hosts = self._hosts(run.attempts / str(file.attempt) / "hostfile")
+        attempts = run.for_role(file.role).attempts
+        hosts = self._hosts(attempts / str(file.attempt) / "hostfile")
         return {str(file.node), *hosts[file.node : file.node + 1]}
 
     def _wanted_nodes(self) -> set[str]:
@@ -226,6 +253,7 @@ class JobLogs:
         words = self.query.nodes
         runs = self.runs if words else []
         paths = [path for run in runs for path in run.attempts.glob("[0-9]*/hostfile")]
+        paths += [p for run in runs for p in run.path.glob("roles/*/attempts/[0-9]*/hostfile")]
         known = sorted({host for path in paths for host in self._hosts(path)})
         for word in words:
             if not word.isdigit() and word not in known:

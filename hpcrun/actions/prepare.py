@@ -34,16 +34,21 @@ from hpcrun.assets import find_job
 from hpcrun.context import Context, is_in_mirror, read_text, refuse_other_clusters
 from hpcrun.errors import InputError, Problem, SpecError
 from hpcrun.plan import (
+    ROLES_DIR,
     DeepSpeedInput,
     Dependency,
+    Findings,
     Plan,
     PlanInputs,
+    RolePlan,
     SetupPlan,
     build_array,
     build_plan,
     build_runs,
     check_placeholders,
+    complete_roles,
     escape_placeholders,
+    place_roles,
     placeholder_names,
     zero_stage_of,
 )
@@ -56,6 +61,7 @@ from hpcrun.spec import (
     DeepSpeed,
     JobSpec,
     Origin,
+    Role,
     command_job,
     dump_job,
     load_job,
@@ -207,6 +213,9 @@ def prepare_spec(
     checkpoint_dir: str | None = None,
     runs_per_job: int = 1,
     node_range: str = "",
+    role: str = "",
+    job_spec: JobSpec | None = None,
+    roles: Sequence[RolePlan] = (),
 ) -> Prepared:
     """Plan and render a run; nothing is changed.
 
@@ -218,12 +227,15 @@ def prepare_spec(
         run_id: The id of the run; by default a new one.
         checks: They also determine whether problems that the user may overrule are errors.
         node_range: The job's range of nodes, if this is the preparation for one number of nodes.
+        role: The role of ``job_spec`` whose job ``spec`` is, if this is the preparation of a role.
+        roles: All roles of that job.
 
     Raises:
         InputError: The run cannot be prepared.
         SpecError: The job has problems; all of them are reported.
     """
     now = time.gmtime()
+    how: dict[str, Any]
     # The project's files are read from the copy of the code that the run uses.
     in_code = msgspec.structs.replace(context, project=context.code or context.project)
     origin = origin or Origin(spec.name or "job")
@@ -231,9 +243,22 @@ def prepare_spec(
         spec, extra_args = _only_run(spec, extra_args, origin)
     if run_id is None:
         run_id = new_run_id(spec)
+    if spec.roles:
+        host = query_host(context, spec, extra_args, host)
+        how = {
+            "host": host,
+            "after": after,
+            "origin": origin,
+            "run_id": run_id,
+            "shared_code": shared_code,
+            "templates": templates,
+            "checks": checks or Checks(),
+            "checkpoint_dir": checkpoint_dir,
+        }
+        return _for_each_role(context, spec, extra_args, how, origin)
     if isinstance(spec.resources.nodes, str):
         host = query_host(context, spec, extra_args, host)
-        how: dict[str, Any] = {
+        how = {
             "host": host,
             "extra_args": extra_args,
             "after": after,
@@ -254,7 +279,13 @@ def prepare_spec(
     with _collect_error(errors):
         found = find_interpreter(context, spec, host)
     login = host.login
+    is_main = all(one.is_main for one in roles if one.name == role)
     run_dir = login.runs_dir / run_id
+    if not is_main:
+        shared_code = shared_code or run_dir / "code"
+        job_dir = (job_spec or spec).checkpoint.dir or "checkpoints"
+        checkpoint_dir = checkpoint_dir or os.path.normpath(run_dir / job_dir)
+        run_dir = run_dir / ROLES_DIR / role
     # A remote host has no project, only the run's copy of it.
     project = context.project if context.cluster.host is None else shared_code or run_dir / "code"
     place = PlanInputs(
@@ -275,6 +306,8 @@ def prepare_spec(
         runs_per_job=runs_per_job,
         node_range=node_range,
         provenance=find_provenance(context, spec.secrets),
+        role=role,
+        roles=list(roles),
     )
 
     def having(section: DeepSpeed | Accelerate | None) -> Context:
@@ -290,7 +323,11 @@ def prepare_spec(
         given = inspect_deepspeed(having(job.deepspeed), job, python, extra_args)
     with _collect_error(errors):
         plan = build_plan(
-            job, context.cluster, place, extra_args=extra_args, after=after, deepspeed_input=given
+            *(job, context.cluster, place),
+            extra_args=extra_args,
+            after=after,
+            deepspeed_input=given,
+            job_spec=job_spec,
         )
         _check_setup(host, plan.setup)
         if context.cluster.host is not None:
@@ -330,6 +367,66 @@ def prepare_spec(
     )
 
 
+def _for_each_role(
+    context: Context,
+    spec: JobSpec,
+    extra_args: Sequence[str],
+    how: Mapping[str, Any],
+    origin: Origin,
+) -> Prepared:
+    """Prepare each role of a job as a run of its own, in a directory of the run.
+
+    The result is the run of the main role, with the files of the others. Raises InputError, as
+    prepare_spec().
+    """
+    if not (how["checks"].in_queue and not context.hosts):
+        raise InputError(
+            f"{origin.name}: roles run only in a job of Slurm", fix="hpcrun submit starts them"
+        )
+    main, found = spec.main_role, Findings()
+    specs = {name: spec.for_role(name) for name in spec.roles}
+    roles = complete_roles(place_roles(spec), specs, found)
+    errors: list[InputError] = []
+    if found.problems:
+        errors.append(SpecError(found.problems))
+    made: dict[str, Prepared] = {}
+    for name, one in specs.items():
+        words = extra_args if name == main else ()
+        try:
+            made[name] = prepare_spec(
+                context, one, extra_args=words, role=name, roles=roles, job_spec=spec, **how
+            )
+        except InputError as error:
+            for problem in error.problems if isinstance(error, SpecError) else ():
+                if problem.path.split(".")[0].split("[")[0] in Role.__struct_fields__:
+                    problem.path = f"roles.{name}.{problem.path}"
+            errors.append(error)
+    if errors:
+        raise all_at_once(errors, origin)
+    files = [file for file in made[main].files if file.name != "spec.yaml"]
+    notes = [note for name in [main, *made] for note in made[name].plan.notes]
+    for name, prepared in made.items():
+        if name != main:
+            files += [
+                RenderedFile(f"{ROLES_DIR}/{name}/{file.name}", file.text)
+                for file in prepared.files
+                if file.name != "spec.yaml"
+            ]
+    role = spec.roles[main]
+    known = placeholder_names(made[main].plan.environment) | {"host", "port"}
+    known |= {f"{name}.{part}" for name in specs for part in ("host", "port")}
+    args = [*role.args, *(escape_placeholders(word, known) for word in extra_args)]
+    of_all = {**spec.roles, main: msgspec.structs.replace(role, args=args)}
+    spec = msgspec.structs.replace(spec, roles=of_all)
+    files.append(RenderedFile("spec.yaml", dump_job(spec)))
+    # One copy of the code is for all roles.
+    is_copied = any(each.plan.snapshot for each in made.values())
+    plan = msgspec.structs.replace(
+        made[main].plan, notes=list(dict.fromkeys(notes)), snapshot=is_copied
+    )
+    return msgspec.structs.replace(made[main], spec=spec, plan=plan, files=files)
+
+
 def query_host(
     context: Context,
     spec: JobSpec,
@@ -341,7 +438,9 @@ def query_host(
 
     At most two round trips are needed; results that ``host`` has cached are not queried again.
     """
-    words = [*(spec.command or []), *spec.args, *extra_args]
+    parts = [spec.for_role(name) for name in spec.roles] or [spec]
+    words = [word for one in parts for word in (*(one.command or []), *one.args)]
+    words += extra_args
     queries = [*first_queries(context, words), *setup_queries(context, spec), *also]
     if host is None:
         host = open_host(context, queries)

@@ -104,7 +104,7 @@ def add_attempts(parsed: ParsedRun, run: RunFolder) -> ParsedRun:
     """Add the GPUs of spare nodes, and the ends and cost of several attempts."""
     history, plan = read_history(run), read_plan(run)
     attempts, elapsed = history.attempts, compute_elapsed(history)
-    gpus, spare = (plan.gpus_per_node, plan.survive.spare_nodes) if plan is not None else (0, 0)
+    gpus, spare = (plan.all_gpus_per_node, plan.survive.spare_nodes) if plan is not None else (0, 0)
     parsed = structs.replace(parsed, spare_gpus=spare * gpus)
     if len(attempts) < 2:
         return parsed

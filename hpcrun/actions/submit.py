@@ -74,7 +74,8 @@ def write_run(context: Context, made: Prepared, written: list[Path]) -> None:
             run.path.chmod(mode)
         for file in one.files:
             if "/" in file.name:
-                (run.path / file.name).parent.mkdir(0o755, exist_ok=True)  # see create_run_folder
+                # see create_run_folder
+                (run.path / file.name).parent.mkdir(0o755, parents=True, exist_ok=True)
             write_file(run.path / file.name, file.text.encode("utf-8", "surrogateescape"))
         if context.cluster.host is not None:
             run.as_submitted.parent.mkdir(0o755, exist_ok=True)

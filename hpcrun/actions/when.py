@@ -85,7 +85,7 @@ def _estimate(context: Context, job: str, overrides: Sequence[str], now: datetim
     if start is not None and not is_expected(start, now):
         start = None
     end = start + timedelta(seconds=limit) if start is not None and is_limited else None
-    gpus = plan.all_nodes * plan.gpus_per_node
+    gpus = plan.all_nodes * plan.all_gpus_per_node
     return StartEstimate(
         nodes=plan.all_nodes,
         partition=answer.partition,

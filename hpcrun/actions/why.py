@@ -22,7 +22,7 @@ from hpcrun.context import Context, slurm_transport
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.files import open_plain, read_plain
 from hpcrun.jobside import IDLE_ATTEMPTS_NOTE, MAX_IDLE_ATTEMPTS
-from hpcrun.logs import LogFile, find_attempt, list_log_files
+from hpcrun.logs import LogFile, find_attempt, list_log_files, list_role_log_files
 from hpcrun.monitor import (
     add_accounting,
     find_group,
@@ -303,7 +303,8 @@ def find_cause(context: Context, status: JobStatus, *, whole: bool = False) -> D
     evidence = FailureEvidence(
         logs=found, ranks=ranks, records=recorded, job=_collect_settings(status, context)
     )
-    diagnosis = _mask_secrets(context, diagnose(evidence), [run])
+    diagnosis = _name_role(diagnose(evidence), status)
+    diagnosis = _mask_secrets(context, diagnosis, [run])
     if status.final and not foreign_owner(run.path):
         with contextlib.suppress(OSError, HpcrunError):
             run.why.parent.mkdir(0o755, exist_ok=True)
@@ -321,9 +322,15 @@ def _file_size(file: LogFile) -> int:
 def _choose_logs(run: RunFolder, status: JobStatus) -> list[LogFile]:
     """Choose the logs of the last attempt to examine, those of the first failure first."""
     last = status.last.index if status.last is not None else 0
-    files = [file for file in list_log_files(run) if file.attempt in (last, None)]
-    failed = _list_failed_ranks(run, last)
     first = status.end.first_failure if status.end is not None else None
+    files = [file for file in list_log_files(run) if file.attempt in (last, None)]
+    role = (first.role or "") if first is not None else ""
+    if role:
+        # The errors of other roles are consequences: they lost their peer, or were terminated.
+        of_role = [file for file in list_role_log_files(run) if file.role == role]
+        of_role = [file for file in of_role if file.attempt in (last, None)]
+        files = [*of_role, *(file for file in files if file.attempt is None)]
+    failed = _list_failed_ranks(run.for_role(role), last)
     order = {rank: at for at, rank in enumerate(failed)}
     if first is not None and first.rank is not None:
         order[first.rank] = -1
@@ -333,6 +340,18 @@ def _choose_logs(run: RunFolder, status: JobStatus) -> list[LogFile]:
     nodes.sort(key=lambda file: (first is None or file.node != first.node, file.node or 0))
     batch = [file for file in files if file.attempt is None]
     return [*ranks[:_MAX_RANK_LOGS], *nodes[:_MAX_NODE_LOGS], *batch]
+
+
+def _name_role(diagnosis: Diagnosis, status: JobStatus) -> Diagnosis:
+    """Name the role that failed first in the cause of a failure of a job with roles."""
+    cause, failure = diagnosis.cause, status.end.first_failure if status.end is not None else None
+    plan = status.plan or (read_plan(status.run) if status.run is not None else None)
+    if cause is None or failure is None or plan is None or not plan.roles:
+        return diagnosis
+    name = f"role {failure.role or plan.role}"
+    if name in cause.title:
+        return diagnosis
+    return structs.replace(diagnosis, cause=structs.replace(cause, title=f"{name}: {cause.title}"))
 
 
 def _list_failed_ranks(run: RunFolder, attempt: int) -> list[int]:
@@ -501,8 +520,8 @@ def _read_run_log(file: LogFile, run: RunFolder, status: JobStatus, *, whole: bo
     found = _read_log(
         file.path, None if whole else END_BYTES, attempt=last if file.attempt is None else None
     )
-    plan = status.plan
-    hosts = _read_hosts(run, last)
+    plan = read_plan(run.for_role(file.role)) if file.role else status.plan
+    hosts = _read_hosts(run.for_role(file.role), last)
     for event in found.events:
         if event.rank is None and file.rank is not None:
             event.rank = file.rank

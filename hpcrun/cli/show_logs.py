@@ -151,6 +151,7 @@ def _as_json(file: LogFile, line: bytes) -> str:
         "attempt": file.attempt,
         "node": file.node,
         "rank": file.rank,
+        **({"role": file.role} if file.role else {}),
         "stream": "stderr" if file.is_err else None,
         "file": file.name,
         "line": line.rstrip(b"\r\n").decode("utf-8", "replace"),

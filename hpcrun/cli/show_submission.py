@@ -26,6 +26,7 @@ from hpcrun.plan import Plan, column_names, parse_seconds
 from hpcrun.render import FIXED, HOSTS_SCRIPT, RenderedFile
 from hpcrun.runs import RunFolder, SweepFolder
 from hpcrun.text import format_count, format_duration, format_next_steps, format_sweep_size
+from hpcrun.views import format_role_rows
 
 if TYPE_CHECKING:
     from hpcrun.actions import Again
@@ -47,7 +48,14 @@ def describe_run(made: Prepared, *, by_slurm: bool = True) -> list[tuple[str, st
     shape = f"{nodes} × {format_count(plan.gpus_per_node, 'GPU')}"
     if plan.gpus_per_node and plan.accelerator == "cpu":
         shape += " (CPUs stand in for them here)"
-    rows.append(("shape", f"{shape}, {what}"))
+    if plan.roles:
+        names = " and ".join(role.name for role in plan.roles)
+        nodes = format_count(plan.all_nodes, "node")
+        shape = f"{nodes} × {format_count(plan.all_gpus_per_node, 'GPU')}"
+        rows.append(("shape", f"{shape}, roles {names}"))
+        rows += format_role_rows(plan)
+    else:
+        rows.append(("shape", f"{shape}, {what}"))
     if plan.effective_batch is not None and not _has_several_batches(made):
         steps = f"{plan.gradient_accumulation_steps} accumulated"
         ranks = format_count(plan.world_size, "rank")

@@ -128,6 +128,7 @@ def _parse_filter(name: str | None, since: str | None, states: str | None) -> Ru
 @click.option(
     "--node", "nodes", multiple=True, metavar="N", help="Show only this node, by number or name."
 )
+@click.option("--role", metavar="NAME", help="Show only this role of a job with several programs.")
 @click.option(
     "--err", is_flag=True, help="Show only why the job failed: tracebacks and error lines."
 )
@@ -147,6 +148,7 @@ def logs(
     follow: bool,
     ranks: tuple[str, ...],
     nodes: tuple[str, ...],
+    role: str | None,
     err: bool,
     attempt: str | None,
     lines: str | None,
@@ -160,7 +162,8 @@ def logs(
 
     JOB is a run id, a sweep, or any Slurm job id such as 123 or 123_4; the default is the newest
     run. Lines of ranks other than 0 begin with [rankN]:, those of a launcher with nodeN:, those of
-    the tasks of a sweep or an array with [taskN]:.
+    the tasks of a sweep or an array with [taskN]:, those of a role other than the main one with its
+    name, as in [server]:.
 
     With -f the exit code is 0 if the job succeeded and 1 if it did not. Ctrl-C stops
     following, but never stops the job. A terminal shows only the last lines of a long log; to see
@@ -188,6 +191,7 @@ def logs(
         attempt=_parse_number(
             attempt, "last", -1, "--attempt {}: not an attempt", "--attempt 0, or --attempt last"
         ),
+        role=role or "",
         err=err,
         lines=_parse_number(
             lines, "all", None, "--lines {}: not a number of lines", "-n 50, or -n all"

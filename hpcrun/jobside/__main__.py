@@ -148,6 +148,13 @@ def end(words: List[str]) -> None:
         JobNotifier(os.environ, _complain).send_end(outcome.next)
 
 
+def run_roles(words: List[str]) -> None:
+    """Run the programs of a job with roles; exit with the code of the main one."""
+    from hpcrun.jobside.roles import run_roles as run
+
+    sys.exit(run(os.environ, _say, _complain))
+
+
 def watch(words: List[str]) -> None:
     """BEFORE: watch the attempt until stdin ends; BEFORE is the job that had the run."""
     from hpcrun.jobside.watcher import watch as run
@@ -160,7 +167,7 @@ COMMANDS: Dict[str, Callable[[List[str]], None]] = {
     for each in (
         *(answer, next_attempt, distrust_rebooted_node, choose_nodes, prepare_launch, time_left),
         *(replace_host, newest_checkpoint, judge_checkpoints, prune_checkpoints, save_room),
-        *(end, watch),
+        *(end, run_roles, watch),
     )
 }
 

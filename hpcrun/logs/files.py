@@ -35,6 +35,7 @@ class LogFile(Struct, frozen=True):
         task: The number in the sweep or array, if several tasks are shown together.
         is_err: The file contains stderr alone.
         there: Its path on the cluster, if ``path`` is a copy.
+        role: The role in a job with several; "" for the main role, or without roles.
     """
 
     path: Path
@@ -45,6 +46,7 @@ class LogFile(Struct, frozen=True):
     task: str = ""
     is_err: bool = False
     there: str = ""
+    role: str = ""
 
     @property
     def name(self) -> str:
@@ -59,10 +61,13 @@ class LogFile(Struct, frozen=True):
         '[task7 rank3]: '
         >>> LogFile(Path("x"), 0, node=2).prefix
         'node2: '
+        >>> LogFile(Path("x"), 0, node=0, rank=0, role="server").prefix
+        '[server]: '
         """
-        if not self.task and not self.is_err and not self.rank:
+        if not self.task and not self.is_err and not self.rank and not self.role:
             return f"node{self.node}: " if self.node else ""
         parts = [f"task{self.task}"] if self.task else []
+        parts += [self.role] if self.role else []
         if self.rank:
             parts.append(f"rank{self.rank}")
         elif self.node:
@@ -79,6 +84,15 @@ class LogFile(Struct, frozen=True):
         """
         prefix = self.prefix.encode()
         return prefix + line.removeprefix(f"[rank{self.rank}]: ".encode()) if prefix else line
+
+
+def list_role_log_files(run: RunFolder) -> list[LogFile]:
+    """List the logs of the roles of a run other than the main one, as list_log_files() does."""
+    return [
+        structs.replace(file, role=role)
+        for role in sorted(_list_names(run.path / "roles"))
+        for file in list_log_files(run.for_role(role))
+    ]
 
 
 def list_log_files(run: RunFolder) -> list[LogFile]:

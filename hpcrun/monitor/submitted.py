@@ -55,7 +55,7 @@ def build_submitted_record(context: Context, plan: Plan) -> Submitted:
         user=user_name(context.environ),
         name=plan.name,
         nodes=plan.all_nodes if not plan.node_range else None,
-        gpus_per_node=plan.gpus_per_node,
+        gpus_per_node=plan.all_gpus_per_node,
         log_patterns=plan.log_patterns,
         group=plan.group,
         project=plan.provenance.project or None,

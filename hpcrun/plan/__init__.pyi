@@ -47,6 +47,9 @@ from hpcrun.plan.profile import update_profile as update_profile
 from hpcrun.plan.resume import can_resume as can_resume
 from hpcrun.plan.resume import resume_notes as resume_notes
 from hpcrun.plan.resume import suggest_resume as suggest_resume
+from hpcrun.plan.roles import ROLES_DIR as ROLES_DIR
+from hpcrun.plan.roles import complete_roles as complete_roles
+from hpcrun.plan.roles import place_roles as place_roles
 from hpcrun.plan.script_arguments import check_arguments as check_arguments
 from hpcrun.plan.script_arguments import order_hydra_arguments as order_hydra_arguments
 from hpcrun.plan.script_facts import JOINING_WORDS as JOINING_WORDS
@@ -91,6 +94,7 @@ from hpcrun.plan.types import NotifyPlan as NotifyPlan
 from hpcrun.plan.types import Plan as Plan
 from hpcrun.plan.types import PlanInputs as PlanInputs
 from hpcrun.plan.types import Provenance as Provenance
+from hpcrun.plan.types import RolePlan as RolePlan
 from hpcrun.plan.types import SetupPlan as SetupPlan
 from hpcrun.plan.types import SurvivePlan as SurvivePlan
 from hpcrun.plan.types import column_names as column_names

@@ -15,9 +15,10 @@ from hpcrun.plan.directives import build_directives, build_topology
 from hpcrun.plan.findings import Findings
 from hpcrun.plan.gpus import decide_precision, with_gpu_type
 from hpcrun.plan.job import LOCAL_DIR, RESUME, Job, fill_known_placeholders
+from hpcrun.plan.roles import count_nodes, own_role, role_values, share_step
 from hpcrun.plan.setup import build_setup
 from hpcrun.plan.survive import build_survive
-from hpcrun.plan.types import Dependency, Plan, PlanInputs
+from hpcrun.plan.types import Dependency, Plan, PlanInputs, RolePlan
 from hpcrun.spec import Batch, Cluster, JobSpec, infer_framework
 from hpcrun.version import __version__
 
@@ -37,6 +38,7 @@ def build_plan(
     extra_args: Sequence[str] = (),
     after: Dependency | None = None,
     deepspeed_input: deepspeed.DeepSpeedInput | None = None,
+    job_spec: JobSpec | None = None,
 ) -> Plan:
     """Make all decisions about a run.
 
@@ -48,6 +50,7 @@ def build_plan(
             placeholders are filled.
         after: The jobs that the run waits for.
         deepspeed_input: The user's own DeepSpeed JSON, and DeepSpeed's response to it.
+        job_spec: The whole job, if ``spec`` is that of one of its roles.
 
     Raises:
         SpecError: With all problems of the job.
@@ -69,10 +72,25 @@ def build_plan(
     environment.check_environment(job)
     found.notes += launchers.activation_checkpointing_notes(spec, extra_args)
     survive = build_survive(job)
-    directives = build_directives(
-        job, tasks_per_node, survive, after=after.job_id if after else None
-    )
-    step = launchers.build_step(job, tasks_per_node, directives)
+    roles = place.roles
+    if not roles:
+        directives = build_directives(
+            job, tasks_per_node, survive, after=after.job_id if after else None
+        )
+        step = launchers.build_step(job, tasks_per_node, directives)
+    else:
+        own = own_role(place)
+        whole_spec = _with_all_nodes(job_spec or spec, roles)
+        whole = build_topology(whole_spec, cluster, Findings())
+        of_all = structs.replace(
+            job, topology=whole, spec=structs.replace(spec, resources=whole_spec.resources)
+        )
+        directives = build_directives(of_all, 1, survive, after=after.job_id if after else None)
+        step = launchers.build_step(job, tasks_per_node, directives)
+        if own.shares_nodes:
+            step = share_step(job, step, whole, own)
+        if not own.is_main:
+            directives = []
     launcher_args = launchers.build_launcher_args(job)
     if found.problems:
         raise SpecError(found.problems)
@@ -124,6 +142,8 @@ def build_plan(
         group=spec.group,
         ends_with=spec.ends_with,
         provenance=place.provenance,
+        role=place.role,
+        roles=[] if roles and not own_role(place).is_main else roles,
     )
 
 
@@ -166,7 +186,8 @@ def _decide_values(
         framework=launchers.decide_framework(spec),
         program=program,
         precision=decide_precision(spec, cluster, found),
-        fabric=environment.decide_fabric(spec, cluster),
+        # Programs in different roles may join one NCCL communicator.
+        fabric=environment.decide_fabric(_with_all_nodes(spec, place.roles), cluster),
         batch=decide_batch(
             spec.batch, max(1, topology.world_size // together), found, where=batch_key
         ),
@@ -178,6 +199,14 @@ def _decide_values(
     )
     job.values.update(_build_placeholders(job))
     return job
+
+
+def _with_all_nodes(spec: JobSpec, roles: Sequence[RolePlan]) -> JobSpec:
+    """Return the job of a role with the number of nodes of the whole job."""
+    if not roles:
+        return spec
+    resources = structs.replace(spec.resources, nodes=count_nodes(roles))
+    return structs.replace(spec, resources=resources)
 
 
 def _build_placeholders(job: Job) -> dict[str, str]:
@@ -206,6 +235,7 @@ def _build_placeholders(job: Job) -> dict[str, str]:
         "device": job.cluster.accelerator,
         "launcher": job.launcher.name,
         "fabric": job.fabric,
+        **role_values(place),
     }
 
 

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from hpcrun.plan.deepspeed import FILLS_OPEN_VALUES
 from hpcrun.plan.gpus import gpu_section
-from hpcrun.plan.job import ARCHITECTURE, LOCAL_DIR, NODE_REFERENCE, RESUME, Job
+from hpcrun.plan.job import ARCHITECTURE, LOCAL_DIR, NODE_REFERENCE, Job
 from hpcrun.plan.launchers import decide_binding, framework_section, sees_one_gpu
 from hpcrun.plan.setup import choose_setup
 from hpcrun.plan.types import Block, Section
@@ -122,7 +122,7 @@ def run_section(values: Mapping[str, str]) -> Section:
             f"HPCRUN_{name.upper()}": value
             for name, value in values.items()
             # Set earlier, by the harness.
-            if name != "run_dir" and value not in (LOCAL_DIR, RESUME)
+            if name != "run_dir" and not NODE_REFERENCE.fullmatch(value)
         },
     )
 

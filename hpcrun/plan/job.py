@@ -19,22 +19,27 @@ LOCAL_DIR = "${HPCRUN_LOCAL_DIR}"
 ARCHITECTURE = "${HPCRUN_ARCHITECTURE}"
 # The checkpoint from which an attempt resumes: the harness finds it at the start of the attempt.
 RESUME = "${HPCRUN_RESUME}"
-NODE_REFERENCE = re.compile(r"\$\{(HPCRUN_(?:LOCAL_DIR|ARCHITECTURE|RESUME))\}")
+NODE_REFERENCE = re.compile(
+    r"\$\{(HPCRUN_(?:LOCAL_DIR|ARCHITECTURE|RESUME|(?:ROLE_[A-Z0-9_]+_)?(?:HOST|PORT)))\}"
+)
 
 # Placeholders that not every run has, and the condition for each.
 _ONLY_WITH = {
     "accelerate_config": "launcher: accelerate",
     "after_checkpoint_dir": "--after RUN, one run of hpcrun's",
     "deepspeed_config": "a deepspeed: block",
+    "host": "roles",
+    "port": "roles",
     "zero_stage": "a deepspeed: block",
 }
 # bash expands ${HPCRUN_LOCAL_DIR} and ${HPCRUN_RESUME} on the node: they are not placeholders.
 _TOKEN = re.compile(
-    r"\$\{HPCRUN_(?:LOCAL_DIR|RESUME)\}|\{\{|\}\}|\{([A-Za-z_][A-Za-z0-9_]*)\}|[{}]"
+    r"\$\{HPCRUN_(?:LOCAL_DIR|RESUME)\}|\{\{|\}\}"
+    r"|\{([A-Za-z_][A-Za-z0-9_]*(?:\.(?:host|port))?)\}|[{}]"
 )
 # Characters of a text that a message shows.
 _SHOWN = 200
-_NAME = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_NAME = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*(?:\.(?:host|port))?)\}")
 
 
 class Job(Struct, frozen=True, kw_only=True):

@@ -150,7 +150,7 @@ def _limits(spec: JobSpec, plan: Plan, name: str, facts: Partition) -> Iterator[
 
 
 def _gpu_limits(spec: JobSpec, plan: Plan, name: str, facts: Partition) -> Iterator[Limit]:
-    wanted, field = plan.gpus_per_node * plan.runs_per_job, "resources.gpus_per_node"
+    wanted, field = plan.all_gpus_per_node * plan.runs_per_job, "resources.gpus_per_node"
     if plan.runs_per_job > 1:
         field = "sweep_per_node"
     if not wanted:

@@ -86,6 +86,30 @@ class Provenance(Struct, frozen=True, kw_only=True):
     git_dirty: bool | None = None
 
 
+class RolePlan(Struct, frozen=True, kw_only=True):
+    """One of several programs in a job.
+
+    Attributes:
+        nodes: Its nodes, as indices of the job's nodes.
+        gpus: The number of its GPUs on each node.
+        gpus_per_node: The number of GPUs of the job on each node.
+        shares_nodes: True if it may share its nodes with other roles.
+        waits_for: The roles that must be ready before it starts.
+        ready: A URL, ``tcp://{host}:{port}``, or ``log:`` and a regular expression; None: at once.
+        ready_within: The time limit for that in seconds.
+    """
+
+    name: str
+    is_main: bool
+    nodes: list[int]
+    gpus: int
+    gpus_per_node: int
+    shares_nodes: bool
+    waits_for: list[str]
+    ready: str | None
+    ready_within: int
+
+
 class PlanInputs(Struct, frozen=True, kw_only=True):
     """Facts from outside the job file that a plan depends on: names, times, directories.
 
@@ -102,6 +126,8 @@ class PlanInputs(Struct, frozen=True, kw_only=True):
         inherited: Environment variables of the submitting shell.
         runs_per_job: The number of runs of a sweep that share one job.
         node_range: The job's range of nodes, for one number of which this plan is made.
+        role: The role for which this plan is made, in a job with roles.
+        roles: All roles of the job.
     """
 
     run_id: str
@@ -121,6 +147,8 @@ class PlanInputs(Struct, frozen=True, kw_only=True):
     runs_per_job: int = 1
     node_range: str = ""
     provenance: Provenance = Provenance()
+    role: str = ""
+    roles: list[RolePlan] = []
 
     @property
     def code_dir(self) -> str:
@@ -265,6 +293,8 @@ class Plan(Struct, frozen=True, kw_only=True):
         group: A name for several runs, under which they are compared.
         ends_with: Whether a command on several nodes ends on all nodes when it succeeds on the
             first one.
+        role: The role of which this is the plan, in a job with roles.
+        roles: All roles of the job, in the plan of the main role, which is that of the run.
     """
 
     hpcrun_version: str
@@ -316,6 +346,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     ends_with: Literal["all_nodes", "first_node"] = "all_nodes"
     provenance: Provenance = Provenance()
     notify: NotifyPlan | None = None
+    role: str = ""
+    roles: list[RolePlan] = []
 
     @property
     def shares_checkpoint_dir(self) -> bool:
@@ -325,7 +357,14 @@ class Plan(Struct, frozen=True, kw_only=True):
     @property
     def all_nodes(self) -> int:
         """Return the number of nodes in the job, spare nodes included."""
+        if self.roles:
+            return 1 + max(node for role in self.roles for node in role.nodes)
         return self.nodes + self.survive.spare_nodes
+
+    @property
+    def all_gpus_per_node(self) -> int:
+        """Return the number of GPUs of the job on each node, for all roles together."""
+        return self.roles[0].gpus_per_node if self.roles else self.gpus_per_node
 
 
 def format_label(values: Mapping[str, str]) -> str:

@@ -181,8 +181,9 @@ find_changes() {  # set wanted, logs, and the amount of both
   for run in "${runs[@]}"; do
     [[ -d $run ]] || gone+=("$run")
     records+=("$run"/*.{json,yaml,sh,sbatch} "$run"/attempts/*/* "$run"/attempts/*/*/*)
-    records+=("$run"/successors/* "$run"/notify/*/*)
-    files+=("$run"/logs/* "$run"/logs/*/*)
+    records+=("$run"/successors/* "$run"/notify/*/* "$run"/roles/*/plan.json)
+    records+=("$run"/roles/*/attempts/*/* "$run"/roles/*/attempts/*/failures/*)
+    files+=("$run"/{,roles/*/}logs/* "$run"/{,roles/*/}logs/*/*)
   done
   if [[ $pause ]]; then
     # On NFS what others write is seen when the file is opened.

@@ -440,7 +440,8 @@ class Receiver:
         name, *numbers = line.rsplit(" ", 4)
         inode, start, end, seconds = map(int, numbers)
         run, _, inner = name.partition("/")
-        is_log = self._is_mine(name) and run in self.runs and inner.startswith("logs/")
+        is_log = self._is_mine(name) and run in self.runs
+        is_log = is_log and re.match("(roles/[^/]+/)?logs/", inner) is not None
         is_log = is_log and 0 <= start <= end < 1 << 62 and end - start <= self.most
         if not is_log or not 0 <= seconds < 1 << 40:
             raise self._malformed_error(name)

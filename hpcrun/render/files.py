@@ -79,12 +79,19 @@ def render_files(plan: Plan, templates: jinja2.Environment) -> list[RenderedFile
     if plan.accelerate_config is not None:
         text = yaml.safe_dump(plan.accelerate_config, sort_keys=False, allow_unicode=True)
         files.append(RenderedFile("accelerate.yaml", text))
+    if plan.roles:
+        text = json.dumps(msgspec.to_builtins(plan.roles), indent=1) + "\n"
+        files.append(RenderedFile("roles.json", text))
     return [*files, _render_plan(plan)]
 
 
 def _render_plan(plan: Plan) -> RenderedFile:
     # msgspec adds the line ends: json.dumps(indent=1) is too slow for large sweeps.
-    plain = json.dumps(msgspec.to_builtins(plan))
+    record = msgspec.to_builtins(plan)
+    for name in ("role", "roles"):
+        if not record[name]:
+            del record[name]  # of jobs without roles
+    plain = json.dumps(record)
     try:
         text = msgspec.json.format(plain, indent=1)
     except msgspec.DecodeError:  # a lone surrogate stands for a byte that is not UTF-8

@@ -138,6 +138,10 @@ class RunFolder(Struct, frozen=True):
     def run_id(self) -> str:
         return self.path.name
 
+    def for_role(self, role: str) -> RunFolder:
+        """Return the directory of a role, which is laid out as that of a run; "": the main role."""
+        return RunFolder(self.path / "roles" / role) if role else self
+
     def samples_of(self, log: Path) -> Path:
         """Return the file for values cached from a log, for a run in the mirror."""
         return self.path / "cache" / f"samples-{log.parent.name}-{log.stem}"

@@ -133,6 +133,7 @@ class Failure(Struct, frozen=True, kw_only=True):
     Attributes:
         rank: None if a launcher failed before any rank.
         why: The reason why a node check found the node unfit, if it did.
+        role: Its role in a job with several; None for the main role, or without roles.
     """
 
     rank: int | None
@@ -143,6 +144,7 @@ class Failure(Struct, frozen=True, kw_only=True):
     signal: int | None
     at: float
     why: str | None = None
+    role: str | None = None
 
 
 class End(Struct, frozen=True, kw_only=True):
@@ -170,6 +172,20 @@ class End(Struct, frozen=True, kw_only=True):
     checkpoint: str | None = None
 
 
+class RoleState(Struct, frozen=True, kw_only=True):
+    """The state of a role in an attempt: waiting, starting, ready, ended or failed.
+
+    Attributes:
+        at: When it reached this state, in seconds since the epoch.
+    """
+
+    state: str
+    at: float
+    hosts: list[str]
+    address: str
+    port: int
+
+
 class Attempt(Struct, frozen=True, kw_only=True):
     """One start of the run, as shown by its records.
 
@@ -177,6 +193,7 @@ class Attempt(Struct, frozen=True, kw_only=True):
         beat: The last heartbeat, in seconds since the epoch.
         moved: When the first step was noticed, up to half a minute late.
         warnings: Warnings about its nodes.
+        roles: The states of its roles, by name, in a job with several.
         ending: The reason why it was asked to end, if that is known before its end.
         first_step: The first step in its log, if the log was read.
         last_step: The last step in its log, if the log was read.
@@ -194,6 +211,7 @@ class Attempt(Struct, frozen=True, kw_only=True):
     last_step: int | None = None
     resumed: str | None = None
     warnings: list[str] = []
+    roles: dict[str, RoleState] = {}
 
     def seconds(self, now: float | None = None) -> float | None:
         """Return its duration: to its end, until ``now``, or to its last heartbeat."""
@@ -496,6 +514,7 @@ def read_history(folder: RunFolder) -> History:
                 stall=read_stall(folder, index),
                 moved=read_record(where / "moved", float),
                 ending=read_ending(where),
+                roles=read_optional_record(where / "roles.json", dict[str, RoleState]) or {},
             )
         )
     task = read_task(folder)

@@ -377,6 +377,10 @@ class JobStatus(Struct, frozen=True, kw_only=True):
         failure = self.end.first_failure if self.end else None
         if failure is None:
             return ""
+        if self.plan is not None and self.plan.roles:
+            what = f"role {failure.role or self.plan.role}"
+            rank = "" if failure.rank is None else f", rank {failure.rank}"
+            return f"{what}{rank} on {failure.host}"
         if failure.rank is not None:
             return f"rank {failure.rank} on {failure.host}"
         what = "command" if self.plan is not None and self.plan.launcher == "none" else "launcher"

@@ -26,6 +26,7 @@ from hpcrun.spec.job import Notify as Notify
 from hpcrun.spec.job import Offload as Offload
 from hpcrun.spec.job import Partition as Partition
 from hpcrun.spec.job import Resources as Resources
+from hpcrun.spec.job import Role as Role
 from hpcrun.spec.job import Setup as Setup
 from hpcrun.spec.job import UserConfig as UserConfig
 from hpcrun.spec.job import set_variables as set_variables
@@ -36,6 +37,7 @@ from hpcrun.spec.load import load_cluster as load_cluster
 from hpcrun.spec.load import load_job as load_job
 from hpcrun.spec.load import load_user_config as load_user_config
 from hpcrun.spec.rules import infer_framework as infer_framework
+from hpcrun.spec.rules import list_role_references as list_role_references
 from hpcrun.spec.schema import json_schema as json_schema
 from hpcrun.spec.yaml12 import Node as Node
 from hpcrun.spec.yaml12 import parse_document as parse_document

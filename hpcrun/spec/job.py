@@ -111,6 +111,22 @@ NotifyWord = Annotated[
     ),
 ]
 NotifyKind = Literal["mail", "ntfy", "slack", "discord", "teams", "webhook", "command", "apprise"]
+RoleName = Annotated[
+    str,
+    Meta(
+        pattern=r"^[a-z][a-z0-9_]{0,30}$",
+        description="the name of a role: lower-case letters, digits and _, a letter first",
+    ),
+]
+Readiness = Annotated[
+    str,
+    Meta(
+        pattern=r"^(https?://[^\s]+|tcp://[^\s]+|log:[^\r\n]+)$",
+        description=(
+            "http://{host}:{port}/health, tcp://{host}:{port}, or log: and a regular expression"
+        ),
+    ),
+]
 Env = dict[Variable, str | None]
 
 
@@ -381,6 +397,74 @@ class Checkpoint(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ] = None
 
 
+class Role(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One of several programs that run in the same job, each on its own nodes or GPUs."""
+
+    main: Annotated[
+        bool, about("the result of this role is that of the job; default: the last role")
+    ] = False
+    nodes: Annotated[Positive, about("number of nodes of the role")] = 1
+    gpus: Annotated[
+        NotNegative | None,
+        about(
+            "number of GPUs on each of its nodes; with fewer than resources.gpus_per_node the role "
+            "shares its nodes with others; default: all"
+        ),
+    ] = None
+    ready: Annotated[
+        Readiness | None,
+        about(
+            "when roles that refer to this one may start: a URL that answers, a port that accepts "
+            "connections, or a line of its log, as in log:Uvicorn running; default: its {port} "
+            "accepts connections, if it uses one"
+        ),
+    ] = None
+    ready_within: Annotated[
+        Duration, about("how long after its start the role may take to become ready")
+    ] = "30m"
+    script: Annotated[Filled | None, about("the Python script of the role")] = None
+    module: Annotated[Filled | None, about("a Python module to run instead of a script")] = None
+    command: Annotated[
+        Annotated[list[str], Meta(min_length=1)] | None,
+        about("a command and its arguments, instead of a script"),
+    ] = None
+    args: Annotated[
+        list[str],
+        about(
+            "arguments of the program, as those of a job; {host} and {port} are the role's own, "
+            "{server.host} and {server.port} those of the role server"
+        ),
+    ] = []
+    launcher: Annotated[LauncherName | None, about("the program that starts the ranks")] = None
+    launcher_args: Annotated[list[str] | None, about("additional options of the launcher")] = None
+    framework: Annotated[FrameworkName | None, about("the library that the script trains with")] = (
+        None
+    )
+    precision: Annotated[Literal["bf16", "fp16", "fp32"] | None, about("number format")] = None
+    batch: Batch | None = None
+    deepspeed: DeepSpeed | None = None
+    accelerate: Accelerate | None = None
+    nccl: Nccl | None = None
+    env: Annotated[
+        Env, about("variables of this role's ranks, in addition to those of the job")
+    ] = {}
+    setup: Annotated[Setup | None, about("the environment of this role, instead of the job's")] = (
+        None
+    )
+    srun: Annotated[
+        SbatchOptions | None, about("options of this role's srun, instead of the job's")
+    ] = None
+
+
+# The keys of a role that describe the role itself; the others replace keys of the job.
+_OWN_ROLE_KEYS = ("main", "nodes", "gpus", "ready", "ready_within", "env")
+# The keys of a job that apply only to its main role.
+_MAIN_ROLE_KEYS = (
+    *("launcher", "launcher_args", "framework", "precision", "batch", "deepspeed", "accelerate"),
+    *("activation_checkpointing", "binding", "survive", "checkpoint"),
+)
+
+
 class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A training job. Exactly one of script, module and command; none: the reference trainer."""
 
@@ -404,6 +488,13 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             "by extends"
         ),
     ] = []
+    roles: Annotated[
+        dict[RoleName, Role],
+        about(
+            "several programs in one job, each with its own nodes or GPUs, such as an inference "
+            "server and a trainer"
+        ),
+    ] = {}
     launcher: Annotated[LauncherName | None, about("the program that starts the ranks")] = None
     launcher_args: Annotated[
         list[str], about("additional options of the launcher, as in --numa-binding=node")
@@ -508,6 +599,38 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         """The keys of the sweep, and of its combinations."""
         named = [key for values in self.sweep_combinations for key in values]
         return list(dict.fromkeys([*self.sweep, *named]))
+
+    @property
+    def main_role(self) -> str:
+        """Return the role whose result is that of the job; "" if the job has no roles.
+
+        >>> JobSpec(roles={"train": Role(), "test": Role()}).main_role
+        'test'
+        """
+        named = [name for name, role in self.roles.items() if role.main]
+        return [*named, *reversed(self.roles), ""][0]
+
+    def for_role(self, name: str) -> "JobSpec":
+        """Return the job of one role alone: the keys of the role replace those of the job.
+
+        Keys of the job that describe a training apply only to the main role.
+
+        >>> roles = {"server": Role(command=["serve"], gpus=2), "train": Role(script="a.py")}
+        >>> job = JobSpec(roles=roles, launcher="deepspeed", resources=Resources(gpus_per_node=4))
+        >>> server = job.for_role("server")
+        >>> server.command, server.resources.gpus_per_node, server.launcher
+        (['serve'], 2, None)
+        """
+        role, defaults = self.roles[name], JobSpec()
+        inherited = () if name == self.main_role else _MAIN_ROLE_KEYS
+        changes: dict[str, Any] = {key: getattr(defaults, key) for key in inherited}
+        for key in role.__struct_fields__:
+            if key not in _OWN_ROLE_KEYS and getattr(role, key) is not None:
+                changes[key] = getattr(role, key)
+        gpus = self.resources.gpus_per_node if role.gpus is None else role.gpus
+        changes["resources"] = structs.replace(self.resources, nodes=role.nodes, gpus_per_node=gpus)
+        changes["env"] = {**self.env, **role.env}
+        return structs.replace(self, roles={}, **changes)
 
     def with_nodes(self, nodes: int) -> "JobSpec":
         """Return the job for one number of its range, with the effective batch of the largest.

@@ -97,6 +97,7 @@ def _build_job(
     rules.check_deepspeed(spec, tree, problems)
     rules.check_no_deepspeed(spec, [layer, *layers], problems)
     rules.check_notify(spec.notify, tree, problems)
+    rules.check_roles(spec, tree, problems)
     _raise_problems(problems)
     return spec
 
@@ -172,6 +173,13 @@ def _expand_arguments(layer: Node, problems: list[Problem]) -> Node:
             problems.append(node.problem(key, message))
             items = []
         entries[key] = structs.replace(node, value=items, plain=False)
+    roles = entries.get("roles")
+    if roles is not None and roles.entries:
+        expanded = {
+            name: _expand_arguments(role, problems) if isinstance(role.value, dict) else role
+            for name, role in roles.entries.items()
+        }
+        entries["roles"] = structs.replace(roles, value=expanded)
     return structs.replace(layer, value=entries)
 
 

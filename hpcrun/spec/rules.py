@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import structs
 
 from hpcrun.errors import Problem
-from hpcrun.spec.job import DeepSpeed, JobSpec, Notify
+from hpcrun.spec.job import DeepSpeed, JobSpec, Notify, Role
 from hpcrun.spec.yaml12 import Node, is_null, join_path, parse_plain_value
 
 PROGRAMS = ("script", "module", "command")
@@ -191,14 +191,20 @@ def check_one_program(layer: Node, problems: list[Problem]) -> None:
 
 def check_names(tree: Node, problems: list[Problem], *, job: bool) -> None:
     """Refuse environment variables and Slurm options that hpcrun or other fields set."""
-    judges = (
+    judges = [
         ("env", _check_owned_variable),
         ("nccl.env", _check_owned_variable),
         ("slurm", _check_sbatch_option),
         ("srun", _check_srun_option),
         ("resources.gres", _check_gres),
         ("rename", _check_rename),
-    )
+    ]
+    for role in _find_node(tree, "roles").entries if job else ():
+        judges += [
+            (f"roles.{role}.env", _check_owned_variable),
+            (f"roles.{role}.nccl.env", _check_owned_variable),
+            (f"roles.{role}.srun", _check_srun_option),
+        ]
     for path, judge in judges:
         for name, node in _find_node(tree, *path.split(".")).entries.items():
             if message := judge(name, node, job):
@@ -345,6 +351,134 @@ def check_notify(notify: Notify, tree: Node, problems: list[Problem]) -> None:
                     f"a file that only you can read, as in ~/.config/hpcrun/{kind}.url"
                 )
                 problems.append(_find_node(tree, "notify", "to").problem("notify.to", message))
+
+
+# {name.host} or {name.port} in the texts of a role.
+_ROLE_REFERENCE = re.compile(r"(?<!\{)\{([A-Za-z_][A-Za-z0-9_]*)\.(?:host|port)\}")
+# Keys of a job that have another meaning with roles, or none, and what to do instead.
+_NOT_WITH_ROLES = {
+    "script": "each role has its own program: move it into a role",
+    "module": "each role has its own program: move it into a role",
+    "command": "each role has its own program: move it into a role",
+    "args": "each role has its own program: move them into a role",
+    "sweep": "a sweep of jobs with roles is not supported: submit the job with --set for each",
+    "sweep_combinations": "a sweep of jobs with roles is not supported: submit the job with --set "
+    "for each",
+    "resources.nodes": "each role has its own number of nodes (nodes), and the job has their sum",
+    "survive.spare_nodes": "a job with roles cannot have spare nodes: remove it",
+}
+
+
+def check_roles(spec: JobSpec, tree: Node, problems: list[Problem]) -> None:
+    """Refuse roles without a program, keys that do not apply, and references that cannot work."""
+    if any(problem.path.split(".")[0] in ("roles", "extends") for problem in problems):
+        return
+    for path, message in _NOT_WITH_ROLES.items() if spec.roles else ():
+        node = _find_node(tree, *path.split("."))
+        if node.value and not is_null(node):
+            problems.append(node.problem(path, message))
+    mains = [name for name, role in spec.roles.items() if role.main]
+    for name in mains[1:]:
+        message = f"role {mains[0]} is the main one, too; a job has one main role"
+        problems.append(
+            _find_node(tree, "roles", name, "main").problem(f"roles.{name}.main", message)
+        )
+    for name, role in spec.roles.items():
+        path = f"roles.{name}"
+        node = _find_node(tree, "roles", name)
+        own: list[Problem] = []
+        check_one_program(node, own)
+        if not list_programs(node):
+            message = f"a role has one of {', '.join(PROGRAMS)}"
+            problems.append(node.problem(path, message))
+        whole = spec.resources.gpus_per_node
+        if role.gpus is not None and role.gpus > whole:
+            message = f"{role.gpus}, and a node has {whole} (resources.gpus_per_node)"
+            problems.append(_find_node(node, "gpus").problem(f"{path}.gpus", message))
+        if role.ready is not None and role.ready.startswith("log:"):
+            try:
+                re.compile(role.ready[len("log:") :])
+            except re.error as error:
+                message = f"not a regular expression: {error}"
+                problems.append(_find_node(node, "ready").problem(f"{path}.ready", message))
+        check_deepspeed(infer_framework(spec.for_role(name)), node, own)
+        for problem in own:
+            problem.path = f"{path}.{problem.path}"
+        problems += own
+    _check_role_references(spec, tree, problems)
+
+
+def list_role_references(role: Role) -> list[str]:
+    """List the roles to which a role refers, as in {server.host}; itself is not one of them.
+
+    >>> list_role_references(Role(args=["--url", "http://{server.host}:{server.port}/v1"]))
+    ['server']
+    """
+    setup = role.setup
+    texts = [*(role.command or []), *role.args, *(value or "" for value in role.env.values())]
+    texts += [*setup.commands, *setup.node_commands] if setup is not None else []
+    return list(dict.fromkeys(name for text in texts for name in _ROLE_REFERENCE.findall(text)))
+
+
+def _check_role_references(spec: JobSpec, tree: Node, problems: list[Problem]) -> None:
+    """Refuse references to unknown roles, and roles that would wait for each other."""
+    known = len(problems)
+    waits = {name: list_role_references(role) for name, role in spec.roles.items()}
+    for name, others in waits.items():
+        for other in others:
+            if other in waits and other != name:
+                continue
+            node, message = _find_reference(_find_node(tree, "roles", name), other)
+            if other == name:
+                message = (
+                    f"{{{other}.host}}: the role's own host and port are {{host}} and {{port}}"
+                )
+            else:
+                close = difflib.get_close_matches(other, waits, 1)
+                hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(waits)}"
+                message = f"{{{other}.host}}: there is no role {other}; {hint}"
+            problems.append(node.problem(f"roles.{name}", message))
+    circle = find_circle(waits) if len(problems) == known else []
+    if circle:
+        node = _find_node(tree, "roles", circle[0])
+        message = (
+            f"{' -> '.join([*circle, circle[0]])}: each waits until the next one is ready; one of "
+            "them can read the address of another from its environment, without waiting: "
+            f"HPCRUN_ROLE_{circle[1 % len(circle)].upper()}_HOST and _PORT"
+        )
+        problems.append(node.problem(f"roles.{circle[0]}", message))
+
+
+def _find_reference(node: Node, name: str) -> tuple[Node, str]:
+    """Return the text below a node that refers to a role; the node itself if none is found."""
+    inner = [*node.entries.values(), *node.items]
+    if isinstance(node.value, str) and name in _ROLE_REFERENCE.findall(node.text):
+        return node, node.text
+    for each in inner:
+        found = _find_reference(each, name)
+        if found[1]:
+            return found
+    return node, ""
+
+
+def find_circle(waits: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return names that wait for each other in a circle, or [].
+
+    >>> find_circle({"a": ["b"], "b": ["c"], "c": ["b"]}), find_circle({"a": ["b"], "b": []})
+    (['b', 'c'], [])
+    """
+    left = dict(waits)
+    while free := [name for name, others in left.items() if not any(o in left for o in others)]:
+        for name in free:
+            del left[name]
+    if not left:
+        return []
+    path = [next(iter(left))]
+    while True:
+        following = next(other for other in left[path[-1]] if other in left)
+        if following in path:
+            return path[path.index(following) :]
+        path.append(following)
 
 
 def _effective_zero_stage(section: DeepSpeed) -> int | None:

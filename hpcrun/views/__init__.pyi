@@ -11,6 +11,7 @@ from hpcrun.views.status import ended_json as ended_json
 from hpcrun.views.status import format_end as format_end
 from hpcrun.views.status import format_jobs as format_jobs
 from hpcrun.views.status import format_listing as format_listing
+from hpcrun.views.status import format_role_rows as format_role_rows
 from hpcrun.views.status import format_run as format_run
 from hpcrun.views.status import format_state as format_state
 from hpcrun.views.status import format_sweep as format_sweep

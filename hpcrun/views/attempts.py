@@ -119,6 +119,7 @@ def _describe_first_failure(failure: Failure | None) -> str:
     if failure is None:
         return ""
     who = "a launcher" if failure.rank is None else f"rank {failure.rank}"
+    who += f" of role {failure.role}" if failure.role else ""
     return f"{who} on {failure.host} failed first"
 
 

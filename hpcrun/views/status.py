@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from hpcrun.plan import Plan, column_names, format_label
-from hpcrun.runs import LOST, JobStatus, Sweep, Verdict, WhyWaiting
+from hpcrun.runs import LOST, Attempt, JobStatus, Sweep, Verdict, WhyWaiting
 from hpcrun.slurm import explain_reason, format_exit_code, format_limit, parse_exit_code
 from hpcrun.text import (
     BOLD,
@@ -224,7 +224,10 @@ def format_run(
         nodes = plan.node_range if plan.node_range and last is None else plan.nodes
         spare = plan.survive.spare_nodes
         how += f", and {format_count(spare, 'spare node')}" if spare else ""
-        rows.append(("shape", f"{nodes} × {plan.gpus_per_node} GPUs, {how}"))
+        if plan.roles:
+            rows += format_role_rows(plan, last)
+        else:
+            rows.append(("shape", f"{nodes} × {plan.gpus_per_node} GPUs, {how}"))
         rows.append(("batch", f"{plan.effective_batch} effective" if plan.effective_batch else ""))
     at = "" if status.step is None else f"step {status.step}, "
     rows += [
@@ -256,6 +259,23 @@ def format_run(
         *format_pairs(rows, display),
         *_suggest_commands(status, display, has_checkpoints),
     ]
+
+
+def format_role_rows(plan: Plan, last: Attempt | None = None) -> list[tuple[str, str]]:
+    """Return a row for each role: its size, and its state in the last attempt."""
+    rows = []
+    for role in plan.roles:
+        nodes = format_count(len(role.nodes), "node")
+        name = f"{role.name} (main)" if role.is_main else role.name
+        parts = [f"{name}: {nodes} × {format_count(role.gpus, 'GPU')}"]
+        state = last.roles.get(role.name) if last is not None else None
+        if state is not None:
+            parts.append(f"{state.state} on {','.join(state.hosts)}, port {state.port}")
+        elif role.waits_for:
+            verb = "is" if len(role.waits_for) == 1 else "are"
+            parts.append(f"starts when {' and '.join(role.waits_for)} {verb} ready")
+        rows.append(("role", replace_unprintable("; ".join(parts))))
+    return rows
 
 
 def _format_time(status: JobStatus, local_time: Callable[[float], str]) -> str:

@@ -195,7 +195,7 @@ GUARDS = [
     guard(
         19,
         HARNESS,
-        "12000 + (id * 7 + HPCRUN_ATTEMPT * 1009 + try * 101) % 18000",
+        "12000 + (id * 7 + HPCRUN_ATTEMPT * 1009 + role * 211 + try * 101) % 18000",
         "29500",
         f"{RENDEZVOUS}::test_concurrent_jobs_have_different_ports",
         f"{RENDEZVOUS}::test_port_in_use_is_skipped",

@@ -1,0 +1,123 @@
+"""Roles: several programs in one job. Their nodes and GPUs, and what each waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import structs
+
+from hpcrun.plan.directives import parse_memory_mb
+from hpcrun.plan.findings import Findings
+from hpcrun.plan.job import Job, fill
+from hpcrun.plan.times import duration_seconds
+from hpcrun.plan.types import PlanInputs, RolePlan, Topology
+from hpcrun.spec import JobSpec, list_role_references
+
+# Where the files of a role other than the main one are, in the run's directory.
+ROLES_DIR = "roles"
+
+
+def place_roles(spec: JobSpec) -> list[RolePlan]:
+    """Place roles on nodes, which are numbered from 0; those of the main role come first.
+
+    A role with all GPUs of a node has its nodes alone. The others share nodes: each is placed on
+    the first ones that have enough GPUs left. The batch script runs on node 0, where rank 0 of the
+    main role is.
+
+    >>> from hpcrun.spec import Resources, Role
+    >>> roles = {"server": Role(gpus=1), "judge": Role(gpus=1), "train": Role(gpus=2, nodes=2)}
+    >>> job = JobSpec(roles=roles, resources=Resources(gpus_per_node=4))
+    >>> [(role.name, role.nodes, role.waits_for) for role in place_roles(job)]
+    [('server', [0], []), ('judge', [0], []), ('train', [0, 1], [])]
+    """
+    whole, main = spec.resources.gpus_per_node, spec.main_role
+    free: list[int] = []
+    placed: dict[str, RolePlan] = {}
+    for name in sorted(spec.roles, key=lambda name: name != main):
+        role = spec.roles[name]
+        gpus = whole if role.gpus is None else role.gpus
+        shares = gpus < whole
+        nodes = [node for node, left in enumerate(free) if shares and left >= gpus][: role.nodes]
+        while len(nodes) < role.nodes:
+            nodes.append(len(free))
+            free.append(whole if shares else -1)
+        for node in nodes:
+            free[node] -= gpus if shares else 0
+        placed[name] = RolePlan(
+            name=name,
+            is_main=name == main,
+            nodes=nodes,
+            gpus=gpus,
+            gpus_per_node=whole,
+            shares_nodes=shares,
+            waits_for=list_role_references(role),
+            ready=role.ready,
+            ready_within=duration_seconds(role.ready_within),
+        )
+    return [placed[name] for name in spec.roles]
+
+
+def count_nodes(roles: Sequence[RolePlan]) -> int:
+    """Return the number of nodes of all roles together."""
+    return 1 + max(node for role in roles for node in role.nodes)
+
+
+def own_role(place: PlanInputs) -> RolePlan:
+    """Return the role for which a plan is made."""
+    return next(role for role in place.roles if role.name == place.role)
+
+
+def role_values(place: PlanInputs) -> dict[str, str]:
+    """Return the placeholders of the addresses of roles, whose values only the job knows."""
+    if not place.roles:
+        return {}
+    values = {"host": "${HPCRUN_HOST}", "port": "${HPCRUN_PORT}"}
+    for role in place.roles:
+        for part in ("host", "port"):
+            values[f"{role.name}.{part}"] = f"${{HPCRUN_ROLE_{role.name.upper()}_{part.upper()}}}"
+    return values
+
+
+def complete_roles(
+    roles: list[RolePlan], specs: Mapping[str, JobSpec], found: Findings
+) -> list[RolePlan]:
+    """Decide when each role is ready, and fill the placeholders of these conditions."""
+    kept = []
+    for role in roles:
+        spec, ready = specs[role.name], role.ready
+        texts = [*(spec.command or []), *spec.args, *(value or "" for value in spec.env.values())]
+        if ready is None and any("{port}" in text for text in texts):
+            ready = "tcp://{host}:{port}"
+        if ready is not None and not ready.startswith("log:"):
+            # The job fills in the address: hpcrun.jobside.roles.
+            ready = fill(
+                ready, {"host": "{host}", "port": "{port}"}, f"roles.{role.name}.ready", found
+            )
+        kept.append(structs.replace(role, ready=ready))
+    return kept
+
+
+def share_step(
+    job: Job, step: list[tuple[str, str | None]], whole: Topology, role: RolePlan
+) -> list[tuple[str, str | None]]:
+    """Return the options of srun for a role that shares nodes with other roles.
+
+    By default a step gets all GPUs and all memory of the job on its nodes, and the steps of other
+    roles would wait until it ends.
+    """
+    options = dict(step)
+    if role.gpus == 0:
+        options |= {"overlap": None, "gres": "none", "mem": "0"}
+        options.pop("cpus-per-task", None)
+        return list(options.items())
+    if "cpus-per-task" not in options:
+        job.found.refuse(
+            f"roles.{role.name}.gpus",
+            f"{role.gpus}: the roles share nodes whose number of CPUs is unknown; "
+            "set resources.cpus_per_gpu",
+        )
+    options |= {"exact": None, "gres": f"gpu:{role.gpus}"}
+    memory = 0 if whole.memory in (None, "0") else parse_memory_mb(whole.memory or "0")
+    # Without a number, a step requests all memory of the job on the node.
+    options["mem"] = f"{memory * role.gpus // whole.gpus_per_node}M" if memory else "0"
+    return list(options.items())

@@ -1,0 +1,88 @@
+"""Jobs of several programs on a real Slurm with several hosts."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from tests.cluster.site import Site
+
+SERVER = """
+import http.server, os, sys, time
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        print("GPUs", os.environ["CUDA_VISIBLE_DEVICES"], flush=True)
+        if os.path.exists(os.environ["BREAK"]):
+            print("RuntimeError: the server has broken", file=sys.stderr, flush=True)
+            os._exit(7)
+        self.send_response(200), self.end_headers(), self.wfile.write(b"ok")
+http.server.HTTPServer(("", int(sys.argv[1])), Handler).serve_forever()
+"""
+TRAIN = """
+import os, pathlib, sys, time, urllib.request
+rank = int(os.environ["RANK"])
+print("GPUs", os.environ["CUDA_VISIBLE_DEVICES"], "of rank", rank, flush=True)
+for step in range(1, int(sys.argv[1]) + 1):
+    for url in sys.argv[2:]:
+        urllib.request.urlopen(url, timeout=20).read()
+    if rank == 0:
+        print(f"step {step} loss {1 / step}", flush=True)
+    if rank == 0 and step == 5 and sys.argv[1] == "500":
+        pathlib.Path(os.environ["BREAK"]).touch()
+    time.sleep(0.05)
+"""
+JOB = """
+resources: {gpus_per_node: 4, time: 10}
+env: {BREAK: "{project_dir}/break"}
+roles:
+  server: {gpus: 1, script: server.py, launcher: srun, framework: torch, args: ["{port}"],
+           ready: "http://{host}:{port}/"}
+  judge: {command: [PYTHON, server.py, "{port}"]}
+  train: {nodes: 2, gpus: 2, script: train.py, launcher: srun, framework: torch,
+          args: ["STEPS", "http://{server.host}:{server.port}", "http://{judge.host}:{judge.port}"]}
+"""
+
+
+def prepare(site: Site, steps: int) -> None:
+    job = JOB.replace("STEPS", str(steps)).replace("PYTHON", sys.executable)
+    (site.project / "server.py").write_text(SERVER)
+    (site.project / "train.py").write_text(TRAIN)
+    (site.project / "job.yaml").write_text(job)
+
+
+def test_three_roles_run_on_their_own_nodes_and_gpus(wide_site: Site) -> None:
+    prepare(wide_site, 3)
+    run = wide_site.submit("./job.yaml")
+    assert wide_site.follow(run).returncode == 0, run.log()
+    roles = wide_site.status(run)["attempts"][0]["roles"]
+    first, second = roles["train"]["hosts"]
+    assert roles["server"]["hosts"] == [first]  # with GPUs that are left there
+    assert roles["judge"]["hosts"] not in ([first], [second])
+    assert {each["state"] for each in roles.values()} == {"ended"}
+    assert "127." not in roles["server"]["address"] + roles["judge"]["address"]
+
+    def gpus(path: str) -> set[str]:
+        text = (run.folder / path).read_text()
+        return set(text.split("GPUs ")[1].split()[0].split(","))
+
+    of_train, of_server = gpus("logs/0/rank-0.log"), gpus("roles/server/logs/0/rank-0.log")
+    assert len(of_train) == 2 and len(of_server) == 1 and not of_train & of_server
+    assert len(gpus("roles/judge/logs/0/node-0.log")) == 4
+    shown = wide_site.hpcrun("logs", run.run_id, "--role", "train", "--rank", "0").stdout
+    assert "step 3 loss" in shown and "[server]" not in shown
+    lines = wide_site.hpcrun("logs", run.run_id, "--role", "server", "--json").stdout.splitlines()
+    assert {json.loads(line)["role"] for line in lines} == {"server"}
+
+
+def test_the_failure_of_a_server_ends_the_job_and_is_named(wide_site: Site) -> None:
+    prepare(wide_site, 500)
+    run = wide_site.submit("./job.yaml")
+    assert wide_site.follow(run).returncode == 1
+    answer = json.loads(wide_site.hpcrun("why", run.run_id, "--json").stdout)["runs"][0]["cause"]
+    first = run.record("end.json")["first_failure"]
+    assert first["role"] in ("server", "judge"), run.log()
+    assert answer["title"].startswith(f"role {first['role']}: "), answer
+    assert answer["host"] == first["host"] and first["exit_code"] == 7
+    assert answer["rank"] == first["rank"]
+    assert f"roles/{first['role']}/logs/0/" in answer["file"]
+    assert f"role {first['role']}" in wide_site.hpcrun("status", run.run_id).stdout
