@@ -22,7 +22,10 @@ RECORD_FIELDS = {
         *("attempt", "job_id", "begun_at", "stopped_by", "first_failure", "exit_code", "signal"),
         *("ended_at", "why", "checkpoint", "next", "note"),
     ),
-    "failure": ("rank", "local_rank", "node", "host", "exit_code", "signal", "at", "why"),
+    "failure": (
+        *("rank", "local_rank", "node", "host", "exit_code", "signal", "at", "why"),
+        "role",  # added to the copy in the records of the main role
+    ),
     "stall": ("since", "silent_seconds", "threshold", "step", "ranks", "stacks"),
 }
 

@@ -13,7 +13,7 @@ import subprocess
 import time
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Set
 
-from hpcrun.jobside.records import read_json, write_json
+from hpcrun.jobside.records import read_json, write_json, write_record
 from hpcrun.jobside.slurm import Job, parse_record
 
 Say = Callable[[str], None]
@@ -364,7 +364,7 @@ class RoleRunner:
                 "why": None,
             }
             name = "{:.0f}-node-0.json".format(time.time() * 1e6)
-            write_json(role.attempt_path("failures", name), record)
+            write_json(role.attempt_path("failures", name), "failure", record)
 
     # ---- The end
 
@@ -386,7 +386,7 @@ class RoleRunner:
                 moment = name.partition("-")[0]
                 path = "{}-{}.role.{}.json".format(moment, index, role.name)
                 record["role"] = role.name
-                write_json(self.main.attempt_path("failures", path), record)
+                write_json(self.main.attempt_path("failures", path), "failure", record)
 
     def _end_others(self) -> None:
         """Ask the remaining roles to end, and terminate those that do not within a grace time."""
@@ -465,7 +465,7 @@ class RoleRunner:
                 "address": role.address,
                 "port": role.port,
             }
-        write_json(self.main.attempt_path("roles.json"), states)
+        write_record(self.main.attempt_path("roles.json"), json.dumps(states))
 
 
 def route_address(other: str) -> str:
