@@ -119,30 +119,52 @@ class Steps(NamedTuple):
 def steps_in(*parts: str) -> Optional[Steps]:
     """Parse the first and the last step from parts of a log.
 
-    Returns None if there is no step, or if its number is constant (a setting) or decreases (a
-    counter that restarts with each epoch). Without a line that names a step, the progress bar with
-    the highest total counts.
+    Of the counters in the log, the one with the most lines is used. Returns None if there is none,
+    or if its number is constant (a setting) or decreases (a counter that restarts with each epoch).
+    Without a line that names a step, the progress bar that is drawn most often counts.
 
     >>> steps_in("step 1\\nstep 1,950"), steps_in("step 9\\nstep 5"), steps_in("max_steps=5")
     (Steps(first=1, last=1950), None, None)
+    >>> steps_in("max_steps: 900\\nstep 1 loss 9\\nstep 2 loss 8")
+    Steps(first=1, last=2)
     """
-    from hpcrun.jobside.progress import read_bar, read_step  # deferred: slow to load
+    from hpcrun.jobside.progress import read_named_step, read_training_bar  # deferred: slow
 
     steps: List[int] = []
+    counters: Dict[str, List[int]] = {}
     bars: Dict[int, List[int]] = {}
     for line in re.split("[\r\n]+", "\n".join(parts)):
-        step = read_step(line[-2000:], with_bars=False)
-        if step is not None:
-            steps.append(step)
+        found = read_named_step(line[-2000:])
+        if found is not None:
+            steps.append(found.step)
+            counters.setdefault(found.label, []).append(found.step)
         elif not steps:
-            bar = read_bar(line[-2000:])
+            bar = read_training_bar(line[-2000:])
             if bar is not None:
                 bars.setdefault(bar[1], []).append(bar[0])
-    if not steps and bars:
-        steps = bars[max(bars)]
+    if counters:
+        longest = max(counters.values(), key=len)
+        # One line of each kind, in any case: the kinds are compared with each other.
+        steps = longest if len(longest) > 1 else steps
+    elif bars:
+        total = max(bars, key=lambda total: (len(bars[total]), total))
+        steps = _without_start(bars[total])
     if not steps or sorted(steps) != steps or steps[0] == steps[-1]:
         return None
     return Steps(steps[0], steps[-1])
+
+
+def _without_start(counts: List[int]) -> List[int]:
+    """Return the counts of a bar without the 0 that is drawn before a training resumes.
+
+    The Trainer of transformers draws the bar at 0, and next at the first step after the checkpoint.
+
+    >>> _without_start([0, 43, 45, 50]), _without_start([0, 3, 5, 9])
+    ([43, 45, 50], [0, 3, 5, 9])
+    """
+    gains = [counts[n + 1] - counts[n] for n in range(1, len(counts) - 1)]
+    jumps = len(gains) > 1 and counts[0] == 0 and counts[1] > 3 * max(gains)
+    return counts[1:] if jumps else counts
 
 
 class Attempts:

@@ -18,6 +18,7 @@ _ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[A-Za-z]|\][^\x07]*\x07|[()][0-9A-Za-z])"
 _TIMES = re.compile(
     r"""
     \b\d{2,4}[-/]\d\d[-/]\d{2,4}\b            # dates
+  | \b\d\d/\d\d(?=[ ]\d\d:\d\d)
   | \b[0-3]?\d[ ]?(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\b
   | \b(mon|tue|wed|thu|fri|sat|sun),?[ ]
   | \b\d+[ ]days?,?
@@ -46,9 +47,14 @@ _NOISE = re.compile(
 )
 _STEP = re.compile(
     r"(?<![a-z])(global_?steps?|total_timesteps|num_updates|steps?|iterations?|iters?|it|updates?"
-    r"|batch|minibatch)[\"']?[]\s:=#(|\[/]{1,40}(\d[\d,_]*(?:\.\d+)?(?:e\+?\d+)?)"
+    r"|batch|minibatch)[\"']?[]\s:=#(|\[/]{1,40}(\d[\d,_]*(?:\.\d+)?(?:e\+?\d+)?)(?![\d.,_]*[ ]?%)"
 )
 _BAR = re.compile(r"(?<![\d./])(\d[\d,_]*)(?:\.0)?/(\d[\d,_]*)(?![\d/.])")
+# Progress bars that count something other than the steps of the training.
+_OTHER_BAR = re.compile(
+    r"examples/s|[kmg]i?b/s|\b(map|filter|tokeni[sz]|load|download|sav|generat|fetch|eval|valid|test"
+    r"|sanity|predict)[a-z]*\b"
+)
 _RANKS = ("global", "total", "num_u", "step", "iter", "it", "upd", "bat", "mini")
 
 
@@ -80,11 +86,20 @@ def split_line(line: str) -> Template:
     return Template(text.strip(), tuple(numbers))
 
 
-def read_step(line: str, *, with_bars: bool = True) -> Optional[int]:
-    """Parse the step in a line, from words or, ``with_bars``, from the count of a progress bar.
+class NamedStep(NamedTuple):
+    """A step that a line names, and the last words before its number."""
 
-    >>> [read_step(x) for x in ("step: 1,950", "'global_step': 40", " 4%| | 40/1000 [00:12", "ok")]
-    [1950, 40, 40, None]
+    step: int
+    label: str
+
+
+def read_named_step(line: str) -> Optional[NamedStep]:
+    """Parse the step that a line names.
+
+    Lines with the same label belong to one counter; a setting has a label of its own.
+
+    >>> read_named_step("epoch 3, step: 1,950 loss 2.5"), read_named_step("Steps:  40%|###")
+    (NamedStep(step=1950, label='epoch # step'), None)
     """
     lower = _ESCAPES.sub("", line.lower())
     best = None
@@ -96,11 +111,33 @@ def read_step(line: str, *, with_bars: bool = True) -> Optional[int]:
             except ValueError:
                 continue
             if value < 1e15 and value == int(value):
-                best = (rank, int(value))
-    if best is not None:
-        return best[1]
-    bar = read_bar(line) if with_bars else None
+                best = (rank, int(value), match.start(2))
+    if best is None:
+        return None
+    words = re.sub("[^a-z_#]+", " ", _NUMBER.sub("#", lower[: best[2]]))
+    return NamedStep(best[1], words.strip()[-40:])
+
+
+def read_step(line: str) -> Optional[int]:
+    """Parse the step in a line, from words or from the count of a progress bar.
+
+    >>> [read_step(x) for x in ("step: 1,950", "'global_step': 40", " 4%| | 40/1000 [00:12", "ok")]
+    [1950, 40, 40, None]
+    """
+    found = read_named_step(line)
+    if found is not None:
+        return found.step
+    bar = read_bar(line)
     return bar[0] if bar else None
+
+
+def read_training_bar(line: str) -> Optional[Tuple[int, int]]:
+    """Parse the count and total of a progress bar, unless it is of data, a file or an evaluation.
+
+    >>> read_training_bar("Map:  50%|##   | 5/10 [00:01<00:01, 5.1 examples/s]")
+    """
+    bar = read_bar(line)
+    return None if bar is None or _OTHER_BAR.search(line.lower()) else bar
 
 
 def read_bar(line: str) -> Optional[Tuple[int, int]]:

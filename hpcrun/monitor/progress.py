@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from msgspec import structs
@@ -85,10 +86,16 @@ def steps_of(
                 for part in _TAIL_BYTES:
                     if first is None:
                         file.seek(0)
-                        first = next(_find_steps(file.read(part), formats, rank), None)
+                        steps = list(_find_steps(file.read(part), formats, rank))
+                        first = steps[0] if steps else None
+                        if _restarts(steps):
+                            return None, None
                     if last is None:
                         file.seek(max(0, size - part))
-                        last = max(_find_steps(file.read(part), formats, rank), default=None)
+                        steps = list(_find_steps(file.read(part), formats, rank))
+                        last = max(steps, default=None)
+                        if _restarts(steps):
+                            return None, None
                     if size <= part:
                         break
             if first is not None and last is not None:
@@ -134,6 +141,15 @@ def with_steps(
         more = {"first_step": first, "last_step": last, "resumed": resumed}
         found.append(structs.replace(attempt, **more))
     return found
+
+
+def _restarts(steps: Sequence[int]) -> bool:
+    """Return True if the counter begins again, as with each epoch; a repeated step is no restart.
+
+    >>> _restarts([0, 50, 99, 0, 50]), _restarts([10, 20, 20, 19, 30])
+    (True, False)
+    """
+    return any(2 * after < before for before, after in pairwise(steps))
 
 
 def _find_steps(data: bytes, formats: Sequence[LineFormat], rank: int) -> Iterator[int]:

@@ -121,6 +121,8 @@ IDLE = [
     ((AGAIN, ["step 1 | step 9", "step 6 | step 8", "step 7 | step 9"], "{c}/last.pt", 1, 900), 0),
     ((AGAIN, ["step 1 | step 9 | step 1", "step 1 | step 9", "loss 2"], "{c}/last.pt", 1, 900), 0),
     ((AGAIN, ["log_every_n_steps=50", "max_steps: 50", "step=50"], "{c}/last.pt", True, 900), 0),
+    ((AGAIN, ["max_steps: 900 | step 1 | step 9"] * 3, "{c}/last.pt", True, 900), 2),
+    ((AGAIN, ["step 1 | step 9 | saved after 1 step"] * 3, "{c}/last.pt", True, 900), 2),
     ((["{c}/last.pt"] * 3, ["step 1 | step 9"] * 3, "{c}/last.pt", True, 900), 3),
     # By the curve, where none is ever seen: each next one begins where the last has saved.
     ((["", "", ""], LATER, "", False, 900), 0),
@@ -183,6 +185,10 @@ def test_each_log_is_read_once_and_only_if_needed(tmp_path: Path) -> None:
     assert [Attempts(env).steps(number) for number in (6, 5)] == [(1, 7), (9, 99)]
 
 
+# A progress bar as tqdm draws it.
+BARS = " | ".join(f"{{0}}%|#   |{each}/60 [00:01<00:02]" for each in ("0", "{0}", "{1}", "{2}"))
+
+
 def test_every_end_has_a_description() -> None:
     told = {why for _, why in ENDS}
     assert told - END_NAMES.keys() == {"done", "error"}
@@ -196,6 +202,11 @@ def test_every_end_has_a_description() -> None:
         # It resumed all the same, or has printed no step yet.
         (1, "step-7", ["step 1 | step 7", "step 8 | step 9"], True, False),
         (1, "step-7", ["step 1 | step 7", "loading"], True, False),
+        # The Trainer of transformers draws its bar at 0 before it resumes.
+        (1, "step-45", [BARS.format(1, 2, 45), BARS.format(46, 47, 48)], True, False),
+        (1, "step-45", [BARS.format(1, 2, 45), BARS.format(1, 2, 3)], True, True),
+        # A setting looks like a step.
+        (1, "step-7", ["steps: 90 | step 1 | step 7", "steps: 90 | step 1 | step 5"], True, True),
         # There was nothing to resume from.
         (1, "", ["step 1 | step 7", "step 1 | step 5"], True, False),
         (0, "step-7", ["step 1 | step 7"], True, False),
@@ -219,8 +230,8 @@ def test_run_that_ignores_its_checkpoint_stops_after_one_attempt(
     answer = decide(env, "preempted", "", 900).note
     assert (answer != "yes") == stops
     if stops:
-        assert answer.startswith(
-            "attempt 1 began at step 1 again, although there was the checkpoint"
-        )
+        begin = 0 if "%" in logs[0] else 1
+        text = f"attempt 1 began at step {begin} again, although there was the checkpoint"
+        assert answer.startswith(text)
         assert 'checkpoint.resume, as in "--resume {resume}"' in answer
     assert decide(env, "error", "", 900).note == ""
