@@ -291,9 +291,10 @@ def top(
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=0, help="The port (default: any free port)."
 )
+@click.option("--actions", is_flag=True, help="Allow cancel, requeue and resubmit on the page.")
 @click.option("--open", "opens", is_flag=True, help="Open the page in the default web browser.")
 @cluster_option
-def ui(jobs: tuple[str, ...], port: int, opens: bool, cluster: str | None) -> int:
+def ui(jobs: tuple[str, ...], port: int, actions: bool, opens: bool, cluster: str | None) -> int:
     """Show all runs, their curves and logs on a web page that only this machine serves.
 
     JOB is a run id, a sweep or any Slurm job id, LOG is any log file; the page opens with the first
@@ -306,7 +307,7 @@ def ui(jobs: tuple[str, ...], port: int, opens: bool, cluster: str | None) -> in
     from hpcrun.ui import Board, serve
 
     where = make_context(cluster)
-    board = Board(where, jobs)
+    board = Board(where, jobs, has_actions=actions)
 
     def announce(address: str) -> None:
         page = address + (f"#/run/{quote(board.first, safe='')}" if board.first else "")

@@ -12,7 +12,17 @@ from typing import Any
 
 from msgspec import structs
 
-from hpcrun.actions import CurveLog, add_cause, masker_of, read_run_facts
+from hpcrun.actions import (
+    Checks,
+    CurveLog,
+    add_cause,
+    cancel_jobs,
+    masker_of,
+    prepare_again,
+    read_run_facts,
+    requeue_jobs,
+    submit_again,
+)
 from hpcrun.context import Context
 from hpcrun.curves import report_data
 from hpcrun.errors import HpcrunError, InputError
@@ -32,6 +42,7 @@ from hpcrun.monitor import (
     fetch_records,
     find_slurm_conf,
     find_sources,
+    find_targets,
     find_targets_by_word,
     list_rows,
     status_of,
@@ -146,9 +157,16 @@ class Board:
         version: Increases with each change of the rows.
     """
 
-    def __init__(self, context: Context, words: Sequence[str] = ()) -> None:
-        """Find what the words name. Raises InputError for a word that names nothing."""
+    def __init__(
+        self, context: Context, words: Sequence[str] = (), *, has_actions: bool = False
+    ) -> None:
+        """Find what the words name. Raises InputError for a word that names nothing.
+
+        ``has_actions``: act() is permitted.
+        """
         self._context = context
+        self.has_actions = has_actions
+        self._action_lock = threading.Lock()
         self.version = 0
         self.first = ""
         self._listing = _WatchedListing()
@@ -201,8 +219,11 @@ class Board:
         threading.Thread(target=self._follow, daemon=True).start()
 
     def close(self) -> None:
+        """Stop following; an action that has begun is completed."""
         self._is_closed = True
         self._wake.set()
+        with self._action_lock:
+            pass
 
     def want(self) -> None:
         """Note that a page is open."""
@@ -266,6 +287,7 @@ class Board:
             "keys": [*rows],
             "is_ready": version > 0,
             "trouble": self._trouble or None,
+            "actions": self.has_actions,
             "host": self._context.cluster.host,
             "cluster": self._context.cluster.name,
             "next_query_s": round(self._monitor.seconds_until_query),
@@ -345,6 +367,34 @@ class Board:
         except OSError:
             return ""
         return masker_of(self._context, [run]).mask(data).decode("utf-8", "replace")
+
+    # ---- actions
+
+    def act(self, verb: str, key: str) -> str:
+        """Cancel, requeue or resubmit a run, sweep or job; return what was done.
+
+        Raises InputError, SchedulerRefused, OutOfReach.
+        """
+        if not self.has_actions:
+            raise InputError("the page is read-only", fix="hpcrun ui --actions")
+        with self._action_lock, self._trip:
+            if verb == "resubmit":
+                again = prepare_again(self._context, self._find(key), checks=Checks(strict=True))
+                return f"submitted as job {submit_again(again).job_id}"
+            if verb not in ("cancel", "requeue"):
+                raise InputError(f"{verb}: no such action")
+            targets = find_targets(self._context, [key])
+            apply = cancel_jobs if verb == "cancel" else requeue_jobs
+            results = apply(self._context, targets)
+            for result in results:
+                if result.error is not None:
+                    raise result.error
+        done = sum(result.done for result in results)
+        words = {"cancel": "cancelled", "requeue": "requeued"}
+        left = next((result.left for result in results if result.left), "")
+        if not done:
+            return left or "nothing was changed: already ended"
+        return f"{words[verb]}: {done} of {len(results)} jobs" if len(results) > 1 else words[verb]
 
     # ---- curves
 

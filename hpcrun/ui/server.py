@@ -81,7 +81,8 @@ class Guard:
         if host.rpartition(":")[0] not in _HOSTS and host not in _HOSTS:
             return 421, "this server answers only for 127.0.0.1 and localhost"
         origin = headers.get(b"origin")
-        if origin is not None and origin != f"http://{host}":
+        is_change = scope["method"] not in ("GET", "HEAD")
+        if (origin is not None or is_change) and origin != f"http://{host}":
             return 403, "requests from other sites are refused"
         if headers.get(b"sec-fetch-site", "none") not in ("same-origin", "none"):
             return 403, "requests from other sites are refused"
@@ -151,6 +152,14 @@ def make_app(board: Board, token: str) -> Guard:
         stream = _stream(board, int(since) if since.isdecimal() else 0, keys)
         return StreamingResponse(stream, media_type="text/event-stream")
 
+    async def act(request: Request) -> Response:
+        try:
+            wanted = json.loads(await request.body())
+            verb, key = str(wanted["verb"]), str(wanted["key"])
+        except (ValueError, KeyError, TypeError):
+            return _JSON({"error": "malformed request", "fix": None}, 400)
+        return await respond(lambda _: {"message": board.act(verb, key)})(request)  # type: ignore[no-any-return]
+
     api = [
         Route("/rows", respond(lambda request: board.news(0))),
         Route(
@@ -160,6 +169,8 @@ def make_app(board: Board, token: str) -> Guard:
         Route("/log", respond(log)),
         Route("/events", events),
     ]
+    if board.has_actions:
+        api.append(Route("/act", act, methods=["POST"]))
     routes = [Route("/", page), Route("/static/{name}", static), Mount("/api", routes=api)]
     return Guard(Starlette(routes=[Mount(f"/{token}", routes=routes)]), token)
 

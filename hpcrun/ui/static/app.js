@@ -8,6 +8,7 @@
   const rows = new Map();
   let order = [];
   let isReady = false;
+  let hasActions = false;
   let version = 0;
   let source = null;
   let leave = () => {};
@@ -114,6 +115,7 @@
   function take(news) {
     version = news.version;
     isReady = isReady || news.is_ready;
+    hasActions = news.actions;
     for (const row of news.rows) rows.set(row.key, { ...row, haystack: haystackOf(row) });
     order = news.keys;
     const known = new Set(order);
@@ -371,7 +373,8 @@
     const facts = text("p", "", "facts");
     const tabs = element("nav", { className: "tabs" });
     tabs.setAttribute("aria-label", "Parts of this run");
-    view.replaceChildren(head, facts, tabs, place);
+    const actions = element("div", { className: "tools" });
+    view.replaceChildren(head, facts, actions, tabs, place);
     let isGone = false;
     leave = () => { isGone = true; };
     let detail = null;
@@ -395,6 +398,11 @@
     const fillHead = () => {
       const row = { ...run, ...(rows.get(key) || {}) };
       head.replaceChildren(row.name || key.replace(/^file:/, ""), ...[pill(row)].filter(Boolean));
+      const stamp = `${row.state} ${row.final} ${hasActions}`;
+      if (actions.dataset.stamp !== stamp) {
+        actions.dataset.stamp = stamp;
+        actions.replaceChildren(...actionButtons(key, row, row.name || key));
+      }
       const told = [
         ["job", row.job_id], ["step", formatNumber(row.step)], ["loss", formatNumber(row.loss)],
         ["time", formatDuration(row.elapsed_seconds) + (row.limit_seconds ? ` of ${formatDuration(row.limit_seconds)}` : "")],
@@ -418,6 +426,43 @@
       if (words && tab !== "curves") facts.after(box);
     }
     (show[tab] || show.curves)();
+  }
+
+  // The buttons that change a job; each asks first.
+  function actionButtons(key, row, name) {
+    if (!hasActions || !row.state) return [];
+    const verbs = row.final ? (row.kind === "job" ? [] : ["resubmit"]) : ["cancel", "requeue"];
+    return verbs.map((verb) => {
+      const made = element("button", { type: "button", id: verb, textContent: verb });
+      made.addEventListener("click", () => confirmAction(verb, key, name));
+      return made;
+    });
+  }
+
+  function confirmAction(verb, key, name) {
+    const effects = { cancel: "The job ends, and is not restarted.", requeue: "The job is stopped, and restarts under its own id.",
+      resubmit: "A new run of the same job is submitted; it resumes from its checkpoints." };
+    const result = text("p", effects[verb]);
+    result.setAttribute("role", "status");
+    const no = element("button", { type: "button", textContent: "back" });
+    const yes = element("button", { type: "button", id: "confirm", textContent: `${verb} ${name}` });
+    const box = element("dialog", {}, text("h2", `${verb} ${name}?`), result, element("div", { className: "tools" }, no, yes));
+    box.setAttribute("aria-label", `${verb} ${name}`);
+    no.addEventListener("click", () => box.close());
+    box.addEventListener("close", () => box.remove());
+    yes.addEventListener("click", async () => {
+      yes.disabled = true;
+      result.textContent = "Waiting for Slurm ...";
+      const answer = await fetch("api/act", { method: "POST", headers: { "content-type": "application/json" },
+        body: JSON.stringify({ verb, key }) }).catch(() => null);
+      const found = await answer?.json().catch(() => null);
+      result.textContent = found?.message || `${found?.error || "no answer"}${found?.fix ? ` (${found.fix})` : ""}`;
+      yes.hidden = true;
+      no.textContent = "close";
+    });
+    document.body.append(box);
+    box.showModal();
+    no.focus();
   }
 
   function attemptsTable(run) {

@@ -693,6 +693,11 @@ const makeCurves = (() => {
       }
     }
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
+    // Panels that were never scrolled to are printed, too.
+    addEventListener("beforeprint", () => {
+      for (const panel of panels) panel.near = panel.shown;
+      panels.forEach(draw);
+    });
     update(initial, { isFirst: true });
     return {
       update,
