@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from email.header import decode_header, make_header
 from pathlib import Path
 
 
@@ -29,7 +30,13 @@ class Recorder(http.server.ThreadingHTTPServer):
 
     @property
     def texts(self) -> list[str]:
-        return [request["body"] for request in self.requests]
+        """The texts of all messages; that of an image sent to ntfy is a header."""
+        return [
+            str(make_header(decode_header(request["Message"])))
+            if "Message" in request
+            else request["body"]
+            for request in self.requests
+        ]
 
 
 def read_requests(record: Path) -> list[dict[str, str]]:

@@ -59,6 +59,11 @@ from hpcrun.actions.logs import Lines as Lines
 from hpcrun.actions.logs import LogQuery as LogQuery
 from hpcrun.actions.logs import logs_of as logs_of
 from hpcrun.actions.logs import masker_of as masker_of
+from hpcrun.actions.notify_sender import NotificationSender as NotificationSender
+from hpcrun.actions.notify_sender import send_new_notifications as send_new_notifications
+from hpcrun.actions.notify_sender import send_test_messages as send_test_messages
+from hpcrun.actions.notify_settings import Schedule as Schedule
+from hpcrun.actions.notify_settings import write_systemd_units as write_systemd_units
 from hpcrun.actions.parse import CurveLog as CurveLog
 from hpcrun.actions.parse import build_own_formats as build_own_formats
 from hpcrun.actions.parse import parse_runs as parse_runs

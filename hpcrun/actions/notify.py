@@ -1,4 +1,4 @@
-"""Notifications: the file of a run from which its job, and others, send them."""
+"""Notifications: the file of a run from which its job, and those who watch it, send them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def write_notify_config(context: Context, made: Prepared, one: Prepared) -> None
     folder = SweepFolder(one.path) if one.is_sweep else RunFolder(one.path)
     config = {
         "on": notify.on,
-        "to": resolve_channels(context.environ, notify)[0],
+        "to": resolve_channels(context.environ, notify.to)[0],
+        "asked": notify.to,
         "per_hour": notify.per_hour,
         "name": made.plan.name,
         "run_id": plan.run_id,

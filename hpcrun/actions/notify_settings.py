@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from hpcrun.assets import config_dir, home_dir
 from hpcrun.context import Context, read_text
@@ -12,6 +16,7 @@ from hpcrun.errors import InputError
 from hpcrun.jobside import PER_HOUR, is_http_url
 from hpcrun.ownership import is_own
 from hpcrun.plan import NotifyPlan
+from hpcrun.runs import write_file
 from hpcrun.spec import Notify, UserConfig, load_user_config
 
 # The events of a job that names channels only.
@@ -41,7 +46,7 @@ def plan_notify(context: Context, own: Notify) -> tuple[NotifyPlan | None, list[
         to=[pair for word in to for pair in split_channel(word)],
         per_hour=next((layer.per_hour for layer in layers if layer.per_hour), PER_HOUR),
     )
-    return plan, resolve_channels(context.environ, plan)[1]
+    return plan, resolve_channels(context.environ, plan.to)[1]
 
 
 def split_channel(word: str | Mapping[Any, str]) -> list[tuple[str, str]]:
@@ -58,7 +63,7 @@ def split_channel(word: str | Mapping[Any, str]) -> list[tuple[str, str]]:
 
 
 def resolve_channels(
-    environ: Mapping[str, str], plan: NotifyPlan
+    environ: Mapping[str, str], channels: Sequence[tuple[str, str]]
 ) -> tuple[list[tuple[str, str]], list[str]]:
     """Replace variables and files by the URLs in them; return notes on those that have none.
 
@@ -66,7 +71,7 @@ def resolve_channels(
     not depend on the environment.
     """
     found, notes = [], []
-    for kind, target in plan.to:
+    for kind, target in channels:
         try:
             found.append((kind, resolve_target(environ, kind, target)))
         except InputError as error:
@@ -104,3 +109,62 @@ def _read_secret_file(path: Path, kind: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not text"
         raise InputError(f"{kind}: {path}: {reason}", fix="write the URL into it") from error
+
+
+class Schedule(Struct, frozen=True, kw_only=True):
+    """A call of ``hpcrun notify`` outside a login shell.
+
+    Attributes:
+        folder: The project, whose profile applies.
+        path: The PATH, on which Slurm's commands are.
+    """
+
+    program: str
+    folder: str
+    path: str
+    cluster: str | None = None
+
+    @property
+    def argv(self) -> list[str]:
+        return [self.program, "notify", *(["--cluster", self.cluster] if self.cluster else [])]
+
+    def cron_line(self, every: int = 5) -> str:
+        """Return a line for crontab.
+
+        >>> Schedule(program="/bin/hpcrun", folder="/home/ada/lm", path="/usr/bin").cron_line()
+        '*/5 * * * * cd /home/ada/lm && PATH=/usr/bin /bin/hpcrun notify >/dev/null 2>&1'
+        """
+        command = f"cd {shlex.quote(self.folder)} && PATH={shlex.quote(self.path)} "
+        command += f"{shlex.join(self.argv)} >/dev/null 2>&1"
+        return f"*/{every} * * * * " + command.replace("%", r"\%")
+
+    def unit_texts(self) -> dict[str, str]:
+        """Return a service and a timer for the user's systemd, by their names."""
+        name = f"hpcrun-notify-{self.cluster}" if self.cluster else "hpcrun-notify"
+        command = " ".join(_quote_for_systemd(word).replace("$", "$$") for word in self.argv)
+        head = "[Unit]\nDescription=Notifications of hpcrun\n\n"
+        service = f"[Service]\nType=oneshot\nWorkingDirectory={self.folder.replace('%', '%%')}\n"
+        service += f"Environment={_quote_for_systemd(f'PATH={self.path}')}\nExecStart={command}\n"
+        timer = "[Timer]\nOnBootSec=2min\nOnUnitActiveSec=2min\n\n"
+        return {
+            f"{name}.service": head + service,
+            f"{name}.timer": f"{head}{timer}[Install]\nWantedBy=timers.target\n",
+        }
+
+
+def _quote_for_systemd(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False).replace("%", "%%")
+
+
+def write_systemd_units(environ: Mapping[str, str], schedule: Schedule) -> list[Path]:
+    """Write the units of a schedule to the user's directory; return their paths.
+
+    Raises:
+        HpcrunError: A file cannot be written.
+    """
+    base = environ.get("XDG_CONFIG_HOME") or f"{home_dir(environ)}/.config"
+    folder = Path(base) / "systemd" / "user"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in schedule.unit_texts().items():
+        write_file(folder / name, text.encode())
+    return [folder / name for name in schedule.unit_texts()]

@@ -14,6 +14,7 @@ import click
 
 from hpcrun.cli.options import (
     DIR,
+    JOB,
     RUN,
     RUN_OR_FILE,
     ArgsAfterDashes,
@@ -29,8 +30,11 @@ from hpcrun.errors import InputError
 
 # For at most this many last lines only the end of a log is fetched.
 _END = 2000
+# Seconds between two checks of hpcrun notify --watch, each of which queries Slurm.
+_NOTIFY_EVERY_S = 60.0
 
 if TYPE_CHECKING:
+    from hpcrun.context import Context
     from hpcrun.monitor import RunFilter
     from hpcrun.runs import JobStatus
 
@@ -343,7 +347,7 @@ def wait(
     124 if the timeout was reached, and 4 if Slurm did not respond when it was reached. A requeued
     job has not ended. Ctrl-C stops waiting, but never stops the job.
     """
-    from hpcrun.actions import add_cause
+    from hpcrun.actions import NotificationSender, add_cause
     from hpcrun.monitor import (
         Monitor,
         WatchedRuns,
@@ -363,8 +367,14 @@ def wait(
     monitor = Monitor(where, watched, deadline=deadline)
     last: dict[str, JobStatus] = {}
     over: list[JobStatus] = []
+    sender = NotificationSender(where)
+
+    def notify_and_sleep(seconds: float) -> None:
+        sender.check_if_due(monitor.statuses)
+        time.sleep(seconds)
+
     try:
-        for status in poll_all([monitor], deadline=deadline):
+        for status in poll_all([monitor], deadline=deadline, sleep=notify_and_sleep):
             if status.final:
                 status = add_cause(where, status)
                 over.append(status)
@@ -378,6 +388,7 @@ def wait(
     except KeyboardInterrupt:
         print_note("\nstopped waiting; the jobs continue")
         raise
+    sender.finish(monitor.statuses)
     # Pending tasks shared a row, and have rows of their own since they started.
     there = {watch_key(status) for status in monitor.statuses}
     last = {key: status for key, status in last.items() if key in there}
@@ -570,6 +581,79 @@ def fetch(
     for name in refused:
         print_note(f"wandb did not accept {name}")
     return 1 if fetched.failed or refused else 0
+
+
+@click.command("notify")
+@click.argument("job", required=False, type=JOB)
+@click.option("--test", "is_test", is_flag=True, help="Send a test message to each channel.")
+@click.option("-w", "--watch", "is_watched", is_flag=True, help="Repeat until Ctrl-C.")
+@click.option("--cron", is_flag=True, help="Print a line for crontab.")
+@click.option("--systemd", is_flag=True, help="Write a timer for the user's systemd.")
+@cluster_option
+def notify(
+    job: str | None,
+    is_test: bool,
+    is_watched: bool,
+    cron: bool,
+    systemd: bool,
+    cluster: str | None,
+) -> int:
+    """Send the notifications of your runs that their jobs have not sent.
+
+    Jobs send their own notifications where compute nodes have internet access. Elsewhere, hpcrun
+    wait, status --watch and top send those of the runs that they show, and this command those of
+    all runs of the last month, if they happened in the last day: once, with --watch every minute,
+    or from cron or systemd on a login node or your own machine.
+
+    --test uses the channels of JOB, a job's name or file; by default those of the profile and of
+    ~/.config/hpcrun/config.yaml. The exit code is 1 if a message could not be sent.
+    """
+    from hpcrun.actions import send_new_notifications, send_test_messages
+
+    if is_test + is_watched + cron + systemd > 1:
+        raise InputError("--test, --watch, --cron and --systemd exclude each other", fix="use one")
+    if job is not None and not is_test:
+        raise InputError(f"{job}: a job is named only with --test", fix="leave it out")
+    where = make_context(cluster, job=job)
+    if is_test:
+        results = send_test_messages(where, job)
+        for channel, error in results.items():
+            print_line(f"{channel}: {error or 'sent'}")
+        return 1 if any(results.values()) else 0
+    if cron or systemd:
+        return _print_schedule(where, cluster, cron=cron)
+    while True:
+        errors = send_new_notifications(where)
+        for text in dict.fromkeys(errors):
+            print_note(f"not sent: {text}")
+        if not is_watched:
+            return 1 if errors else 0
+        time.sleep(_NOTIFY_EVERY_S)
+
+
+def _print_schedule(where: Context, cluster: str | None, *, cron: bool) -> int:
+    """Print the line for crontab, or write the units of systemd and print how to start them."""
+    from hpcrun.actions import Schedule, write_systemd_units
+
+    program = os.path.abspath(sys.argv[0])  # noqa: PTH100 - links are kept
+    if program.endswith("__main__.py"):  # python -m hpcrun
+        program = f"{os.path.dirname(sys.executable)}/hpcrun"  # noqa: PTH120
+    schedule = Schedule(
+        program=program,
+        folder=str(where.project),
+        path=where.environ.get("PATH", ""),
+        cluster=cluster,
+    )
+    if cron:
+        print_line(schedule.cron_line())
+        print_note("to install it: (crontab -l; hpcrun notify --cron) | crontab -")
+        return 0
+    units = write_systemd_units(where.environ, schedule)
+    for unit in units:
+        print_line(f"wrote {unit}")
+    print_note(f"to start it: systemctl --user enable --now {units[-1].name}")
+    print_note("to keep it running while you are not logged in: loginctl enable-linger")
+    return 0
 
 
 @click.command("nodes")

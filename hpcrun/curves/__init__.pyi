@@ -33,6 +33,7 @@ from hpcrun.curves.report.files import write_files as write_files
 from hpcrun.curves.report.health import find_warnings as find_warnings
 from hpcrun.curves.report.html import page_part as page_part
 from hpcrun.curves.report.html import report_data as report_data
+from hpcrun.curves.report.image import write_image as write_image
 from hpcrun.curves.report.live import Screen as Screen
 from hpcrun.curves.report.live import end_by_signal as end_by_signal
 from hpcrun.curves.report.parsed import ParsedRun as ParsedRun

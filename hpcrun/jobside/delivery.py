@@ -75,6 +75,42 @@ class Tries(NamedTuple):
         )
 
 
+class Ledger:
+    """The record of the tries of a run, or of a sweep, in its directory."""
+
+    def __init__(self, run: str) -> None:
+        self.run = run
+
+    def read(self) -> Tries:
+        return read_tries(self.run)
+
+    def claim(self, key: str, tries: Tries) -> Optional[str]:
+        """Claim the next try of an event; return its name, or None if another sender has it."""
+        name = next_try(key, tries)
+        path = os.path.join(self.run, FOLDER, name)
+        try:
+            os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
+            os.mkdir(path, 0o755)
+        except OSError:
+            return None
+        return name
+
+    def record(self, name: str, error: str) -> None:
+        """Record the result of a try; "" if the message was sent."""
+        path = os.path.join(self.run, FOLDER, name, "failed" if error else "sent")
+        write_record(path, error)
+
+
+def next_try(key: str, tries: Tries) -> str:
+    """Return the name of the next try of an event.
+
+    >>> next_try("failed@slack", Tries({"failed@slack": [Try(0, 0.0, False, "HTTP 503")]}))
+    'failed@slack.1'
+    """
+    last = tries.by_key.get(key, [])
+    return "{}.{}".format(key, last[-1].number + 1 if last else 0)
+
+
 def read_config(run: str) -> Dict[str, Any]:
     """Read a run's notify.json; {} if the run sends nothing. Only the owner's file counts."""
     path = os.path.join(run, CONFIG)
@@ -114,24 +150,6 @@ def read_tries(run: str) -> Tries:
     return Tries({key: sorted(tries) for key, tries in found.items()})
 
 
-def claim(run: str, key: str, tries: Tries) -> Optional[str]:
-    """Claim the next try of an event; return its directory, or None if another sender has it."""
-    last = tries.by_key.get(key, [])
-    number = last[-1].number + 1 if last else 0
-    path = os.path.join(run, FOLDER, "{}.{}".format(key, number))
-    try:
-        os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
-        os.mkdir(path, 0o755)
-    except OSError:
-        return None
-    return path
-
-
-def record_result(path: str, error: str) -> None:
-    """Record the result of a try; "" if the message was sent."""
-    write_record(os.path.join(path, "failed" if error else "sent"), error)
-
-
 def deliver(
     run: str,
     config: Mapping[str, Any],
@@ -141,6 +159,7 @@ def deliver(
     image: Callable[[], bytes] = lambda: b"",
     deadline: Optional[float] = None,
     leave: Sequence[str] = (),
+    ledger: Optional[Ledger] = None,
 ) -> List[str]:
     """Send the new events of a run to all its channels; return the failures.
 
@@ -150,6 +169,7 @@ def deliver(
         image: Returns a PNG image of the curve; called if a message is sent that may have one.
         deadline: The time by time.monotonic() after which nothing more is sent.
         leave: Kinds of channels that are left to other senders.
+        ledger: The record of the tries, if it is not in ``run``.
     """
 
     def compose(event: Event) -> Message:
@@ -166,7 +186,8 @@ def deliver(
         )
 
     events = decide_events(config.get("on") or [], facts)
-    return send_events(run, config, events, compose, deadline=deadline, leave=leave)
+    ledger = ledger or Ledger(run)
+    return send_events(ledger, config, events, compose, deadline=deadline, leave=leave)
 
 
 def deliver_for_sweep(
@@ -176,6 +197,7 @@ def deliver_for_sweep(
     *,
     deadline: Optional[float] = None,
     leave: Sequence[str] = (),
+    ledger: Optional[Ledger] = None,
 ) -> List[str]:
     """Send the new events of a sweep; return the failures. The arguments are as in deliver().
 
@@ -188,11 +210,12 @@ def deliver_for_sweep(
         return Message(text, event.kind, {**describe_facts(config, RunFacts()), **facts._asdict()})
 
     events = decide_sweep_events(config.get("on") or [], facts)
-    return send_events(folder, config, events, compose, deadline=deadline, leave=leave)
+    ledger = ledger or Ledger(folder)
+    return send_events(ledger, config, events, compose, deadline=deadline, leave=leave)
 
 
 def send_events(
-    run: str,
+    ledger: Ledger,
     config: Mapping[str, Any],
     events: Sequence[Event],
     compose: Callable[[Event], Message],
@@ -213,26 +236,26 @@ def send_events(
             is_unknown = not channel.target and channel.kind != "mail"
             if is_unknown or channel.kind in leave:
                 continue
-            tries, now = read_tries(run), time.time()
+            tries, now = ledger.read(), time.time()
             key = "{}@{}".format(event.key, channel.name)
             if not tries.is_due(key, now) or tries.count_since(channel.name, now - 3600) >= limit:
                 continue
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 return errors
-            path = claim(run, key, tries)
-            if path is None:
+            name = ledger.claim(key, tries)
+            if name is None:
                 continue
             message = message or compose(event)
             error = ""
             try:
                 timeout = TIMEOUT_S if left is None else max(1.0, min(left, TIMEOUT_S))
-                send(channel, message, str(config.get("folder") or run), timeout)
+                send(channel, message, str(config.get("folder") or "/"), timeout)
             except ChannelError as failure:
                 error = str(failure)
             except Exception as failure:  # whatever a channel's library raises
                 error = type(failure).__name__
-            record_result(path, error)
+            ledger.record(name, error)
             errors += ["{}: {}".format(channel.name, error)] if error else []
     return errors
 

@@ -194,6 +194,7 @@ def _decide_condition(word: str, condition: Condition, facts: RunFacts) -> List[
 
 
 def is_finite(value: float) -> bool:
+    """Return True for a number other than NaN and the infinities."""
     return value == value and value not in (float("inf"), float("-inf"))
 
 

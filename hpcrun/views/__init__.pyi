@@ -7,6 +7,7 @@ from hpcrun.views.cause import format_cause as format_cause
 from hpcrun.views.cause import format_diagnosis as format_diagnosis
 from hpcrun.views.status import describe_diverged_loss as describe_diverged_loss
 from hpcrun.views.status import describe_reason as describe_reason
+from hpcrun.views.status import describe_stall as describe_stall
 from hpcrun.views.status import ended_json as ended_json
 from hpcrun.views.status import format_end as format_end
 from hpcrun.views.status import format_jobs as format_jobs

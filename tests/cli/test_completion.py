@@ -135,7 +135,7 @@ def test_every_command_with_run_arguments_completes_runs(verb: str) -> None:
     for param in command.params:
         if isinstance(param, click.Argument) and param.name in ("job", "jobs", "logs", "what"):
             assert isinstance(param.type, Value), param.name
-            names_jobs = verb in ("submit", "run", "fit", "when", "rehearse")
+            names_jobs = verb in ("submit", "run", "fit", "when", "rehearse", "notify")
             last = "jobs" if names_jobs else "runs"
             assert param.type.kinds[-1] == last or param.type.kinds == ("runs", "files")
 

@@ -26,6 +26,7 @@ WITHOUT = {
     "schema": "it prints JSON anyway",
     "open": "it holds a port open",
     "ui": "it serves a page until Ctrl-C",
+    "notify": "it sends messages",
     "connect": "it opens a connection",
     "completion": "it prints a program for the shell",
     "sandbox": "its verbs have it",
