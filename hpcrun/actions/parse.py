@@ -25,10 +25,13 @@ from hpcrun.curves import (
     Store,
     build_series,
     derive_curve,
+    explain_lines,
+    explain_unused,
     find_line_start,
     find_warnings,
     own_format,
     parse_stored,
+    read_beginning,
     thin_series,
 )
 from hpcrun.errors import InputError
@@ -43,6 +46,8 @@ _PIPE_READ_S = 0.5
 # While no rank has logged a loss, the ranks are compared again when the logs have grown by this
 # factor.
 _RECHECK_GROWTH = 1.2
+# Lines that were not read are explained in this many bytes at the start of a log.
+_MAX_EXPLAINED_BYTES = 1 << 22
 # If only the ends of logs are read, at most this many files are read.
 _MAX_TAILED_FILES = 16
 
@@ -59,6 +64,7 @@ def parse_runs(
     patterns: Sequence[str] = (),
     full: bool = False,
     every: int = 1,
+    verbose: bool = False,
 ) -> list[ParsedRun]:
     """Read the runs and logs that the arguments name; without arguments, the newest run.
 
@@ -67,6 +73,7 @@ def parse_runs(
         patterns: line formats of the user, tried before the known ones.
         full: keep every point and every sample; otherwise long metrics are thinned.
         every: keep only every N-th row of each layout.
+        verbose: explain what looks like a metric and is not used.
 
     Raises InputError.
     """
@@ -84,7 +91,8 @@ def parse_runs(
         for source in sources:
             log = CurveLog(context, source, own, every=every)
             log.read(advance)
-            runs.append(log.run(full=full))
+            run = log.run(full=full)
+            runs.append(structs.replace(run, unused=log.explain_unused()) if verbose else run)
     return runs
 
 
@@ -165,6 +173,13 @@ class CurveLog:
     def curve(self) -> Curve:
         """Derive the curve from what was read so far."""
         return derive_curve(self._store, thin_series)
+
+    def explain_unused(self) -> tuple[str, ...]:
+        """Explain what looks like a metric and is not used, in the lines read and at the start."""
+        texts = [*explain_unused(self._store, self.curve())]
+        for _, path in self._files():
+            texts += explain_lines(read_beginning(path, _MAX_EXPLAINED_BYTES))
+        return tuple(map(self._masked, texts))
 
     def run(self, *, full: bool = False) -> ParsedRun:
         """Return the run with everything read so far, and with its records.

@@ -84,6 +84,9 @@ def why(jobs: tuple[str, ...], cluster: str | None, as_json: bool) -> int:
 @click.option("--html", type=FILE, help="Write a self-contained HTML report.")
 @click.option("--csv", type=FILE, help="Write the points as CSV.")
 @click.option("--tensorboard", type=DIR, help="Write TensorBoard event files.")
+@click.option(
+    "-v", "--verbose", is_flag=True, help="List what looks like a metric but is not used, and why."
+)
 @json_option
 @click.option(
     "--full", is_flag=True, help="Include every point with --json, every sample with --csv."
@@ -104,6 +107,7 @@ def parse(
     as_json: bool,
     full: bool,
     every: int,
+    verbose: bool,
     cluster: str | None,
     **files: str | None,
 ) -> int:
@@ -123,6 +127,8 @@ def parse(
     """
     from hpcrun.curves import check_files
 
+    if follow and verbose:
+        raise click.UsageError("-v cannot be combined with -f")
     where = make_context(cluster)
     check_files(where.cwd, logs, files)
     if where.cluster.host is not None:
@@ -139,7 +145,7 @@ def parse(
     else:
         from hpcrun.actions import parse_runs
 
-        runs = parse_runs(where, logs, patterns=patterns, full=full, every=every)
+        runs = parse_runs(where, logs, patterns=patterns, full=full, every=every, verbose=verbose)
         ok = True
     if as_json:
         from hpcrun.curves import json_text

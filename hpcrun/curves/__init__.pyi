@@ -19,6 +19,7 @@ from hpcrun.curves.read_log import PATTERN_LIMIT_CPU_S as PATTERN_LIMIT_CPU_S
 from hpcrun.curves.read_log import LogFileReader as LogFileReader
 from hpcrun.curves.read_log import Pieces as Pieces
 from hpcrun.curves.read_log import find_line_start as find_line_start
+from hpcrun.curves.read_log import read_beginning as read_beginning
 from hpcrun.curves.report.bottlenecks import find_bottlenecks as find_bottlenecks
 from hpcrun.curves.report.compare import comparison_json as comparison_json
 from hpcrun.curves.report.compare import format_comparison as format_comparison
@@ -45,3 +46,5 @@ from hpcrun.curves.report.thin import quantile as quantile
 from hpcrun.curves.report.thin import thin_series as thin_series
 from hpcrun.curves.row import Row as Row
 from hpcrun.curves.store import Store as Store
+from hpcrun.curves.unused import explain_lines as explain_lines
+from hpcrun.curves.unused import explain_unused as explain_unused

@@ -221,6 +221,19 @@ def _open_log(path: Path) -> Iterator[tuple[_OpenFile, io.BufferedReader]]:
             yield inside, file
 
 
+def read_beginning(path: Path, size: int) -> bytes:
+    """Read the first bytes of a log, decompressed; without any if it cannot be read."""
+    with (
+        contextlib.suppress(OSError, InputError, *_DECOMPRESSION_ERRORS),
+        _open_log(path) as (
+            file,
+            _,
+        ),
+    ):
+        return file.read(size)
+    return b""
+
+
 def find_line_start(file: IO[bytes], offset: int) -> int:
     """Return where the line containing byte ``offset`` starts; a too long line counts as several.
 

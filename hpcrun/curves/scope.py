@@ -214,6 +214,8 @@ def _scope_by_lines_above(rows: Sequence[Rows], blocks: Sequence[Mark]) -> list[
     counts = [*map(len, lines), len(blocks)]
     offsets = join_columns([*(x.offsets for x in lines), np.array([b.offset for b in blocks], int)])
     sources = np.repeat(np.arange(len(counts)), counts)
+    if not offsets.size:
+        return [*rows]
     order = np.argsort(offsets, kind="stable")
     offsets, sources = offsets[order], sources[order]
     block_of = np.searchsorted(offsets[sources == len(lines)], offsets, "right") - 1

@@ -213,8 +213,10 @@ class Store:
         proven_names = {
             layout.names for layout, forms in unsure.items() if _is_recurring(forms, sure)
         }
-        trains = sure.get(LOSS, 0) >= _MIN_TRAINING_ROWS or any(
-            LOSS in names for names in proven_names
+        trains = any(LOSS in names for names in proven_names) or any(
+            rows >= _MIN_TRAINING_ROWS
+            for name, rows in sure.items()
+            if is_loss_name(name) and split_of(name) not in ("eval", "test")
         )
         trains |= any(sum(x.epoch is not None for x in log.marks) > 1 for log in self.logs)
         if trains:
@@ -234,7 +236,7 @@ class Store:
     ) -> set[tuple[str, ...]]:
         """Return the names of unsure layouts that count beside the losses of a training."""
         blocks = {
-            id(form): [each.offset for each in log.marks if each.split and each.epoch is None]
+            id(form): [each for each in log.marks if each.split and each.epoch is None]
             for log in self.logs
             for form in log.forms.values()
         }
@@ -399,19 +401,21 @@ def _varies(forms: Sequence[StoredRows]) -> bool:
     )
 
 
-def _states_evaluation(form: StoredRows, blocks: Sequence[int]) -> bool:
+def _states_evaluation(form: StoredRows, blocks: Sequence[Mark]) -> bool:
     """Return True if rows state the losses of an evaluation, and have no position.
 
-    Their names say that they are those of an evaluation, or each row has a heading of its own
-    (``blocks``, the offsets of the headings).
+    Their names say that they are those of an evaluation, or each row has the heading of an
+    evaluation of its own (``blocks``).
     """
     losses = [name for name in form.layout.names if is_loss_name(name)]
     if not losses or form.steps is not None or form.epochs is not None:
         return False
-    above = {bisect_right(blocks, offset) for offset in form.offsets}
-    return all(split_of(name) in ("eval", "test") for name in losses) or (
-        0 not in above and len(above) == len(form.offsets)
-    )
+    if all(split_of(name) in ("eval", "test") for name in losses):
+        return True
+    offsets = [each.offset for each in blocks]
+    above = {bisect_right(offsets, offset) for offset in form.offsets}
+    is_alone = 0 not in above and len(above) == len(form.offsets)
+    return is_alone and all(blocks[at - 1].split != "train" for at in above)
 
 
 def _is_recurring(forms: Sequence[StoredRows], sure: dict[str, int]) -> bool:

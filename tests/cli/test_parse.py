@@ -346,3 +346,17 @@ def test_summary_of_the_trainer_alone_shows_its_mean_loss(hpcrun: Caller) -> Non
     for words in ((), ("--metric", "train_loss")):
         done = hpcrun("parse", "summary.log", *words)
         assert "final train_loss  5.277 (mean over the run)" in done.out, done
+
+
+def test_verbose_explains_what_is_not_used(hpcrun: Caller) -> None:
+    path = hpcrun.project / "train.log"
+    lines = [f"step {n} loss {3 - n / 9:.3f}" for n in range(1, 9)]
+    summary = "{'train_runtime': 919.5, 'train_loss': 5.277, 'loss': 5.277, 'epoch': 1.0}"
+    path.write_text(
+        "\n".join([*lines, "best accuracy: 0.75", "rec_loss: 0.5, kl_loss: 2", summary])
+    )
+    shown = hpcrun("parse", "train.log", "-v").out
+    assert 'not used: line 9: best accuracy: "best" refers to a value of another line' in shown
+    assert "not used: rec_loss, kl_loss (1 line): such a line is a measurement only if it" in shown
+    assert "not used" not in hpcrun("parse", "train.log").out
+    assert hpcrun("parse", "train.log", "-v", "-f").code == 2

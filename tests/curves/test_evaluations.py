@@ -222,3 +222,19 @@ def test_summary_of_a_trainer_adds_no_points() -> None:
     curve = parse_text(lines).curve
     assert curve.values("reward")[-1] == 0.29
     assert curve.values("train_runtime") == [912.5]
+
+
+def test_block_of_training_metrics_is_no_point_of_the_curve() -> None:
+    lines = [f"{{'loss': {3 - n / 20:.3f}, 'epoch': {n / 20}}}" for n in range(1, 21)]
+    lines += ["***** train metrics *****", "  train_loss = 2.469", "***** eval metrics *****"]
+    curve = parse_text([*lines, "  eval_loss = 1.593", "  perplexity = 4.919"]).curve
+    assert (len(curve.values("loss")), curve.values("loss")[-1]) == (20, 2.0)
+    assert curve.values("eval_loss") == [1.593]
+    assert curve.values("eval_perplexity") == [4.919]
+
+
+def test_scores_below_headings_of_epochs_alone_are_read() -> None:
+    lines = [f"Epoch of: {n} Perf:\nR-Squared: {n}.5 | Aligned RMSE: {9 - n}.25" for n in range(6)]
+    curve = parse_text(lines).curve
+    assert curve.values("R-Squared") == [0.5, 1.5, 2.5, 3.5, 4.5, 5.5]
+    assert curve.steps("Aligned RMSE") == [0, 1, 2, 3, 4, 5]

@@ -379,6 +379,24 @@ def read_generic(text: str, split: str = "") -> Row | None:
     return build_row(found)
 
 
+def explain_rejection(text: str) -> str:
+    """Explain why a line with names and values is not a measurement.
+
+    >>> explain_rejection("saving checkpoint with loss: 2.5")
+    '"saving" refers to a value of another line or to a setting'
+    >>> explain_rejection("--lr 0.1 --loss 2.5")
+    'it is a command line, code or a quotation'
+    """
+    if _NOT_A_LOG.match(text):
+        return "it is a command line, code or a quotation"
+    parts = (word.group() for word in _FREE_WORD.finditer(text))
+    if elsewhere := next(filter(_ELSEWHERE.match, parts), ""):
+        return f'"{elsewhere}" refers to a value of another line or to a setting'
+    if _split_items(text) is not None:
+        return "it has no step, epoch or loss, or its names are those of settings"
+    return "it has more words than names and values"
+
+
 def scan(text: str) -> LineFields | None:
     """Split a line that consists of items only; return None if it contains anything else."""
     found = _split_items(text)

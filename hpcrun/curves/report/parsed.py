@@ -123,6 +123,7 @@ class ParsedRun(Struct, frozen=True):
         cost: The total cost of these attempts, as text.
         failure: The cause of failure; "" if the run did not fail or has not ended.
         usage: GPU memory, and time spent waiting for data.
+        unused: What looks like a metric and is not used, with the reason; empty unless requested.
     """
 
     source: str
@@ -141,6 +142,7 @@ class ParsedRun(Struct, frozen=True):
     cost: str = ""
     failure: str = ""
     usage: Usage = Usage()
+    unused: tuple[str, ...] = ()
 
     @property
     def points(self) -> int:

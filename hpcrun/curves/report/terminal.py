@@ -256,6 +256,7 @@ def _remarks(
         else:
             head = heads[index] if index < len(heads) else None
             warnings += remarks("", nothing_found(run, head), look)
+        notes += remarks("not used: ", [of + text for text in run.unused], look)
     if len(runs) == 1 and runs[0].curve.metrics:
         notes += remarks("read as: ", [", ".join(runs[0].formats)], look)
     return warnings, notes
