@@ -524,12 +524,25 @@ def refuse_other_clusters(profile: Cluster, environ: Mapping[str, str]) -> None:
             )
 
 
+def refuse_clusters_option(profile: Cluster, environ: Mapping[str, str], wanted: str) -> None:
+    """Raise InputError if ``--clusters`` of a script selects another cluster than the profile.
+
+    Slurm numbers the jobs of each cluster: the job's number would be that of another job here.
+    """
+    if wanted and wanted != _cluster_of_conf(profile, environ):
+        raise InputError(
+            f"--clusters={wanted}: hpcrun follows the jobs of one cluster, {profile.name}",
+            fix=f"remove the option, and write a profile for {wanted}, whose slurm_conf: names the "
+            "slurm.conf of that cluster",
+        )
+
+
 _CONFS = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/slurm/conf/slurm.conf")
 
 
 def _cluster_of_conf(profile: Cluster, environ: Mapping[str, str]) -> str:
     """Read ClusterName from this machine's slurm.conf; return "" if it is unknown."""
-    named = environ.get("SLURM_CONF")
+    named = profile.slurm_conf or environ.get("SLURM_CONF")
     for conf in () if profile.host is not None else (named,) if named else _CONFS:
         with contextlib.suppress(OSError):
             text = files.read_plain(conf).decode("utf-8", "replace")

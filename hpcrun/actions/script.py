@@ -18,7 +18,7 @@ from hpcrun.actions.notify_settings import plan_notify
 from hpcrun.actions.prepare import Prepared, new_run_id, project_templates, record_file
 from hpcrun.actions.provenance import find_provenance
 from hpcrun.assets import list_jobs
-from hpcrun.context import Context, refuse_other_clusters
+from hpcrun.context import Context, refuse_clusters_option, refuse_other_clusters
 from hpcrun.errors import InputError
 from hpcrun.files import read_plain
 from hpcrun.lint import parse_directives
@@ -116,6 +116,7 @@ def prepare_script(
     directives, _ = parse_directives(script.text.encode("utf-8", "surrogateescape"))
     given = {one.option: one.value for one in directives}
     given |= _parse_options(options)
+    refuse_clusters_option(context.cluster, context.environ, given.get("clusters", ""))
     count, limit = _count_tasks(given, name)
     if re.search(r"(?m)^#SBATCH\s+(hetjob|packjob)", script.text):
         raise InputError(

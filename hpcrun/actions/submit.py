@@ -397,6 +397,7 @@ def _sbatch_environment(context: Context, made: Prepared) -> dict[str, str]:
     if made.is_own_script:
         # The user's defaults for sbatch apply, as without hpcrun.
         own = {name: text for name, text in environ.items() if name.startswith("SBATCH_")}
+        own.pop("SBATCH_CLUSTERS", None)  # the profile selects the cluster
         return env | own
     directives = dict(plan.directives)
     for option in ("account", "partition", "qos", "constraint", "reservation"):

@@ -31,6 +31,8 @@ def test_dry_run_shows_the_call_and_the_difference(hpcrun: Caller) -> None:
         ("#!/bin/bash\r\nls\r\n", [], "DOS line ends"),
         ("#!/bin/bash\n#SBATCH --array=1-5\n", [], "hpcrun records arrays from 0"),
         ("#!/bin/bash\n#SBATCH -N1\n#SBATCH hetjob\n", [], "heterogeneous jobs"),
+        ("#!/bin/bash\n#SBATCH -M hpda\n", [], "--clusters=hpda: hpcrun follows the jobs of one"),
+        ("#!/bin/bash\n#SBATCH --clusters=a,b\n", [], "--clusters=a,b: hpcrun follows"),
         (SCRIPT, ["--set", "env.A=1"], "--set env.A=1: old.sbatch is an sbatch script"),
         (SCRIPT, ["--debug"], "--debug: old.sbatch is an sbatch script"),
     ],
@@ -42,6 +44,13 @@ def test_unsupported_script_is_one_clear_error(
     done = hpcrun("submit", "old.sbatch", "--dry-run", *argv)
     assert done.code == 2, done
     assert message in done.err and "\n  fix: " in done.err and "Traceback" not in done.err
+
+
+def test_clusters_option_may_name_the_cluster_of_the_profile(hpcrun: Caller) -> None:
+    conf = hpcrun.write("slurm.conf", "ClusterName=mine\n")
+    hpcrun.write("old.sbatch", "#!/bin/bash\n#SBATCH --clusters=mine\nls\n")
+    hpcrun.environ["SLURM_CONF"] = str(conf)
+    assert hpcrun("submit", "old.sbatch", "--dry-run").code == 0
 
 
 def test_errors_of_lint_are_shown_before_the_submission(hpcrun: Caller) -> None:
