@@ -235,6 +235,7 @@ def serve(board: Board, *, port: int, announce: Callable[[str], None]) -> None:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind(("127.0.0.1", port))
+        listener.listen(128)  # before the address is announced
     except OSError as error:
         listener.close()
         raise InputError(
