@@ -502,16 +502,16 @@ def _format_setup(preamble: Preamble, kept: Sequence[Statement], call: _Call) ->
 
 
 def _may_fail(one: Statement) -> bool:
-    """Return True for a command whose failure the script ignores."""
+    """Return True for a statement whose failure the script ignores."""
     first = one.text.split()[0] if one.text.split() else ""
     changes = ("cd", "pushd", "source", ".", "conda", "module", "ml", "export", "eval", "unset")
+    is_constant = one.is_plain and not re.search(r"[$`]\(|`", one.text)
     return (
-        not one.assigns
+        not is_constant
         and not one.functions
         and first not in changes
-        and "\n" not in one.text.strip()
-        and "||" not in one.text
-        and not one.text.rstrip().endswith("&")
+        and "<<" not in one.text  # a here-document ends with its own line
+        and not re.search(r"\|\|[^\n]*$|&\s*$", one.text)
     )
 
 

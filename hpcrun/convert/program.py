@@ -254,6 +254,12 @@ def _convert_launcher(
             f"{kind} starts {ranks} processes on each node with {gpus} GPUs: hpcrun starts one "
             "for each GPU"
         )
+    given = program.get("nnodes", "num-machines", "num-nodes")
+    if nodes > 1 and program.step is not None and not made.problem:
+        if given is None and kind == "torchrun":
+            made.problem = "torchrun has no --nnodes: each node would train on its own"
+        elif given is not None and given.isdigit() and given != request.nodes:
+            made.problem = f"{kind} is told of {given} nodes, and the job has {request.nodes}"
     made.launcher = kind
     for one in program.options:
         if one.name in _OWNED or one.name == "module":

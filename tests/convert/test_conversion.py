@@ -41,7 +41,7 @@ def missing(text: str) -> list[str]:
 
 # Commands of the setup run in the folder of the run otherwise.
 HERE = 'cd -- "$HPCRUN_PROJECT_DIR"'
-TORCHRUN = "srun torchrun --nproc-per-node=2 train.py\n"
+TORCHRUN = "srun torchrun --nnodes=2 --nproc-per-node=2 train.py\n"
 TWO = "#SBATCH --nodes=2 --ntasks-per-node=1 --gres=gpu:2\n"
 
 
@@ -110,7 +110,7 @@ def test_conda_of_a_given_installation_is_its_folder() -> None:
             {"script": "t.py", "args": ["--lr", "1"], "launcher": "torchrun"},
         ),
         (
-            "srun python -m torch.distributed.run --nproc_per_node 2 -m a.b {x}",
+            "srun python -m torch.distributed.run --nnodes 2 --nproc_per_node 2 -m a.b {x}",
             {"module": "a.b", "args": ["{{x}}"], "launcher": "torchrun"},
         ),
         ("srun accelerate launch --num_processes 4 t.py", {"launcher": "accelerate"}),
@@ -131,15 +131,17 @@ def test_command_line_becomes_launcher_and_program(command: str, keys: dict[str,
 
 
 def test_values_that_only_the_job_knows_are_computed_once() -> None:
-    found = job(f"{TWO}D=$(date +%s)\nsrun torchrun --nproc-per-node=2 t.py --out $D/x $USER\n")
+    found = job(
+        f"{TWO}D=$(date +%s)\nsrun torchrun --nnodes=2 --nproc-per-node=2 t.py --out $D/x $USER\n"
+    )
     assert found["command"] == ["bash", "-c", 'exec python t.py --out "${{D}}/x" ${{USER}}']
     assert found["setup"] == {"commands": [HERE, "export D=$(date +%s)"]}
 
 
 def test_variables_of_branches_are_exported_for_the_ranks() -> None:
     branch = "if [ $S = 1 ]; then\n  N=1\nelse\n  N=2\nfi"
-    found = job(f"{TWO}S=1\n{branch}\nsrun torchrun --nproc-per-node=2 t.py --n $N\n")
-    assert found["setup"] == {"commands": [HERE, "S=1", branch, "export N"]}
+    found = job(f"{TWO}S=1\n{branch}\nsrun torchrun --nnodes=2 --nproc-per-node=2 t.py --n $N\n")
+    assert found["setup"] == {"commands": [HERE, "S=1", f"{branch} || true", "export N"]}
 
 
 def test_array_of_computed_length_is_not_taken_for_one_element() -> None:
@@ -160,9 +162,9 @@ def test_variables_in_the_text_of_an_inner_shell_are_split() -> None:
 
 
 def test_script_in_another_directory_starts_there() -> None:
-    found = job(f"{TWO}cd /data/project\nsrun torchrun --nproc-per-node=2 t.py\n")
+    found = job(f"{TWO}cd /data/project\nsrun torchrun --nnodes=2 --nproc-per-node=2 t.py\n")
     assert found["command"] == ["bash", "-c", "cd /data/project\nexec python t.py"]
-    called = convert(f"{TWO}srun torchrun --nproc-per-node=2 t.py\n", folder="/p/sub")
+    called = convert(f"{TWO}srun torchrun --nnodes=2 --nproc-per-node=2 t.py\n", folder="/p/sub")
     assert called.job["command"][-1] == "cd -- /p/sub\nexec python t.py"
 
 
@@ -229,8 +231,12 @@ def test_several_programs_on_one_node_are_one_command_without_srun() -> None:
     [
         (f"{TWO}mpirun -n 4 python t.py\n", "mpirun starts the ranks"),
         (f"{TWO}torchrun --nnodes=2 --nproc-per-node=2 t.py\n", "starts only on the first node"),
+        (f"{TWO}srun torchrun --nproc-per-node=2 t.py\n", "each node would train on its own"),
         (f"{TWO}srun torchrun --nproc-per-node=1 t.py\n", "1 processes on each node with 2 GPUs"),
-        (f"{TWO}srun torchrun --nproc-per-node=2 t.py\npython e.py\n", "there are several"),
+        (
+            f"{TWO}srun torchrun --nnodes=2 --nproc-per-node=2 t.py\npython e.py\n",
+            "there are several",
+        ),
         ("#SBATCH --gpus=1\npython t.py $SLURM_ARRAY_TASK_ID\n", "the index of an array"),
         ("#SBATCH --gpus=1 --wrap=x\npython t.py\n", "sbatch refuses it"),
         (f"#SBATCH -N1\n#SBATCH hetjob\n{TORCHRUN}", "a job has one kind of nodes"),

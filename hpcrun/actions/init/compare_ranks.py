@@ -33,6 +33,7 @@ _PROBES = {
     "deepspeed": "deepspeed",
     "singularity": "container",
     "apptainer": "container",
+    "uv": "uv",
 }
 # Directives that shape the ranks. The others name partitions, accounts and nodes of the cluster.
 _SHAPING = {

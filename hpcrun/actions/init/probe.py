@@ -41,6 +41,10 @@ def main(words: Sequence[str]) -> int:
             return 0
         _record(args)
         return 0
+    if name == "uv":  # run [options] COMMAND
+        while args and (args[0] == "run" or args[0].startswith("-")):
+            args = args[1:]
+        return subprocess.run(args, check=False).returncode if args else 0
     if name == "container":  # exec [options] IMAGE COMMAND
         command = skip_image(args[1:])
         return subprocess.run(command, check=False).returncode if command else 0
