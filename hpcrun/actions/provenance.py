@@ -11,7 +11,7 @@ from pathlib import Path
 from hpcrun.assets import user_name
 from hpcrun.context import Context
 from hpcrun.plan import Provenance
-from hpcrun.runs import RunFolder, SweepFolder, git_command, parse_sweep_id, read_plan
+from hpcrun.runs import RunFolder, SweepFolder, git_command, parse_sweep_id, read_plan, runs_of
 from hpcrun.secrets import Masker
 
 # git reads the state of every tracked file, which takes long on a slow network file system.
@@ -54,7 +54,7 @@ def _read_provenance_of(code: Path) -> Provenance:
     """Read the origin of the run, or sweep, that has this copy of the code."""
     folder = code.parent
     is_sweep = parse_sweep_id(folder.name) is not None
-    plan = read_plan(SweepFolder(folder).run(0) if is_sweep else RunFolder(folder))
+    plan = read_plan(runs_of(SweepFolder(folder) if is_sweep else RunFolder(folder))[0])
     return plan.provenance if plan is not None else Provenance()
 
 

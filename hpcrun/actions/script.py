@@ -25,7 +25,7 @@ from hpcrun.lint import parse_directives
 from hpcrun.plan import Dependency, Plan, PlanInputs, build_plan, parse_seconds
 from hpcrun.render import RenderedFile, insert_recorder, quote_comment, render_recorder
 from hpcrun.runs import Sweep, Task, sweep_folder, task_run_id
-from hpcrun.slurm import SCRIPT, sbatch_argv
+from hpcrun.slurm import SCRIPT, parse_task_numbers, sbatch_argv
 from hpcrun.spec import Cluster, JobSpec, Notify, Resources, dump_job
 
 # The value by which the tasks of an array differ.
@@ -117,7 +117,7 @@ def prepare_script(
     given = {one.option: one.value for one in directives}
     given |= _parse_options(options)
     refuse_clusters_option(context.cluster, context.environ, given.get("clusters", ""))
-    count, limit = _count_tasks(given, name)
+    indices, limit = _list_tasks(given, name)
     if re.search(r"(?m)^#SBATCH\s+(hetjob|packjob)", script.text):
         raise InputError(
             f"{name}: hpcrun does not record heterogeneous jobs of own scripts",
@@ -180,13 +180,13 @@ def prepare_script(
 
     signal = _own_signal(given)
     plan = plan_run(run_id)
-    if not count:
+    if not indices:
         text = insert_recorder(script.text, plan.run_dir, (script.folder, folder), signal)
         files = [RenderedFile(SCRIPT, text), *render_recorder(plan, templates)]
         return prepare(plan, files, spec, plan.run_dir)
     # Each task is a run of its own, as in a sweep.
     runs = []
-    for index in range(count):
+    for index in indices:
         one = structs.replace(plan_run(task_run_id(run_id, index)), name=f"{plan.name}.{index}")
         values = {_INDEX: str(index)}
         task = record_file("task.json", Task(sweep_id=run_id, index=index, values=values))
@@ -197,26 +197,30 @@ def prepare_script(
     text = insert_recorder(
         script.text, before, (script.folder, folder), signal, after_index=after_index
     )
-    sweep = Sweep(name=plan.name, tasks=count, limit=limit)
+    from_zero = indices == list(range(len(indices)))
+    own = [] if from_zero else indices
+    sweep = Sweep(name=plan.name, tasks=len(indices), limit=limit, indices=own)
     files = [RenderedFile(SCRIPT, text), record_file("sweep.json", sweep)]
     array_dir = str(sweep_folder(runs_dir, run_id).path)
-    whole = structs.replace(spec, sweep={_INDEX: list(range(count))}, sweep_limit=limit)
+    whole = structs.replace(spec, sweep={_INDEX: indices}, sweep_limit=limit)
     return prepare(plan, files, whole, array_dir, runs=runs)
 
 
-def _count_tasks(given: dict[str, str], name: str) -> tuple[int, int]:
-    """Return the number of tasks of an array and of those that run at once; 0 for no array."""
+def _list_tasks(given: dict[str, str], name: str) -> tuple[list[int], int]:
+    """Return the indices of an array, and how many tasks run at once; no indices: no array."""
     value = given.get("array")
     if value is None:
-        return 0, 0
-    found = re.fullmatch(r"0(?:-(\d+)(?::1)?)?(?:%(\d+))?", value)
-    count = int(found[1] or 0) + 1 if found else 0
-    if found is None or count > _MOST_TASKS:
+        return [], 0
+    numbers, _, limit = value.partition("%")
+    indices = parse_task_numbers(numbers, _MOST_TASKS + 1)
+    if not indices or len(indices) > _MOST_TASKS or (limit and not limit.isdigit()):
         raise InputError(
-            f"{name}: --array={value}: hpcrun records arrays from 0 to at most {_MOST_TASKS - 1}",
+            f"{name}: --array={value}: hpcrun records arrays of at most {_MOST_TASKS} tasks, as in "
+            "1-10, 0,5,7 or 1-9:2%4",
             fix=f"sbatch {name}; hpcrun status, logs, why and parse accept the job id",
         )
-    return count, min(int(found[2] or count), count)
+    indices = sorted(set(indices))
+    return indices, min(int(limit or 0) or len(indices), len(indices))
 
 
 def describe_change(script: BatchScript, made: Prepared) -> list[str]:

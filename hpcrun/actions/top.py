@@ -57,6 +57,7 @@ from hpcrun.runs import (
     parse_sweep_id,
     read_history,
     read_task,
+    runs_of,
     sweep_folder,
 )
 from hpcrun.slurm import SlurmJob, array_job_id, client, is_final
@@ -422,7 +423,7 @@ def _find_job_ids(context: Context, words: Sequence[str]) -> tuple[list[str], Co
         if found is None:
             confs[word] = default
             continue
-        history = read_history(found.run(0) if isinstance(found, SweepFolder) else found)
+        history = read_history(runs_of(found)[0])
         if (error := copied_run_error(history, "top")) is not None:
             raise error
         if history.job_id is None:

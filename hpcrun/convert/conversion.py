@@ -391,7 +391,8 @@ def _finish(
         lines = [one.text for one in (*(by_index or arrays), *owned)]
         if needs_folder:
             lines.append(preamble.folder)
-        lines.append(f"exec {converted.shell_text}")
+        text = converted.shell_text.strip()
+        lines.append(text if converted.is_text else f"exec {text}")
         lines = call.prepare(lines)
         text = escape_placeholders("\n".join(lines), ())
         if by_number:
@@ -471,7 +472,7 @@ class _Call(Struct, frozen=True):
         depends = [one for one in lines if not re.fullmatch(r"(export )?\w+=[^$`(]*", one)]
         if moves and depends and not re.match(r"(cd|pushd) (-- )?/", lines[0]):
             first.append('cd -- "$HPCRUN_PROJECT_DIR"')
-        if re.search(r"\$\{?[!#]?[1-9@*#]", text):
+        if re.search(r"\$([1-9@*#]|\{[1-9@*][^\w]|\{#\})", text):
             first.append(shlex.join(["set", "--", *self.arguments]))
         for name, value in self.values.items():
             if name not in _SAME and re.search(rf"\b{name}\b", text):

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from hpcrun.convert.remarks import Effect
 from hpcrun.convert.resources import Request
-from hpcrun.convert.words import quote_word, used_names
+from hpcrun.convert.words import expand_marks, quote_word, used_names
 from hpcrun.lint import CLOSE, CONTAINERS, OPEN, LaunchedProgram, Script
 from hpcrun.plan import escape_placeholders
 
@@ -40,6 +40,7 @@ class ConvertedProgram(Struct):
         args: The arguments of the program.
         shell_text: The command of a rank as text for bash.
         needs_shell: Only bash can expand some of the words.
+        is_text: ``shell_text`` has several commands.
         uses: Variables that the words expand.
         problem: Why the job cannot start the ranks as the script does; "" if it can.
     """
@@ -53,6 +54,7 @@ class ConvertedProgram(Struct):
     container: dict[str, Any] = field(default_factory=dict)
     shell_text: str = ""
     needs_shell: bool = False
+    is_text: bool = False
     uses: set[str] = field(default_factory=set)
     uses_index: bool = False
     problem: str = ""
@@ -107,6 +109,16 @@ def convert_program(
         words = _convert_command(program, made, request)
     if made.problem:
         return made
+    if program.inner is not None and _has_more(program.inner):
+        # The text of bash -c with all of its commands.
+        if program.kind in ("torchrun", "accelerate", "deepspeed"):
+            made.problem = f"bash -c runs other commands beside {program.kind}"
+            return made
+        text = program.inner.text.translate({0xE00A: OPEN, 0xE00B: CLOSE})
+        made.uses = used_names([text], in_shell=True)
+        made.uses_index = "SLURM_ARRAY_TASK_ID" in made.uses
+        made.shell_text, made.needs_shell, made.is_text = expand_marks(text), True, True
+        return made
     unquoted = _list_unquoted(program, words)
     splitting = [word for word in words if word in unquoted]
     is_open = any(re.search(r"(?<!\\)[*?\[]|\{[^}]*(,|\.\.)[^}]*\}", word) for word in splitting)
@@ -124,6 +136,12 @@ def convert_program(
     if not made.needs_shell:
         _set_program(program, made, [_expand_home(word, home, unquoted) for word in words])
     return made
+
+
+def _has_more(inner: Script) -> bool:
+    """Return True if the text of ``bash -c`` does more than to start a program."""
+    commands = [one for one in inner.commands if one.words and not one.substituted]
+    return len(commands) > 1 or any(not one.prefix for one in inner.assignments)
 
 
 def _list_unquoted(program: LaunchedProgram, words: Sequence[str]) -> set[str]:

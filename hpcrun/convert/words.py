@@ -42,6 +42,21 @@ def _as_expansion(text: str) -> str:
     return text if text[:1] in "$`" else f"${{{text}}}"
 
 
+def expand_marks(text: str) -> str:
+    """Return a text of ``bash -c`` in which unknown variables are expanded again.
+
+    >>> from hpcrun.lint.script import mark
+    >>> expand_marks(f"cd {mark('D')}; python t.py")
+    'cd ${D}; python t.py'
+    """
+
+    def one(found: re.Match[str]) -> str:
+        (name,) = unknown_parts(found[0])
+        return f"${{{name}}}" if re.fullmatch(r"\w+", name) else _as_expansion(name)
+
+    return re.sub(f"{OPEN}[^{CLOSE}]*{CLOSE}", one, text)
+
+
 def used_names(words: Sequence[str], *, in_shell: bool = False) -> set[str]:
     """Return the variables that some words expand.
 

@@ -508,13 +508,12 @@ class _Reader:
             self.known[one.name] = one.value.text
 
     def is_computed(self, value: str) -> bool:
-        """Return True for a single word with the output of a command, which may differ each time.
+        """Return True for a single word with an unknown part, which may differ each time.
 
         Where expansions are kept, such a variable stays a variable. Several words may be a command.
         """
-        commands = [part for part in unknown_parts(value) if part.startswith(("$(", "`"))]
-        is_word = not re.search(r"\s", value)
-        return self.keeps_expansions and bool(commands or "RANDOM" in value) and is_word
+        has_parts = OPEN in value or "RANDOM" in value
+        return self.keeps_expansions and has_parts and not re.search(r"\s", _MARK.sub("", value))
 
     def assign_value(self, node: Parsed, *, exported: bool, branch: bool) -> Assignment:
         name = node.child_by_field_name("name")

@@ -366,9 +366,9 @@ class _SweepRow:
         self.submitted = detach_copied_record(submitted, self.folder.sweep_id)
         record = read_record(self.folder.record, Sweep)
         self.name = record.name if record else self.folder.sweep_id
-        self.tasks = record.tasks if record else 0
+        self.numbers: Sequence[int] = record.numbers if record else ()
         # Secrets that appear after this belong to the next attempt.
-        tasks = (self.folder.run(i) for i in range(self.tasks) if str(i) not in self.seen.ends)
+        tasks = (self.folder.run(i) for i in self.numbers if str(i) not in self.seen.ends)
         self.secrets = {run.path: at for run in tasks if (at := read_mtime_ns(run.secrets))}
         self.chained = self._find_chained()
         # The history of the array itself, in the form of a run's.
@@ -377,13 +377,13 @@ class _SweepRow:
     def _find_chained(self) -> dict[int, tuple[RunFolder, History]]:
         """Find runs that continue as jobs of their own, which need a query of their own."""
         found: dict[int, tuple[RunFolder, History]] = {}
-        script = self.folder.run(0).script
-        if self.submitted is None or len(self.seen.ends) == self.tasks:
+        script = self.folder.run(next(iter(self.numbers), 0)).script
+        if self.submitted is None or len(self.seen.ends) == len(self.numbers):
             return found
         with contextlib.suppress(OSError):
             if b"export HPCRUN_SURVIVE=" not in read_plain(script):
                 return found  # without survive: none does, and there may be thousands of runs
-        for index in range(self.tasks):
+        for index in self.numbers:
             run = self.folder.run(index)
             if str(index) in self.seen.ends or not read_mtime_ns(run.attempts):
                 continue
@@ -437,7 +437,7 @@ class _SweepRow:
     ) -> tuple[Counter[str], str]:
         """Count the runs by state and cache ends; also return why Slurm did not answer, or ""."""
         shown = self._shown_states(answers) if answers else {}
-        unknown = {index for index in range(self.tasks) if index not in shown}
+        unknown = {index for index in self.numbers if index not in shown}
         unknown -= {int(index) for index in self.seen.ends}
         if unknown and is_news:
             fetch_records(self.context, [self.folder.run(index) for index in unknown])
@@ -445,7 +445,7 @@ class _SweepRow:
             answers.secrets |= self.secrets
         states, silence = Counter[str](), ""
         ends: dict[str, TaskEnd] = {}
-        for index in range(self.tasks):
+        for index in self.numbers:
             run, key = self.folder.run(index), str(index)
             known = self.seen.ends.get(key)
             is_live = index in shown and not is_final(shown[index])
@@ -465,7 +465,7 @@ class _SweepRow:
             if end is not None:
                 ends[key] = end
         ended_at = None
-        if self.tasks and len(ends) == self.tasks:
+        if self.numbers and len(ends) == len(self.numbers):
             ended_at = self.seen.ended_at or time.time()
         seen = CachedSweep(ends=ends, ended_at=ended_at)
         if seen != self.seen:

@@ -131,9 +131,9 @@ def find_targets(context: Context, words: Sequence[str]) -> Targets:
                 raise InputError(f"{word}: more than {_MAX_TASKS} tasks")
             sweep = find_run_or_sweep(context.runs_dir, array, lookup)
             if isinstance(sweep, SweepFolder):
-                count = read_sweep(sweep).tasks
-                if any(task >= count for task in tasks):
-                    raise InputError(f"{word}: the sweep's tasks are 0 to {count - 1}")
+                numbers = read_sweep(sweep).numbers
+                if any(task not in numbers for task in tasks):
+                    raise InputError(f"{word}: the sweep's tasks are {format_numbers(numbers)}")
                 found |= dict.fromkeys(sweep.run(task) for task in tasks)
             else:
                 found |= dict.fromkeys(f"{array}_{task}" for task in tasks)
@@ -582,13 +582,25 @@ def run_name(run_id: str) -> str:
     return "" if TASK_ID.fullmatch(run_id) else run_id[_STAMP_LENGTH + 1 : -5]
 
 
+def format_numbers(numbers: Sequence[int]) -> str:
+    """Format the indices of an array.
+
+    >>> format_numbers(range(4)), format_numbers([1, 5])
+    ('0 to 3', '1, 5')
+    """
+    if len(numbers) > 1 and list(numbers) == list(range(numbers[0], numbers[-1] + 1)):
+        return f"{numbers[0]} to {numbers[-1]}"
+    return ", ".join(map(str, numbers))
+
+
 def require_single_run(found: RunFolder | SweepFolder, word: str | None) -> RunFolder:
     """Return the run that a word named. Raises InputError if it is a whole sweep."""
     if isinstance(found, RunFolder):
         return found
-    first = found.run(0)
+    sweep = read_sweep(found)
+    first = found.run(next(iter(sweep.numbers), 0))
     submitted = read_submitted(first, read_task(first))
-    tasks = read_sweep(found).tasks
+    tasks = sweep.tasks
     one = submitted.job_id if submitted and submitted.job_id else first.run_id
     raise InputError(
         f"{word or found.sweep_id}: a sweep of {tasks} run{'s' if tasks > 1 else ''}",

@@ -74,11 +74,25 @@ class Task(Struct, frozen=True, kw_only=True):
 
 
 class Sweep(Struct, frozen=True, kw_only=True):
-    """An array of ``tasks`` runs, of which at most ``limit`` run at the same time."""
+    """An array of ``tasks`` runs, of which at most ``limit`` run at the same time.
+
+    Attributes:
+        indices: The indices of the tasks in Slurm; empty if they are 0, 1, 2 ...
+    """
 
     name: str
     tasks: Annotated[int, msgspec.Meta(ge=0, le=4_000_001)]  # the maximum of MaxArraySize
     limit: int
+    indices: list[int] = []
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """The indices of the tasks in Slurm, in order.
+
+        >>> Sweep(name="a", tasks=2, limit=2).numbers
+        range(0, 2)
+        """
+        return self.indices or range(self.tasks)
 
 
 class Cancelled(Struct, frozen=True, kw_only=True):
@@ -709,7 +723,7 @@ def runs_of(found: RunFolder | SweepFolder) -> list[RunFolder]:
     """List the runs of a sweep in the order of their tasks; a single run is returned alone."""
     if isinstance(found, RunFolder):
         return [found]
-    return [found.run(index) for index in range(read_sweep(found).tasks)]
+    return [found.run(index) for index in read_sweep(found).numbers]
 
 
 def find_owner_run(checkpoint_dir: Path | None) -> RunFolder | None:

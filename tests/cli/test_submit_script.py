@@ -29,7 +29,8 @@ def test_dry_run_shows_the_call_and_the_difference(hpcrun: Caller) -> None:
     [
         ("#!/usr/bin/env python3\n", [], "not a shell script (#!/usr/bin/env python3)"),
         ("#!/bin/bash\r\nls\r\n", [], "DOS line ends"),
-        ("#!/bin/bash\n#SBATCH --array=1-5\n", [], "hpcrun records arrays from 0"),
+        ("#!/bin/bash\n#SBATCH --array=1-1001\n", [], "hpcrun records arrays of at most 1000"),
+        ("#!/bin/bash\n#SBATCH --array=5-1\n", [], "hpcrun records arrays of at most 1000"),
         ("#!/bin/bash\n#SBATCH -N1\n#SBATCH hetjob\n", [], "heterogeneous jobs"),
         ("#!/bin/bash\n#SBATCH -M hpda\n", [], "--clusters=hpda: hpcrun follows the jobs of one"),
         ("#!/bin/bash\n#SBATCH --clusters=a,b\n", [], "--clusters=a,b: hpcrun follows"),

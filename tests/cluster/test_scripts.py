@@ -83,6 +83,13 @@ srun --label "$PROBER"
 """,
         ["x"],
     ),
+    "array of other indices": (
+        """#!/bin/bash
+#SBATCH --array=3,5-7:2%2
+"$PROBER" "$SLURM_ARRAY_TASK_ID"
+""",
+        [],
+    ),
     "functions and traps": (
         """#!/bin/bash
 cleanup() { "$PROBER" cleanup; }
@@ -183,6 +190,22 @@ def test_run_of_a_script_is_recorded(site: Site) -> None:
     done = site.hpcrun("wait", "--json", again["job_id"], now["job_id"])
     states = {one["job_id"]: one["state"] for one in json.loads(done.stdout)["runs"]}
     assert states == {again["job_id"]: "FAILED", now["job_id"]: "COMPLETED"}
+
+
+def test_tasks_of_an_array_are_found_by_their_index(site: Site) -> None:
+    text = "#!/bin/bash\n#SBATCH --array=3,7 -o %a.out\necho task $SLURM_ARRAY_TASK_ID\n"
+    (site.project / "old.sbatch").write_text(f"{text}exit $((SLURM_ARRAY_TASK_ID - 3))\n")
+    done = site.hpcrun("submit", "old.sbatch", "--wait", "--json")
+    answer = json.loads(done.stdout)
+    check_json("submit", answer)
+    job_id = answer["job_id"]
+    assert site.hpcrun("logs", f"{job_id}_7").stdout == "task 7\n"
+    shown = json.loads(site.hpcrun("status", "--json", job_id).stdout)["runs"]
+    states = {one["job_id"]: one["state"] for one in shown}
+    assert states == {f"{job_id}_3": "COMPLETED", f"{job_id}_7": "FAILED"}
+    listed = json.loads(site.hpcrun("status", "--json").stdout)["runs"]
+    (row,) = [one for one in listed if one["job_id"] == job_id]
+    assert row["states"] == {"COMPLETED": 1, "FAILED": 1}
 
 
 def test_signals_reach_the_script_as_with_sbatch(site: Site) -> None:

@@ -161,6 +161,21 @@ def test_variables_in_the_text_of_an_inner_shell_are_split() -> None:
     assert job(TWO + text)["command"][-1] == 'exec python t.py ${{A}} "${{B}}"'
 
 
+def test_all_commands_of_an_inner_shell_are_kept() -> None:
+    text = "A=$(cat f)\nsrun --ntasks-per-node=2 bash -c 'source env.sh; python t.py '$A\n"
+    found = job(TWO + text)
+    assert found["command"] == ["bash", "-c", "source env.sh; python t.py ${{A}}"]
+    assert found["launcher"] == "srun"
+    text = 'srun bash -c "source env.sh; torchrun --nnodes=2 --nproc-per-node=2 t.py"\n'
+    assert missing(TWO + text) == ["bash -c runs other commands beside torchrun"]
+
+
+def test_variables_are_read_when_they_are_assigned() -> None:
+    """Values that later statements change are those of the assignment."""
+    text = "I=$USER\nA=$I-x\nI=2\nsrun torchrun --nnodes=2 --nproc-per-node=2 t.py $A\n"
+    assert job(TWO + text)["command"][-1] == "exec python t.py ${{A}}"
+
+
 def test_script_in_another_directory_starts_there() -> None:
     found = job(f"{TWO}cd /data/project\nsrun torchrun --nnodes=2 --nproc-per-node=2 t.py\n")
     assert found["command"] == ["bash", "-c", "cd /data/project\nexec python t.py"]

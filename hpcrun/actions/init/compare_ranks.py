@@ -219,7 +219,10 @@ def _write_programs(folder: Path, text: str) -> None:
         script = folder / "project" / path
         if ".." not in script.parts and not script.exists():
             script.parent.mkdir(parents=True, exist_ok=True)
-            script.write_text('#!/bin/sh\nexec python "$0" "$@"\n')
+            # Nothing happens where it is sourced.
+            script.write_text(
+                f'#!/bin/sh\ncase $0 in *{script.name}) exec python "$0" "$@" ;; esac\n'
+            )
             script.chmod(0o755)
     (folder / "functions.sh").write_text(_FUNCTIONS)
     (folder / "start.sh").write_text(_START)
