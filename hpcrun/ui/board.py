@@ -48,9 +48,10 @@ from hpcrun.monitor import (
     status_of,
     unknown_run_error,
 )
-from hpcrun.runs import JobStatus, RunFolder, SweepFolder, read_history, runs_of
+from hpcrun.runs import JobStatus, RunFolder, SweepFolder, read_history, read_node_usage, runs_of
 from hpcrun.text import format_bytes
 from hpcrun.ui.log_window import find_text, read_window
+from hpcrun.ui.node_use import build_use_data
 from hpcrun.views import job_json, listing_json, run_json
 
 # Seconds between two reads of the files of live runs, and of the list of all runs if a run or
@@ -319,12 +320,22 @@ class Board:
             "facts": {},
             "files": [],
             "script": "",
+            "has_use": False,
         }
         if isinstance(target, RunFolder):
             found["facts"] = read_run_facts(target)[0]
             found["script"] = self._masked_text(target, target.script)
             found["files"] = self._log_files(target)
+            found["has_use"] = bool(read_node_usage(target, with_series=False))
         return found
+
+    def node_use(self, key: str) -> dict[str, Any]:
+        """Return the use of a run's nodes and GPUs over its last attempt. Raises InputError."""
+        self.want()
+        run = self._find(key)
+        if isinstance(run, SweepFolder):
+            raise InputError(f"{key}: a sweep", fix="select one of its runs")
+        return build_use_data(read_node_usage(run))
 
     def _job_detail(self, key: str, status: JobStatus) -> dict[str, Any]:
         source = self._source(key)

@@ -166,6 +166,7 @@ def make_app(board: Board, token: str) -> Guard:
             "/detail", respond(lambda request: board.detail(request.query_params.get("key", "")))
         ),
         Route("/curves", respond(curves)),
+        Route("/use", respond(lambda request: board.node_use(request.query_params.get("key", "")))),
         Route("/log", respond(log)),
         Route("/events", events),
     ]

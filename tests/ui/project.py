@@ -35,9 +35,25 @@ def training_log(steps: int, *, level: float = 2.0, restart: int = 0) -> str:
     return "\n".join(lines) + "\n"
 
 
+def node_use() -> str:
+    """The record of a node with two GPUs, of which the second one is idle."""
+    gib = 1 << 30
+    lines = [f"hpcrun-usage 1 n1 15 job 16 job {64 * gib} nvidia:GPU-a:81920 nvidia:GPU-b:81920"]
+    for number in range(1, 200):
+        busy, at = int(90 + 8 * math.sin(number)), NOW - 3600 + 15 * number
+        gpu = f"{90 * number + busy} 60000 60000 {400 * number}"
+        lines.append(
+            f"{at:.0f} {15 * number} {60_000_000_000 * number} {20 * gib} {24 * gib} {number} "
+            f"{gpu} 0 500 500 {60 * number}"
+        )
+    return "\n".join(lines) + "\n"
+
+
 def fill(caller: Caller, count: int) -> None:
     """Write a running and a failed run, a sweep, and ``count`` older runs."""
     running = make_run(caller, RUNNING, "15", log=training_log(1500))
+    (running.usage / "0").mkdir(parents=True)
+    (running.usage / "0/node-0").write_text(node_use())
     pending = make_run(caller, "20261120-081454-big-7k3p", "14", attempts=0)
     trace = (
         'Traceback (most recent call last):\n  File "train.py", line 7, in <module>\n'

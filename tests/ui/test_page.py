@@ -142,6 +142,16 @@ def test_run_shows_its_state_cause_curve_and_log(opened: Opening) -> None:
     page.wait_for("document.querySelector('.tools .quiet').textContent === 'not found'")
 
 
+def test_use_of_gpus_is_drawn_over_time(opened: Opening) -> None:
+    page = opened(f"run/{RUNNING}/use", f"!!{PLOT}?.uplot")
+    names = page.value(f"{PLOT}.lines.map(line => line.label)")
+    assert names == ["n1 GPU 0", "n1 GPU 1"]
+    idle = page.value(f"Math.max(...{PLOT}.lines[1].y)")
+    assert idle == 0 and page.value(f"{PLOT}.lines[0].y.every(value => value > 50)")
+    titles = page.value("[...document.querySelectorAll('.panel h3')].map(e => e.textContent)")
+    assert titles[:3] == ["GPU utilization %", "GPU memory GiB", "GPU power W"]
+
+
 def test_selected_runs_share_a_chart(opened: Opening) -> None:
     page = opened("", f"{ROWS}.length > 100")
     for key in (RUNNING, FINISHED):

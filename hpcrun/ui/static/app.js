@@ -386,9 +386,9 @@
     }
     if (isGone) return;
     const run = detail.runs[0] || {};
-    const names = { curves: "Curves", log: "Log", attempts: "Attempts", settings: "Settings", script: "Script" };
+    const names = { curves: "Curves", log: "Log", attempts: "Attempts", settings: "Settings", script: "Script", use: "GPU use" };
     const has = { curves: true, log: true, attempts: (run.attempts || []).length > 0,
-      settings: Object.keys(detail.facts).length > 0, script: Boolean(detail.script) };
+      settings: Object.keys(detail.facts).length > 0, script: Boolean(detail.script), use: Boolean(detail.has_use) };
     for (const [name, title] of Object.entries(names)) {
       if (!has[name]) continue;
       const to = link(`#/run/${encodeURIComponent(key)}/${name}`, title);
@@ -417,6 +417,7 @@
     const cause = run.diagnosis;
     const show = { curves: () => showCurves(place, [key], { isAlone: true }),
       log: () => showLog(place, key, detail.files, () => (rows.get(key) || run).final),
+      use: () => showUse(place, key, () => (rows.get(key) || run).final),
       attempts: () => place.replaceChildren(attemptsTable(run)),
       settings: () => place.replaceChildren(makeTable(["setting", "value"], Object.entries(detail.facts))),
       script: () => place.replaceChildren(element("pre", { className: "script", textContent: detail.script, tabIndex: 0 })) };
@@ -426,6 +427,37 @@
       if (words && tab !== "curves") facts.after(box);
     }
     (show[tab] || show.curves)();
+  }
+
+  // The use of GPUs and nodes over time.
+  async function showUse(place, key, isFinal) {
+    place.replaceChildren(text("p", "Reading the records ...", "quiet"));
+    let shown = null;
+    let isGone = false;
+    const load = async () => {
+      const data = await get("use", { key });
+      if (isGone) return;
+      if (shown) {
+        shown.update(data);
+        return;
+      }
+      const panels = element("div");
+      const names = data.runs.map((run, index) => element("span", { className: "key" },
+        element("span", { className: `swatch s${index % 8} d${Math.floor(index / 8) % 4}` }), run.name));
+      place.replaceChildren(element("p", { className: "facts" }, ...names, data.note), panels);
+      shown = makeCurves(panels, data);
+    };
+    const timer = setInterval(() => { if (!document.hidden && !isFinal()) load().catch(() => {}); }, 30000);
+    leave = () => {
+      isGone = true;
+      clearInterval(timer);
+      shown?.close();
+    };
+    try {
+      await load();
+    } catch (error) {
+      if (!isGone) showError(place, error);
+    }
   }
 
   // The buttons that change a job; each asks first.
