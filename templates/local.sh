@@ -78,12 +78,10 @@ local_folder() {
 architecture() {
     local cpu gpu
     cpu=$(grep -m 1 -E '^(flags|Features)' /proc/cpuinfo | cksum)
-    if [ -n "${HPCRUN_GPUS-}" ]; then
-        gpu=$(cut -d, -f1 <<<"$HPCRUN_GPUS" | sort -u)
-    else
-        gpu=$(timeout 20 nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null |
-            sort -u)
-    fi
+    gpu=${HPCRUN_GPUS-}
+    [ -n "$gpu" ] || gpu=$(timeout 20 nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null)
+    # Not the warnings that nvidia-smi prints beside them.
+    gpu=$(cut -d, -f1 <<<"$gpu" | grep -xE '[0-9]+[.][0-9]+' | sort -u)
     gpu=${gpu//$'\n'/-}
     printf '%s-%08x%s\n' "$(uname -m)" "${cpu%% *}" "${gpu:+-sm${gpu//./}}"
 }

@@ -181,8 +181,12 @@ judge_gpus() {
     local -A gpu=()
     for row in "${rows[@]}"; do
         [ -n "$row" ] || continue
-        number=$((number + 1)) gpu=()
         IFS=, read -ra cells <<<"$row"
+        if [ "${#cells[@]}" -ne "$#" ]; then # "WARNING: infoROM is corrupted at gpu ..."
+            printf 'nvidia-smi: %s\n' "$row"
+            continue
+        fi
+        number=$((number + 1)) gpu=()
         for ((i = 1; i <= $#; i++)); do
             gpu[${!i}]=${cells[i - 1]-}
             gpu[${!i}]=${gpu[${!i}]# }

@@ -184,6 +184,15 @@ def test_what_a_driver_does_not_know_is_no_fault(node: Gpus, field: str, value: 
     assert found == ["gpus: 9.0, NVIDIA H100 80GB HBM3"]
 
 
+def test_warnings_of_nvidia_smi_are_no_gpus(node: Gpus) -> None:
+    warning = "WARNING: infoROM is corrupted at gpu 0000:3B:00.0"
+    found = node.gpus_of(H100, warning)
+    assert found == [f"nvidia-smi: {warning}", "gpus: 9.0, NVIDIA H100 80GB HBM3"]
+    node.smi(H100, warning, all_gpus=1)
+    found = node.look("look_at_gpus 60", HPCRUN_GPUS_PER_NODE="2")
+    assert found[-1] == "bad: nvidia-smi shows 1 of the 2 GPUs"
+
+
 def test_a_gpu_that_is_missing(node: Gpus) -> None:
     assert node.gpus_of(H100, HPCRUN_GPUS_PER_NODE="8") == ["bad: nvidia-smi shows 1 of the 8 GPUs"]
     node.smi("No devices were found", code=6, all_gpus=0)

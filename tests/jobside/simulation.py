@@ -22,6 +22,7 @@ from hpcrun.jobside.ends import (
     classify_end,
     decide_continuation,
     pause_before,
+    steps_in,
 )
 from hpcrun.jobside.records import MAX_IDLE_ATTEMPTS
 from hpcrun.runs.ends import SURVIVABLE_ENDS
@@ -40,6 +41,7 @@ class World:
     """How a run is, and what befalls it. Times in seconds; rates are per hour.
 
     ``bug``: after so much work the program fails, each time, for want of memory or otherwise.
+    ``log``: how its log shows the steps, a key of LOGS.
     """
 
     work: float
@@ -55,7 +57,7 @@ class World:
     damaged: float = 0.02
     bug: float | None = None
     is_memory: bool = False
-    logs_steps: bool = True
+    log: str = "step"
 
 
 @dataclass
@@ -74,6 +76,22 @@ class Outcome:
 
 
 STEP_S = 10.0  # of work in each step
+# How programs show their steps: lines before the first step, and a line for each one.
+LOGS = {
+    "step": ("max_steps: 90000", "step {n:,} | loss 2.5"),
+    "dictionary": ("", "{{'loss': 2.5, 'global_step': {n}}}"),
+    "bar": ("  0%|          | 0/90000 [00:00<?]", " 1%|     | {n}/90000 [00:10<10:00, 2.0it/s]"),
+    "epochs": ("steps per epoch: 50", "batch {e}/50 loss 2.5"),
+    "none": ("", "loss 2.5"),
+}
+
+
+def read_steps(kind: str, first: int, last: int) -> Steps | None:
+    """Read the steps of an attempt from a log as its program would have written it."""
+    start, line = LOGS[kind]
+    numbers = [first, first + 1, (first + last) // 2, last - 1, last]
+    lines = [line.format(n=n, e=n % 50) for n in sorted({*numbers}) if first <= n <= last]
+    return steps_in("\n".join([start, *lines]))
 
 
 def mark_at(work: float) -> str:
@@ -88,7 +106,7 @@ class History(Attempts):
         super().__init__({"HPCRUN_RUN_DIR": "", "HPCRUN_RESUMES": "1"})
         self.world_of_run = world
         self.marks: list[str | None] = []
-        self.shown: list[Steps | None] = []
+        self.shown: list[tuple[int, int] | None] = []
         self.seconds: list[float] = []
 
     def add(self, begin: float, reached: float, seconds: float, event: Event) -> None:
@@ -96,15 +114,16 @@ class History(Attempts):
         self.current = len(self.marks)
         self.marks.append(None if event == "setup" else mark_at(begin))
         first, last = int(begin // STEP_S) + 1, int(reached // STEP_S)
-        shows = self.world_of_run.logs_steps and event != "setup" and last > first
-        self.shown.append(Steps(first, last) if shows else None)
+        shows = event != "setup" and last > first
+        self.shown.append((first, last) if shows else None)
         self.seconds.append(seconds)
 
     def mark(self, attempt: int) -> str | None:
         return self.marks[attempt]
 
     def steps(self, attempt: int) -> Steps | None:
-        return self.shown[attempt]
+        shown = self.shown[attempt]
+        return None if shown is None else read_steps(self.world_of_run.log, *shown)
 
     def lasted(self, attempt: int) -> float:
         return self.seconds[attempt]
@@ -128,7 +147,7 @@ def make_world(rng: random.Random, *, has_bug: bool = False) -> World:
         stall=rng.choice([0, 0.01, 0.05]),
         bug=rng.uniform(0, work) if has_bug else None,
         is_memory=has_bug and rng.random() < 0.5,
-        logs_steps=rng.random() < 0.7,
+        log=rng.choice(list(LOGS)),
     )
 
 
