@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 import threading
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcrun.cli.options import DIR, FILE, RUN_OR_FILE, cluster_option, json_option, make_context
+from hpcrun.cli.options import (
+    DIR,
+    FILE,
+    RUN,
+    RUN_OR_FILE,
+    cluster_option,
+    json_option,
+    make_context,
+)
 from hpcrun.cli.output import drawing_display, emit_json, print_line
 from hpcrun.errors import InputError
 
@@ -21,6 +31,7 @@ _M_MMAP_THRESHOLD, _LARGE = -3, 1 << 18
 if TYPE_CHECKING:
     from hpcrun.context import Context
     from hpcrun.curves import ParsedRun
+    from hpcrun.runs import RunFolder, SweepFolder
 
 
 @click.command("why")
@@ -183,8 +194,44 @@ def _return_freed_memory() -> None:
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE)
 
 
+def _expand_runs(
+    where: Context, words: Sequence[str], last: int | None, sweep: str | None
+) -> tuple[str, ...]:
+    """Add the runs of the options of compare, and replace patterns of names. Raises InputError."""
+    from hpcrun.monitor import list_recent_runs, resolve_run_or_sweep
+    from hpcrun.runs import RunFolder
+
+    def name(found: RunFolder | SweepFolder) -> str:
+        return found.run_id if isinstance(found, RunFolder) else found.sweep_id
+
+    if last is not None and (words or sweep):
+        raise InputError(
+            "--last selects the runs, so no others can be named",
+            fix=f"hpcrun compare --last {last}, or name the runs",
+        )
+    expanded = []
+    for word in words:
+        is_pattern = re.search(r"[*?]", word) and "/" not in word and not Path(word).exists()
+        runs = reversed(list_recent_runs(where, pattern=word)) if is_pattern else []
+        expanded += [name(run) for run in runs] if is_pattern else [word]
+    if sweep is not None:
+        found = resolve_run_or_sweep(where, sweep)
+        if isinstance(found, RunFolder):
+            raise InputError(
+                f"--sweep {sweep}: a run, and not a sweep", fix="name it without --sweep"
+            )
+        expanded.append(found.sweep_id)
+    if last is not None:
+        expanded += [name(run) for run in reversed(list_recent_runs(where, count=last))]
+    return tuple(dict.fromkeys(expanded))
+
+
 @click.command("compare")
 @click.argument("logs", nargs=-1, type=RUN_OR_FILE)
+@click.option(
+    "--last", type=click.IntRange(2), metavar="N", help="Compare the N newest runs of the project."
+)
+@click.option("--sweep", type=RUN, metavar="ID", help="Compare all runs of a sweep.")
 @click.option(
     "--by",
     type=click.Choice(["step", "tokens", "samples", "time"]),
@@ -210,6 +257,8 @@ def _return_freed_memory() -> None:
 @cluster_option
 def compare(
     logs: tuple[str, ...],
+    last: int | None,
+    sweep: str | None,
     by: Any,
     metric: str | None,
     target: float | None,
@@ -222,7 +271,9 @@ def compare(
 ) -> int:
     """Compare the loss, speed and settings of runs.
 
-    LOGS are log files, run ids, Slurm job ids or sweeps (all their runs): at least two runs.
+    LOGS are log files, run ids, Slurm job ids, sweeps (all their runs) or patterns of run names
+    such as 'base*': at least two runs. With --last 10, the ten newest runs of the project, where a
+    sweep counts as one; outside any project, of all projects.
 
     Differences are shown with their noise, so that chance is not mistaken for progress. Speed-up
     and efficiency are relative to the run on the fewest GPUs. A plain log file does not record its
@@ -242,13 +293,15 @@ def compare(
         format_markdown,
     )
 
+    where = make_context(cluster)
+    logs = _expand_runs(where, logs, last, sweep)
     if not logs:
         raise InputError(
-            "nothing to compare", fix="name two or more log files, runs or jobs, or a sweep"
+            "nothing to compare",
+            fix="name two or more log files, runs or jobs, or a sweep; or --last 2",
         )
     if target is not None and not math.isfinite(target):
         raise InputError(f"--target {target}: not a finite number", fix="as in --target 2.5")
-    where = make_context(cluster)
     check_files(where.cwd, logs, files)
     runs = _set_gpus(parse_runs(where, logs), gpus)
     if len(runs) < 2:

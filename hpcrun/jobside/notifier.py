@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Tuple
 
 from hpcrun.jobside.delivery import deliver, deliver_for_sweep, read_config
 from hpcrun.jobside.events import LossReader, RunFacts, SweepFacts, parse_condition
-from hpcrun.jobside.progress import LogReader, read_step
+from hpcrun.jobside.progress import LogReader, read_named_step
 from hpcrun.jobside.records import read_json
 
 EVERY_S = 30.0
@@ -31,8 +31,8 @@ class _TrainingLog:
 
     def feed(self, line: str) -> bool:
         self.losses.feed(line)
-        step = read_step(line, with_bars=False)
-        self.step = self.step if step is None else step
+        found = read_named_step(line)
+        self.step = self.step if found is None else found.step
         return False
 
 

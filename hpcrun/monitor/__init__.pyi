@@ -45,6 +45,7 @@ from hpcrun.monitor.targets import find_targets as find_targets
 from hpcrun.monitor.targets import find_targets_by_word as find_targets_by_word
 from hpcrun.monitor.targets import is_job_id as is_job_id
 from hpcrun.monitor.targets import list_names as list_names
+from hpcrun.monitor.targets import list_recent_runs as list_recent_runs
 from hpcrun.monitor.targets import list_runs as list_runs
 from hpcrun.monitor.targets import require_single_run as require_single_run
 from hpcrun.monitor.targets import resolve_run_or_sweep as resolve_run_or_sweep

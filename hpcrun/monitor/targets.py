@@ -9,13 +9,15 @@ import contextlib
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
 from msgspec import Struct
 
-from hpcrun.context import Context, slurm_transport
+from hpcrun.context import PROFILE, Context, slurm_transport
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.files import add_notice, read_plain
 from hpcrun.ownership import foreign_owner, is_own
@@ -77,8 +79,8 @@ class Targets(Struct, frozen=True, kw_only=True):
 def find_target(context: Context, word: str | None, *, whole: bool = False) -> Target:
     """Find the run, sweep or Slurm job that a word names.
 
-    The number of an array task means the task's run. No word means the newest run, or its whole
-    sweep. Raises InputError if nothing has this name.
+    The number of an array task means the task's run. No word means the newest run of the project,
+    or its whole sweep. Raises InputError if nothing has this name.
     """
     found = find_targets_by_word(context, [word], whole=whole)[word]
     if found is None:
@@ -236,12 +238,19 @@ def _find_targets_by_word(
     silence = ""
     if context.cluster.host is not None:
         known = {
-            word: find_run_or_sweep(context.runs_dir, word, RunIndex(context.runs_dir))
+            word: _find_own_newest(context)
+            if word is None
+            else find_run_or_sweep(context.runs_dir, word, RunIndex(context.runs_dir))
             for word in words
         }
         if None in known or None in known.values():
             silence = fetch_run_names(context)  # the word may name a new run
-    found |= {word: find_run_or_sweep(context.runs_dir, word, lookup) for word in words}
+    found |= {
+        word: _find_own_newest(context)
+        if word is None
+        else find_run_or_sweep(context.runs_dir, word, lookup)
+        for word in words
+    }
     unknown = [word for word, one in found.items() if one is None and word and is_job_id(word)]
     if silence and len(unknown) < list(found.values()).count(None):
         raise OutOfReach(silence)  # the run may exist on the cluster
@@ -349,6 +358,23 @@ def find_run_or_sweep(
         if found is not None or len(word) < 8:  # a longer number may be the date of a run id
             return found
     return _find_by_part(lookup, word) or _find_newest_by_name(lookup, word)
+
+
+def _find_own_newest(context: Context) -> RunFolder | SweepFolder | None:
+    """Find the newest run, or its sweep: of the current project, or outside any project of all.
+
+    The project of runs that older versions submitted is unknown: they count as runs of each.
+    """
+    if not (context.project / PROFILE).is_file():
+        return find_run_or_sweep(context.runs_dir, None)
+    for run in islice(list_runs(context.runs_dir), _MAX_RUNS_READ):
+        task = read_task(run)
+        submitted = None
+        with contextlib.suppress(HpcrunError):
+            submitted = read_submitted(run, task)
+        if submitted is None or submitted.project in (None, str(context.project)):
+            return sweep_folder(context.runs_dir, task.sweep_id) if task is not None else run
+    return None
 
 
 def _find_folder(path: Path) -> RunFolder | SweepFolder | None:
@@ -493,10 +519,8 @@ def _find_by_part(lookup: RunIndex, word: str) -> RunFolder | SweepFolder | None
                 runs.append(run)
     found = sorted([*sweeps, *(run.run_id for run in runs)], key=_sort_key, reverse=True)
     if len(found) > 1:
-        raise InputError(
-            f"{word} matches {len(found)} runs, from {found[-1]} to {found[0]}",
-            fix="give more of the id",
-        )
+        some = ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")
+        raise InputError(f"{word} matches {len(found)} runs: {some}", fix="give more of the id")
     if sweeps:
         return sweep_folder(lookup.runs_dir, sweeps[0])
     return runs[0] if runs else None
@@ -533,6 +557,46 @@ def _list_group(runs_dir: Path, word: str) -> list[RunFolder | SweepFolder]:
             run = RunFolder(folder) if sweep_id is None else SweepFolder(folder)
             found.append((record.submitted_at, run))
     return [run for _, run in sorted(found, key=lambda each: each[0])]
+
+
+def list_recent_runs(
+    context: Context, *, pattern: str = "", count: int | None = None
+) -> list[RunFolder | SweepFolder]:
+    """List runs and sweeps, newest first: of the current project, or outside any project all.
+
+    Args:
+        pattern: A pattern of fnmatch that the name matches; runs of all projects then count.
+        count: The maximum number.
+
+    Raises:
+        InputError: There is none.
+        OutOfReach: The cluster does not respond.
+    """
+    if silence := fetch_run_names(context):
+        raise OutOfReach(silence)
+    is_in_project = (context.project / PROFILE).is_file() and not pattern
+    found: list[RunFolder | SweepFolder] = []
+    for name in list_names(context.runs_dir):
+        sweep_id = parse_sweep_id(name)
+        if not RUN_ID.fullmatch(sweep_id or name) or TASK_ID.fullmatch(name):
+            continue
+        folder = context.runs_dir / name
+        one = RunFolder(folder) if sweep_id is None else SweepFolder(folder)
+        if pattern and not fnmatchcase(run_name(sweep_id or name), pattern):
+            continue
+        if is_in_project:
+            record = None
+            with contextlib.suppress(HpcrunError):
+                record = read_record(one.submitted, Submitted)
+            if record is not None and record.project not in (None, str(context.project)):
+                continue
+        found.append(one)
+        if len(found) == count:
+            break
+    if not found:
+        what = f"no run has a name like {pattern}" if pattern else describe_no_runs(context)
+        raise InputError(what, fix="hpcrun status --all lists the runs")
+    return found
 
 
 def _list_by_name(lookup: RunIndex, name: str) -> list[RunFolder | SweepFolder]:
@@ -666,6 +730,16 @@ def unknown_run_error(context: Context, word: str | None, *, or_file: bool = Fal
     """Return the error for a word that names no run, or for None if there are no runs."""
     if word is None:
         message = describe_no_runs(context)
+        newest = find_run_or_sweep(context.runs_dir, None)
+        if newest is not None:
+            run = newest if isinstance(newest, RunFolder) else newest.run(0)
+            record = read_submitted(run, read_task(run))
+            where = record.project if record is not None else None
+            return InputError(
+                f"no run of this project, {context.project}: the newest run, {_id_of(newest)}, is "
+                f"of {where or 'another one'}",
+                fix="name a run; hpcrun status lists those of all projects",
+            )
         return InputError(message, fix="hpcrun submit JOB; hpcrun jobs lists them")
     if group := find_group(context, word):
         one = group[0].run_id if isinstance(group[0], RunFolder) else group[0].sweep_id

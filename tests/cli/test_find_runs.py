@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cli.calling import Caller
-from tests.cli.status_runs import answers, make_run, queued
+from tests.cli.status_runs import NOW, answers, make_run, queued
 
 LR, OLD, TRAIN = (
     "20261120-081455-lr-7k3q",
@@ -130,3 +131,59 @@ def test_sweep_is_listed_by_the_states_of_its_runs() -> None:
     assert not matches("FAILED", True, COMPLETED=3, CANCELLED=1, FAILED=0)
     assert matches("COMPLETED", False, COMPLETED=1, RUNNING=1)
     assert matches("ACTIVE", False, COMPLETED=1, RUNNING=1)
+
+
+def set_project(hpcrun: Caller, run_id: str, project: Path | str) -> None:
+    path = hpcrun.runs / run_id / "submitted.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "project": str(project)}))
+
+
+def test_default_is_the_newest_run_of_the_project(hpcrun: Caller, runs: None) -> None:
+    for run_id, project in ((TRAIN, "/home/ada/other"), (OLD, hpcrun.project)):
+        set_project(hpcrun, run_id, project)
+    assert LR in hpcrun("logs").out  # its project is unknown, as with older versions
+    set_project(hpcrun, LR, "/home/ada/other")
+    assert OLD in hpcrun("logs").out
+    set_project(hpcrun, OLD, "/home/ada/other")
+    done = hpcrun("logs")
+    assert done.code == 2, done
+    assert f"the newest run, {TRAIN}, is of /home/ada/other" in done.err, done
+    assert TRAIN in hpcrun("logs", "16").out
+
+
+def test_default_outside_any_project_is_the_newest_run_of_all(hpcrun: Caller, runs: None) -> None:
+    set_project(hpcrun, TRAIN, "/home/ada/other")
+    profile = (hpcrun.project / "hpcrun.yaml").read_text()
+    (hpcrun.project / "hpcrun.yaml").unlink()
+    folder = Path(hpcrun.environ["HOME"]) / ".config" / "hpcrun" / "clusters"
+    folder.mkdir(parents=True)
+    (folder / "own.yaml").write_text(profile)
+    assert TRAIN in hpcrun("logs").out
+
+
+@pytest.fixture
+def trained(hpcrun: Caller, tools: Path) -> None:
+    """Four runs with losses, one of which is of another project."""
+    answers(tools, "squeue")
+    for number, name in enumerate(("base1", "base2", "other", "base3")):
+        log = "".join(f"step={step} loss={5 - step / (20 + number)}\n" for step in range(1, 60))
+        run_id = f"2026112{number}-081455-{name}-7k3{number + 2}"
+        make_run(hpcrun, run_id, str(20 + number), ended=NOW - 60, log=log)
+    set_project(hpcrun, "20261123-081455-base3-7k35", "/home/ada/elsewhere")
+
+
+def compared(hpcrun: Caller, *words: str) -> list[str]:
+    done = hpcrun("compare", "--json", *words)
+    assert done.code == 0, done
+    return [run["source"].split("-")[2] for run in done.json["runs"]]
+
+
+def test_compare_takes_patterns_and_the_newest_runs(hpcrun: Caller, trained: None) -> None:
+    assert compared(hpcrun, "base*") == ["base1", "base2", "base3"]
+    assert compared(hpcrun, "--last", "2") == ["base2", "other"]  # of this project
+    done = hpcrun("compare", "base1", "--last", "9")
+    assert done.code == 2 and "--last selects the runs" in done.err, done
+    done = hpcrun("compare", "nothing*")
+    assert done.code == 2 and "no run has a name like nothing*" in done.err, done
+    done = hpcrun("compare", "--sweep", "20")
+    assert done.code == 2 and "--sweep 20: a run, and not a sweep" in done.err, done

@@ -297,7 +297,7 @@ def test_ambiguous_run_name_is_refused(runs_dir: Path) -> None:
     with pytest.raises(InputError) as caught:
         find_run(runs_dir, "20261120")
     assert caught.value.message == (
-        "20261120 matches 2 runs, from 20261120-081455-train-7k3q to 20261120-081455-train-7k3r"
+        "20261120 matches 2 runs: 20261120-081455-train-7k3r, 20261120-081455-train-7k3q"
     )
     assert caught.value.fix == "give more of the id"
 
