@@ -10,11 +10,15 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "hpcrun"
 # A program of its own, which is copied into runs and never imports hpcrun.
 REFERENCE = PACKAGE / "workloads" / "reference"
+# Another one, which runs a job's script in the job's Python.
+TRACER = PACKAGE / "workloads" / "trace_step.py"
 
 
 def modules() -> list[Path]:
-    """List hpcrun's modules, but not the reference trainer's."""
-    return sorted(path for path in PACKAGE.rglob("*.py") if REFERENCE not in path.parents)
+    """List hpcrun's modules, but not those of programs that never import hpcrun."""
+    return sorted(
+        path for path in PACKAGE.rglob("*.py") if REFERENCE not in path.parents and path != TRACER
+    )
 
 
 def name(path: Path) -> str:

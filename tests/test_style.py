@@ -6,7 +6,7 @@ import ast
 import re
 from pathlib import Path
 
-from tests.source import PACKAGE, REFERENCE, ROOT, modules, name, tree
+from tests.source import PACKAGE, REFERENCE, ROOT, TRACER, modules, name, tree
 
 
 def says_what_it_is_for(path: Path) -> bool:
@@ -37,7 +37,7 @@ def test_names_say_what_they_hold() -> None:
 
 
 def test_nothing_mentions_the_machine_it_was_written_on() -> None:
-    files = [*modules(), *REFERENCE.glob("*.py"), *(ROOT / "templates").iterdir()]
+    files = [*modules(), TRACER, *REFERENCE.glob("*.py"), *(ROOT / "templates").iterdir()]
     files += [*(ROOT / "jobs").iterdir(), *ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
     found = [
         name(path) for path in files if re.search(r"/work/(main|shared)|/root/", path.read_text())

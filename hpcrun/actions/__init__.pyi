@@ -18,6 +18,7 @@ from hpcrun.actions.fetch import sync_offline as sync_offline
 from hpcrun.actions.fit import build_training_settings as build_training_settings
 from hpcrun.actions.fit import estimate_json as estimate_json
 from hpcrun.actions.fit import load_job_memory as load_job_memory
+from hpcrun.actions.fit import load_traced_memory as load_traced_memory
 from hpcrun.actions.fit import parse_parameter_count as parse_parameter_count
 from hpcrun.actions.follow_curve import CurveFollower as CurveFollower
 from hpcrun.actions.follow_curve import Followed as Followed

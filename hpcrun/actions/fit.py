@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from hpcrun.actions.job_memory import MODEL_OPTIONS, JobMemory, estimate_job_memory
 from hpcrun.errors import InputError
 from hpcrun.fit import MemoryEstimate, Strategy, Training, Weights
@@ -113,6 +115,32 @@ def load_job_memory(
             fix=f"hpcrun fit {job} --model DIR, or numbers instead of the job: --layers, --hidden",
         )
     return memory
+
+
+def load_traced_memory(
+    context: Context, job: str, overrides: Sequence[str], time_limit: float
+) -> JobMemory:
+    """Trace a step of a job's script, and estimate its memory.
+
+    If the script cannot be traced, a note says where and why, and the memory is computed from the
+    model that the job's arguments name.
+
+    Raises:
+        InputError: The script cannot be traced, and the job names no known model.
+    """
+    from hpcrun.actions.job_memory import estimate_traced_memory
+    from hpcrun.actions.trace import trace_job  # deferred: numbers need no job
+
+    try:
+        made, trace = trace_job(context, job, overrides, time_limit)
+    except InputError as error:
+        try:
+            memory = load_job_memory(context, job, overrides, model=None, sequence=None)
+        except InputError:
+            raise error from None
+        notes = [f"{error.message}; computed from its config.json", *memory.estimate.notes]
+        return structs.replace(memory, estimate=structs.replace(memory.estimate, notes=notes))
+    return estimate_traced_memory(made.spec, made.plan, context.cluster, trace)
 
 
 def estimate_json(estimate: MemoryEstimate, capacity: float | None) -> dict[str, Any]:

@@ -16,7 +16,10 @@ from hpcrun.fit import (
     ModelShape,
     Place,
     Precision,
+    StepTrace,
     Training,
+    apply_trace,
+    build_traced_shape,
     estimate_memory,
     find_gpu_memory,
     list_candidates,
@@ -174,6 +177,33 @@ def estimate_job_memory(
         is_certain=training.strategy == "zero"
         and not shape.notes
         and _UNKNOWN_TRAINING.search(text) is None,
+    )
+
+
+def estimate_traced_memory(
+    spec: JobSpec, plan: Plan, cluster: Cluster, trace: StepTrace
+) -> JobMemory:
+    """Estimate the memory of a job whose step was traced: its sharding is computed.
+
+    Raises:
+        InputError: The job's DeepSpeed configuration has model parallelism or an unknown format.
+    """
+    shape = build_traced_shape(trace, spec.name or plan.name)
+    planned = _read_training(plan, parse_arguments(plan.program), None, shape)
+    if planned is None and trace.strategy == "deepspeed":
+        raise InputError(
+            f"{plan.name}: this configuration of DeepSpeed (model parallelism, or "
+            'bf16: {enabled: "auto"} that no argument decides) is unknown to hpcrun fit',
+            fix="set precision in the job",
+        )
+    training = apply_trace(planned or Training(gpus=max(plan.world_size, 1)), trace)
+    return JobMemory(
+        model=shape.name,
+        shape=shape,
+        training=training,
+        estimate=estimate_memory(shape, training),
+        capacity=find_capacity(spec, cluster),
+        is_certain=False,
     )
 
 

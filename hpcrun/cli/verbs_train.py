@@ -199,10 +199,14 @@ def run(job: str | None, hostfile: str | None, cluster: str | None, **options: A
             raise
 
 
+# A trace takes 5 to 60 seconds, besides the time in which the script reads its data.
+_TRACE_LIMIT_S = 600.0
+
+
 def _refuse_options_of_jobs() -> None:
     """Refuse options that a job file has keys for."""
     call = click.get_current_context()
-    allowed = ("job", "model", "seq", "gpu", "table", "overrides", "cluster", "as_json")
+    allowed = ("job", "model", "seq", "gpu", "table", "trace", "overrides", "cluster", "as_json")
     for parameter in call.command.params:
         source = call.get_parameter_source(parameter.name or "")
         if parameter.name not in allowed and source is click.core.ParameterSource.COMMANDLINE:
@@ -290,6 +294,11 @@ def _read_numbers(model: str | None, options: dict[str, Any]) -> tuple[ModelShap
 @click.option("--gpu", help="GPU type or memory, e.g. a100-40g, h100 or 48G.")
 @click.option("--table", is_flag=True, help="Compare ZeRO stages, offload and checkpointing.")
 @click.option(
+    "--trace",
+    is_flag=True,
+    help="Trace two steps of the job's own script on this machine, without weights or a GPU.",
+)
+@click.option(
     "--set",
     "overrides",
     multiple=True,
@@ -303,6 +312,7 @@ def fit(
     model: str | None,
     gpu: str | None,
     table: bool,
+    trace: bool,
     overrides: tuple[str, ...],
     cluster: str | None,
     as_json: bool,
@@ -314,6 +324,10 @@ def fit(
     config.json (--model), or numbers (--params, --layers, --hidden). With JOB, the sharding, batch
     and precision are the job's. The estimate is computed, not measured: docs/memory.md says how
     accurate it is.
+
+    With --trace, the job's script runs on this machine in the job's Python until its second
+    optimizer step. Its parameters and everything that it moves to a GPU have a shape but no
+    numbers, so neither weights nor a GPU are needed. The script's data must exist.
     """
     from hpcrun.actions import estimate_json
     from hpcrun.fit import estimate_memory, list_candidates, parse_gpu
@@ -321,14 +335,21 @@ def fit(
     capacity = None
     if job is not None:
         _refuse_options_of_jobs()
-        from hpcrun.actions import load_job_memory
+        from hpcrun.actions import load_job_memory, load_traced_memory
 
         where = make_context(cluster, job=job)
-        memory = load_job_memory(where, job, overrides, model=model, sequence=options["seq"])
+        if trace:
+            if model is not None or options["seq"] is not None:
+                raise InputError("--trace with --model or --seq: the script determines them")
+            memory = load_traced_memory(where, job, overrides, _TRACE_LIMIT_S)
+        else:
+            memory = load_job_memory(where, job, overrides, model=model, sequence=options["seq"])
         shape, training, capacity = memory.shape, memory.training, memory.capacity
     else:
         if overrides:
             raise click.UsageError("--set changes a job: name one")
+        if trace:
+            raise click.UsageError("--trace runs the script of a job: name one")
         shape, training = _read_numbers(model, options)
     capacity = parse_gpu(gpu) if gpu is not None else capacity
     estimate = estimate_memory(shape, training)

@@ -13,3 +13,6 @@ from hpcrun.fit.settings import Training as Training
 from hpcrun.fit.settings import Weights as Weights
 from hpcrun.fit.shape import ModelShape as ModelShape
 from hpcrun.fit.shape import build_shape as build_shape
+from hpcrun.fit.step_trace import StepTrace as StepTrace
+from hpcrun.fit.step_trace import apply_trace as apply_trace
+from hpcrun.fit.step_trace import build_traced_shape as build_traced_shape

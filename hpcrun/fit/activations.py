@@ -30,11 +30,13 @@ class Activations(Struct, frozen=True, kw_only=True):
         kept: Kept until the backward pass.
         logits: Logits, their fp32 copies and gradients.
         transient: The largest of the tensors that exist only while one block is computed.
+        at_end: What still exists when nearly all gradients are computed.
     """
 
     kept: float
     logits: float
     transient: float
+    at_end: float
 
 
 def compute_activations(shape: ModelShape, training: Training) -> Activations | None:
@@ -45,6 +47,13 @@ def compute_activations(shape: ModelShape, training: Training) -> Activations | 
     The operations are those of transformers' blocks instead of Megatron's. With checkpointing,
     only the input of each block is kept, and one block is recomputed at a time.
     """
+    if shape.traced is not None:
+        return Activations(
+            kept=shape.traced.kept,
+            logits=0,
+            transient=shape.traced.peak - shape.traced.kept,
+            at_end=shape.traced.at_end,
+        )
     if not shape.stacks:
         return None
     lengths = [stack.length or training.sequence for stack in shape.stacks]
@@ -67,7 +76,11 @@ def compute_activations(shape: ModelShape, training: Training) -> Activations | 
         kept += _norm_bytes(stack, training, tokens * stack.hidden)
     kept += shape.stem_numbers * training.micro_batch * training.width
     logits = _logit_bytes(shape, training, training.micro_batch * (lengths[-1] or 0))
-    return Activations(kept=kept, logits=logits, transient=transient)
+    if training.weights == "autocast" and training.width == 2 and training.strategy != "fsdp":
+        # autocast keeps 16-bit copies of the weights of matrix multiplications until the end of
+        # the backward pass (aten/src/ATen/autocast_mode.cpp, cached_cast).
+        kept += 2.0 * (shape.parameters - shape.embedding_parameters)
+    return Activations(kept=kept, logits=logits, transient=transient, at_end=transient)
 
 
 def _stream_width(training: Training) -> int:

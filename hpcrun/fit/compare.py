@@ -61,6 +61,13 @@ def list_candidates(shape: ModelShape, training: Training) -> list[Candidate]:
         rows = [("ZeRO-0", {"zero_stage": 0})]
     for name, changes in _CHOICES:
         rows.append((name, {"strategy": "zero", "weights": weights, **changes}))
+    if shape.traced is not None:  # its activations are those of the traced setting only
+        fixed["checkpointing"] = training.checkpointing
+        plain = [(name.removesuffix(", checkpointing"), changes) for name, changes in rows]
+        rows = [
+            (name, {key: value for key, value in changes.items() if key != "checkpointing"})
+            for name, changes in dict(plain).items()
+        ]
     found = []
     for name, changes in rows:
         changed = structs.replace(training, **{**fixed, **changes})

@@ -63,9 +63,14 @@ def estimate_memory(shape: ModelShape, training: Training) -> MemoryEstimate:
     """
     states = compute_states(shape, training)
     found = compute_activations(shape, training)
-    activations = logits = transient = 0.0
+    activations = logits = transient = at_end = in_step = 0.0
     if found is not None:
-        activations, logits, transient = found.kept, found.logits, found.transient
+        activations, logits = found.kept, found.logits
+        transient, at_end = found.transient, found.at_end
+    if shape.traced is not None and training.strategy != "zero":
+        in_step = float(shape.traced.in_step)
+        if training.strategy == "fsdp":
+            in_step /= training.gpus
     persistent = [
         Part("parameters", states.parameters + states.live),
         Part("master weights", states.master),
@@ -77,26 +82,19 @@ def estimate_memory(shape: ModelShape, training: Training) -> MemoryEstimate:
         training.strategy == "zero" and training.zero_stage == 3
     ):
         early = 0.0
-    copies = 0.0
-    if training.weights == "autocast" and training.width == 2:
-        # autocast keeps 16-bit copies of the weights of matrix multiplications until the end of
-        # the backward pass (aten/src/ATen/autocast_mode.cpp, cached_cast).
-        copies = 2.0 * (shape.parameters - shape.embedding_parameters)
-        if training.strategy == "fsdp":
-            copies = 0.0
     moments = {
         "backward": [
             *persistent,
             Part("gradients", early),
             Part("buckets", states.buckets + states.transfer),
-            Part("activations", activations + copies + (0 if logits > transient else transient)),
+            Part("activations", activations + (0 if logits > transient else transient)),
             Part("logits and loss", logits if logits > transient else 0),
         ],
         "end of backward": [
             *persistent,
             Part("gradients", states.gradients + states.staging),
             Part("buckets", states.buckets + states.transfer),
-            Part("activations", transient),
+            Part("activations", at_end),
             Part("logits and loss", 0),
         ],
         "step": [
@@ -104,8 +102,9 @@ def estimate_memory(shape: ModelShape, training: Training) -> MemoryEstimate:
             *persistent[1:],
             Part("gradients", states.step_gradients),
             Part("buckets", states.step_buckets + states.transfer),
-            Part("activations", 0),
+            Part("activations", shape.traced.at_end if shape.traced is not None else 0),
             Part("logits and loss", 0),
+            Part("temporary", in_step),
         ],
     }
     moment = max(moments, key=lambda name: sum(part.bytes for part in moments[name]))

@@ -40,6 +40,7 @@ class Training(Struct, frozen=True, kw_only=True):
         gpus: Ranks that share the states.
         sequence: Tokens per sample.
         trainable: Number of trained parameters; None: all.
+        state_bytes: Bytes of optimizer states per trained parameter; None: those of ``optimizer``.
         frozen_bytes: Bytes of a frozen parameter; 0.5 for 4 bits.
         gradient_bytes: Bytes of an accumulated gradient; None: those of the weights.
         reduce_bucket: Elements in a bucket of gradients (DeepSpeed's reduce_bucket_size).
@@ -62,6 +63,7 @@ class Training(Struct, frozen=True, kw_only=True):
     checkpointing: bool = False
     attention: Attention = "sdpa"
     trainable: int | None = None
+    state_bytes: float | None = None
     frozen_bytes: float | None = None
     gradient_bytes: int | None = None
     reduce_bucket: int = 500_000_000

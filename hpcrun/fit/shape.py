@@ -97,6 +97,22 @@ class Stack(Struct, frozen=True, kw_only=True):
         return count
 
 
+class TracedActivations(Struct, frozen=True, kw_only=True):
+    """Bytes that a trace of a training step found besides the states of the model.
+
+    Attributes:
+        kept: At the start of the backward pass.
+        peak: The maximum before the optimizer's step.
+        at_end: When all gradients exist.
+        in_step: The maximum that the optimizer's step of torch adds.
+    """
+
+    kept: int
+    peak: int
+    at_end: int
+    in_step: int
+
+
 class ModelShape(Struct, frozen=True, kw_only=True):
     """A model as its memory sees it.
 
@@ -108,6 +124,9 @@ class ModelShape(Struct, frozen=True, kw_only=True):
         embedding_parameters: Parameters of the input embedding, which autocast does not copy.
         stem_numbers: Numbers of each sample that layers before the blocks keep.
         upcast_logits: The loss converts the logits to fp32.
+        given_layer: Parameters of the largest block, if they were counted in a trace.
+        given_tensor: Numbers in the largest tensor, if they were counted in a trace.
+        traced: The activations of a trace, for its batch and settings.
         notes: What was assumed.
     """
 
@@ -119,6 +138,9 @@ class ModelShape(Struct, frozen=True, kw_only=True):
     given_parameters: int | None = None
     stem_numbers: int = 0
     upcast_logits: bool = True
+    given_layer: int = 0
+    given_tensor: int = 0
+    traced: TracedActivations | None = None
     notes: list[str] = []
 
     @property
@@ -134,13 +156,13 @@ class ModelShape(Struct, frozen=True, kw_only=True):
     def largest_parameter(self) -> int:
         """Count the numbers in the largest tensor."""
         matrices = [stack.hidden * stack.ffn for stack in self.stacks]
-        return max([self.embedding_parameters, *matrices])
+        return max([self.given_tensor, self.embedding_parameters, *matrices])
 
     @property
     def largest_layer(self) -> int:
         """Count the parameters of the largest block or embedding, which ZeRO-3 gathers at once."""
         if not self.stacks:
-            return 0
+            return self.given_layer
         return max([stack.layer_parameters for stack in self.stacks] + [self.embedding_parameters])
 
 

@@ -87,6 +87,8 @@ def _frozen(shape: ModelShape, training: Training) -> float:
 
 def _state_bytes(training: Training) -> float:
     """Return the bytes of optimizer states per parameter; they have the format of their weights."""
+    if training.state_bytes is not None:
+        return training.state_bytes
     is_half = training.weights == "pure" and training.width == 2
     return OPTIMIZER_BYTES[training.optimizer] / (2 if is_half else 1)
 

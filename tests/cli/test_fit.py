@@ -215,3 +215,56 @@ def test_submit_refuses_nothing_where_the_memory_is_uncertain(
     done = project("submit", "job.yaml", "--dry-run", *options)
     assert done.code == 0, done
     assert "--no-check" not in done.err
+
+
+# ---- traces
+
+TRACED_JOB = """\
+script: traced.py
+args: [--batch, "{micro_batch_per_gpu}"]
+precision: bf16
+resources: {gpus_per_node: 4, gpu_type: a100, time: 1h}
+batch: {micro_batch_per_gpu: 64}
+"""
+
+
+@pytest.fixture
+def traced(project: Caller) -> Caller:
+    """A job of a script that is written for GPUs."""
+    script = ROOT / "tests" / "workloads" / "traced_script.py"
+    project.write("traced.py", script.read_text())
+    project.write("traced.yaml", TRACED_JOB)
+    return project
+
+
+@pytest.mark.slow
+def test_fit_traces_the_script_of_a_job_and_computes_its_sharding(traced: Caller) -> None:
+    answer = traced("fit", "traced.yaml", "--trace", "--table", "--json").json
+    check_json("fit", answer)
+    numbers = 2 * 1024 * 4096 + 4096 + 1024
+    assert answer["parameters"] == answer["trainable"] == numbers
+    parts = answer["gpu"]["parts"]
+    assert parts["parameters"] == parts["gradients"] == parts["buckets"] == 4 * numbers
+    assert parts["optimizer"] == pytest.approx(8 * numbers, rel=1e-5)
+    assert answer["gpu"]["fits"]
+    names = [each["name"] for each in answer["candidates"]]
+    assert names[:2] == ["DDP", "ZeRO-1"] and not any("checkpointing" in name for name in names)
+
+
+@pytest.mark.slow
+def test_fit_says_where_a_script_cannot_be_traced(traced: Caller) -> None:
+    done = traced("fit", "traced.yaml", "--trace", "--set", "args=[--fail]")
+    assert done.code == 2
+    assert "traced.yaml cannot be traced: traced.py:26: ValueError: no data in" in done.err
+    assert "--layers" in done.err
+
+
+def test_fit_refuses_to_trace_without_a_script_in_python(traced: Caller) -> None:
+    assert traced("fit", "--params", "7B", "--trace").code == 2
+    with_model = traced("fit", "traced.yaml", "--trace", "--model", "qwen")
+    assert with_model.code == 2 and "the script determines them" in with_model.err
+    traced.write(
+        "shell.yaml", "command: [bash, train.sh]\nresources: {gpus_per_node: 1, time: 1h}\n"
+    )
+    shell = traced("fit", "shell.yaml", "--trace")
+    assert shell.code == 2 and "needs a Python script" in shell.err
