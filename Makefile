@@ -12,7 +12,7 @@ export PATH := $(CURDIR)/$(BIN):/usr/sbin:/sbin:$(PATH)
 # Without bytecode files, pytest and the hundreds of hpcrun processes would compile every module again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-all check bench docs test-containers lint style venv packages clean release \
+.PHONY: demo test test-all check bench docs site test-containers lint style venv packages clean release \
 	test-slurm-versions
 
 demo: venv
@@ -59,6 +59,16 @@ bench: venv .venv-bench/.ready
 docs: venv
 	python -m docs.make_reference
 
+# Build the documentation site in build/docs/site; dead links and unlisted pages are errors. Needs PyPI.
+site: .venv-site/.ready
+	.venv-site/bin/python -m docs.make_site
+
+.venv-site/.ready: docs/site/requirements.txt
+	$(PYTHON) -m venv .venv-site
+	.venv-site/bin/python -m pip install --quiet --upgrade pip
+	.venv-site/bin/python -m pip install --quiet --requirement docs/site/requirements.txt
+	touch $@
+
 # Test Slurm 20.11 to 26.05, each in its own Debian release; not part of CI. Needs root, 4 GB below /var/tmp
 # and ten minutes; writes tests/captured. The results are in docs/slurm-versions.md.
 test-slurm-versions: venv
@@ -92,4 +102,4 @@ $(VENV)/.ready: setup.cfg pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-bench build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-bench .venv-site build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
