@@ -35,6 +35,14 @@ ELSEWHERE = {
     "SECURITY.md": "security.md",
     "examples/README.md": "examples/index.md",
 }
+# The API reference, which the builder takes from the docstrings.
+PYTHON = """\
+# Python reference
+
+The functions and classes of the package `hpcrun`. [The guide](api.md) shows how they are used.
+
+::: hpcrun.api
+"""
 _LINK = re.compile(r"(\]\()([^)\s]+)((?:\s+\"[^\"]*\")?\))")
 _CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
 
@@ -91,6 +99,39 @@ def list_navigation(entries: Any) -> Iterator[str]:
                 yield from [value] if isinstance(value, str) else list_navigation(value)
 
 
+def summarize(pages: dict[Path, str], nav: list[dict[str, Any]]) -> str:
+    """List the pages with their first sentences, for language models (llms.txt)."""
+    documents = {name: document for document, name in pages.items()}
+    lines = ["# hpcrun", "", f"> {_first_sentence(documents['index.md'])}", ""]
+    lines += ["Coding agents should read [hpcrun for coding agents](agents/) first.", ""]
+    for section in nav:
+        for title, entries in section.items():
+            if isinstance(entries, str):
+                continue
+            lines += [f"## {title}", ""]
+            for name in list_navigation(entries):
+                if name in documents:
+                    document = documents[name]
+                    heading = re.search(r"^# (.*)", document.read_text(encoding="utf-8"), re.M)
+                    label = heading[1] if heading else name
+                    where = f"{name.removesuffix('.md').removesuffix('index')}/".replace("//", "/")
+                    lines.append(f"- [{label}]({where}): {_first_sentence(document)}")
+            lines.append("")
+    return "\n".join(lines)
+
+
+def _first_sentence(document: Path) -> str:
+    """Return the first sentence of a document, without links and code marks."""
+    text = re.sub(r"```.*?```", "", document.read_text(encoding="utf-8"), flags=re.DOTALL)
+    _, _, body = text.partition("# ")
+    for paragraph in body.split("\n\n")[1:]:
+        if re.match(r"\s*[\w`\[]", paragraph) and not paragraph.lstrip("\n").startswith("    "):
+            line = " ".join(paragraph.split())
+            plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", line).replace("`", "")
+            return re.split(r"(?<=[.!?]) (?=[A-Z])", plain)[0].rstrip(":")
+    return ""
+
+
 def write_pages(build: Path = BUILD) -> None:
     """Write the pages, the files that they show, and the configuration of the builder.
 
@@ -98,7 +139,8 @@ def write_pages(build: Path = BUILD) -> None:
         ValueError: A link is dead, or the navigation does not list exactly the pages.
     """
     pages = find_pages()
-    listed = list(list_navigation(yaml.safe_load(CONFIG.read_text(encoding="utf-8"))["nav"]))
+    nav = yaml.safe_load(CONFIG.read_text(encoding="utf-8"))["nav"]
+    listed = list(list_navigation(nav))
     if sorted(listed) != sorted([*pages.values(), "python.md"]):
         odd = sorted(set(listed) ^ {*pages.values(), "python.md"})
         raise ValueError(f"{CONFIG.relative_to(ROOT)}: nav does not list exactly the pages: {odd}")
@@ -110,7 +152,8 @@ def write_pages(build: Path = BUILD) -> None:
         text = document.read_text(encoding="utf-8")
         page.write_text(convert_links(text, document, pages), encoding="utf-8")
     shutil.copy(CONFIG, build)
-    shutil.copy(ROOT / "docs" / "site" / "python.md", folder / "python.md")
+    (folder / "python.md").write_text(PYTHON, encoding="utf-8")
+    (folder / "llms.txt").write_text(summarize(pages, nav), encoding="utf-8")
     shutil.copytree(ROOT / "docs" / "json", folder / "json")
     for picture in (ROOT / "docs").glob("*.png"):
         shutil.copy(picture, folder)

@@ -13,6 +13,10 @@ def test_pages_of_the_site_are_those_that_the_navigation_lists(tmp_path: Path) -
     write_pages(tmp_path / "docs")
     assert (tmp_path / "docs" / "pages" / "index.md").is_file()
     assert (tmp_path / "docs" / "mkdocs.yml").is_file()
+    summary = (tmp_path / "docs" / "pages" / "llms.txt").read_text()
+    assert summary.startswith("# hpcrun\n\n> From a short YAML file to a loss curve")
+    line = next(line for line in summary.splitlines() if "](jobs/)" in line)
+    assert line.startswith("- [Job files and cluster profiles by topic](jobs/): ")
 
 
 @pytest.mark.parametrize(
