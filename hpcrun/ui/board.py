@@ -59,6 +59,8 @@ from hpcrun.views import job_json, listing_json, run_json
 FILES_INTERVAL_S, _LIST_INTERVAL_S = 2.0, 10.0
 # Without a request for so many seconds no page is open, and nothing is read or queried.
 _UNUSED_AFTER_S = 15.0
+# A page that is opened before all runs were listed waits for that at most so many seconds.
+_FIRST_LISTING_S = 60.0
 # Seconds until Slurm is queried again after the first query failed.
 _RETRY_S = 30.0
 # The number of logs whose curves stay in memory.
@@ -185,6 +187,7 @@ class Board:
         # One trip at a time to a cluster on another host.
         is_far = context.cluster.host is not None
         self._trip: AbstractContextManager[object] = threading.Lock() if is_far else nullcontext()
+        self._is_listed = threading.Event()  # set once all runs were listed
         self._wanted_until = 0.0
         self._wake = threading.Event()
         self._is_closed = False
@@ -245,6 +248,7 @@ class Board:
             except HpcrunError as error:
                 self._trouble, pause = error.message, _RETRY_S
             self._publish()
+            self._is_listed.set()
             time.sleep(max(0.1, min(pause, self._monitor.pause)) if not self._trouble else pause)
 
     def _publish(self) -> None:
@@ -309,6 +313,7 @@ class Board:
                 if status.job_id == key:
                     return self._job_detail(key, status)
         target = self._find(key)
+        self._is_listed.wait(_FIRST_LISTING_S)  # the first listing has Slurm's answers
         with self._trip:
             statuses = self._status_of(runs_of(target))
             if len(statuses) == 1:

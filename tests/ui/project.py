@@ -39,9 +39,10 @@ def node_use() -> str:
     """The record of a node with two GPUs, of which the second one is idle."""
     gib = 1 << 30
     lines = [f"hpcrun-usage 1 n1 15 job 16 job {64 * gib} nvidia:GPU-a:81920 nvidia:GPU-b:81920"]
+    busy = 0
     for number in range(1, 200):
-        busy, at = int(90 + 8 * math.sin(number)), NOW - 3600 + 15 * number
-        gpu = f"{90 * number + busy} 60000 60000 {400 * number}"
+        busy, at = busy + int(90 + 8 * math.sin(number)), NOW - 3600 + 15 * number
+        gpu = f"{busy} 60000 60000 {400 * number}"
         lines.append(
             f"{at:.0f} {15 * number} {60_000_000_000 * number} {20 * gib} {24 * gib} {number} "
             f"{gpu} 0 500 500 {60 * number}"

@@ -297,7 +297,9 @@ def test_actions_are_confirmed_and_need_the_option(
     calls = answers(caller.tools, "scancel")
     with served(caller, "--actions", "15") as own:
         page = Page(browser, own, dark=False)
+        # The first view of a new server waits for Slurm's answer.
         page.wait_for("!!document.getElementById('cancel')")
+        assert page.value("document.querySelector('h1 .pill').textContent") == "running"
         page.value("document.getElementById('cancel').click()")
         assert page.value("document.querySelector('dialog').open") and not calls.exists()
         page.value("document.getElementById('confirm').click()")
