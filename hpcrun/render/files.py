@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import jinja2
@@ -12,6 +13,7 @@ import msgspec
 import yaml
 
 from hpcrun.errors import InputError
+from hpcrun.patterns import time_limit
 from hpcrun.plan import (
     HOOK,
     LAUNCHERS,
@@ -28,6 +30,9 @@ FIXED = (
     *("harness.sh", "batch.sh", "jobside.sh", "hardware.sh", "setup.sh", "local.sh"),
     *("clean.sh", "preflight.sh", "records.sh", "stacks.sh", "usage.sh"),
 )
+# Limits of rendering one file, which takes milliseconds.
+_RENDER_LIMIT_S = 20.0  # of CPU time
+_LARGEST = 10_000_000
 # How the hosts of a hostfile are reached.
 HOSTS_SCRIPT = "hosts.sh"
 # The modules of hpcrun.jobside in one archive.
@@ -263,7 +268,23 @@ def _render(templates: jinja2.Environment, name: str, values: Mapping[str, Any])
     templates.filters.update(FILTERS, uses_modules=uses_modules)
     try:
         _check_template(templates, f"{name}.j2")
-        text = templates.get_template(f"{name}.j2").render(values)
+        template = templates.get_template(f"{name}.j2")
+        error = InputError(
+            f"templates/{name}.j2: rendering takes more than {_RENDER_LIMIT_S:g} s",
+            fix="fix the template in templates/",
+        )
+        parts, size = [], 0
+        # A project's own template may contain nested loops.
+        with time_limit(_RENDER_LIMIT_S, error):
+            for part in template.generate(values):
+                parts.append(part)
+                size += len(part)
+                if size > _LARGEST:
+                    raise InputError(
+                        f"templates/{name}.j2: the result has more than {_LARGEST:,} characters",
+                        fix="fix the template in templates/",
+                    )
+        text = "".join(parts)
         text.encode("utf-8", "surrogateescape")
         return text
     except InputError:  # another user's template, or a value that a filter refuses
@@ -301,6 +322,8 @@ def _check_template(environment: jinja2.Environment, name: str) -> None:
             )
 
 
+# The runs of a sweep share the environment, and so the 300 KB of these texts.
+@lru_cache(maxsize=64)
 def _shipped_text(environment: jinja2.Environment, name: str) -> str:
     assert environment.loader is not None
     return environment.loader.get_source(environment, f"hpcrun/{name}")[0]

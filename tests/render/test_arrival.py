@@ -256,6 +256,33 @@ def test_invalid_template_is_reported(tmp_path: Path, text: str, expected: str) 
     assert caught.value.fix == "fix the template in templates/"
 
 
+@pytest.mark.parametrize(
+    ("inside", "message"),
+    [("", "rendering takes more than 0.2 s"), ("x" * 2000, "more than 10,000,000 characters")],
+)
+def test_template_without_end_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inside: str, message: str
+) -> None:
+    monkeypatch.setattr("hpcrun.render.files._RENDER_LIMIT_S", 0.2 if not inside else 20.0)
+    loops = "{% for i in range(90000) %}" * 2 + inside + "{% endfor %}" * 2
+    (tmp_path / "templates").mkdir()
+    (tmp_path / "templates" / "job.sbatch.j2").write_text(
+        "{% extends 'hpcrun/job.sbatch.j2' %}{% block run %}" + loops + "{% endblock %}"
+    )
+    with pytest.raises(InputError, match=message):
+        render_files(plan("script: a.py"), open_templates(tmp_path))
+
+
+def test_runs_of_a_sweep_share_the_text_of_shipped_files() -> None:
+    """Otherwise a dry run of 10,000 runs takes gigabytes."""
+    templates = open_templates(None)
+    one, other = (
+        {file.name: file.text for file in render_files(plan("script: a.py"), templates)}
+        for _ in range(2)
+    )
+    assert one["harness.sh"] is other["harness.sh"] and one["jobside.pyz"] is other["jobside.pyz"]
+
+
 def test_directive_with_a_newline_is_refused() -> None:
     made = structs.replace(plan("script: a.py"), directives=[("comment", "a\nb")])
     with pytest.raises(InputError, match=r"slurm\.comment"):
