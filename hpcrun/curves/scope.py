@@ -20,6 +20,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from hpcrun.curves.names import (
+    EPOCH,
     EPOCH_RANK,
     EPOCH_SECONDS,
     EVAL_LOSS,
@@ -33,6 +34,7 @@ from hpcrun.curves.names import (
     STEP_SECONDS,
     TEST_LOSS,
     fold,
+    is_loss_name,
     is_position_key,
     is_step_key,
     name_in,
@@ -40,7 +42,7 @@ from hpcrun.curves.names import (
     split_of,
     words,
 )
-from hpcrun.curves.passes import Ints
+from hpcrun.curves.passes import Ints, find_changes
 from hpcrun.curves.row import Field, LineFields, Mark, Scope
 from hpcrun.curves.rows import OWN_STEP, Rows, join_columns, join_steps, known_epochs
 
@@ -206,43 +208,61 @@ def _scope_by_lines_above(rows: Sequence[Rows], blocks: Sequence[Mark]) -> list[
 
     That is the heading of a block (``***** Eval results *****``), a line of an evaluation or one of
     the training. All lines of a layout must be below the same split. A loss must also be the only
-    one in its block, because losses of batches may follow any heading.
+    one of its layout in each block, because losses of batches may follow any heading.
     """
-    lines = [each for each in rows if not each.is_result and each.bar is None and each.names]
-    named = [{split_of(name) for name in each.names} & {"eval", "test"} for each in lines]
-    splits = ["" if x.priority else next(iter(n), "") for x, n in zip(lines, named, strict=True)]
-    counts = [*map(len, lines), len(blocks)]
-    offsets = join_columns([*(x.offsets for x in lines), np.array([b.offset for b in blocks], int)])
-    sources = np.repeat(np.arange(len(counts)), counts)
-    if not offsets.size:
-        return [*rows]
-    order = np.argsort(offsets, kind="stable")
-    offsets, sources = offsets[order], sources[order]
-    block_of = np.searchsorted(offsets[sources == len(lines)], offsets, "right") - 1
-    found = []
-    for each in rows:
-        is_loss = each.priority > 0 and each.steps is None and LOSS in each.names
-        if any(map(split_of, each.names)) or not (each.is_result or (is_loss and blocks)):
-            found.append(each)
-            continue
-        above = np.searchsorted(offsets, each.offsets) - 1
-        shown = {_split_above(at, sources, block_of, splits, blocks) for at in above.tolist()}
-        split = shown.pop() if len(shown) == 1 else ""
-        is_alone = (
-            len({*block_of[above].tolist()}) == len(each) and (sources[above] >= len(lines)).all()
-        )
-        if split in ("eval", "test") and (each.is_result or is_alone):
-            names = tuple(name_in(split, name) for name in each.names)
-            each = replace(each, names=names, priority=0)
-        found.append(each)
+    found = [*rows]
+    for is_open in (_is_open_loss, _is_open_result):
+        lines = [x for x in found if x.bar is None and x.names and not is_open(x)]
+        lines = [x for x in lines if not x.is_result]
+        context = _Context(lines, blocks)
+        for number, each in enumerate(found):
+            if not is_open(each) or not context.offsets.size:
+                continue
+            split = context.split_above(each)
+            if split and (each.is_result or context.is_alone_in_blocks(each)):
+                names = tuple(name_in(split, name) for name in each.names)
+                found[number] = replace(each, names=names, priority=0)
     return found
 
 
-def _split_above(
-    at: int, sources: Ints, block_of: Ints, splits: Sequence[str], blocks: Sequence[Mark]
-) -> str:
-    """Return the split of a line or heading by its index; "" for the training and for none."""
-    if at < 0:
-        return ""
-    source = int(sources[at])
-    return splits[source] if source < len(splits) else blocks[int(block_of[at])].split
+def _is_open_loss(rows: Rows) -> bool:
+    """Return True for losses without a split and a position."""
+    is_placed = rows.steps is not None or EPOCH in rows.names
+    is_loss = rows.priority > 0 and any(map(is_loss_name, rows.names)) and rows.bar is None
+    return is_loss and not is_placed and not any(map(split_of, rows.names))
+
+
+def _is_open_result(rows: Rows) -> bool:
+    """Return True for scores without a split and a position."""
+    return rows.is_result and not any(map(split_of, rows.names))
+
+
+class _Context:
+    """The lines and headings of a log that state a split, in the order of the log."""
+
+    def __init__(self, lines: Sequence[Rows], blocks: Sequence[Mark]) -> None:
+        self._blocks = np.array([each.offset for each in blocks], dtype=np.int64)
+        named = [{split_of(name) for name in each.names} & {"eval", "test"} for each in lines]
+        splits = [
+            "" if x.priority else next(iter(n), "") for x, n in zip(lines, named, strict=True)
+        ]
+        counts = [*map(len, lines), *(1 for _ in blocks)]
+        offsets = join_columns([*(each.offsets for each in lines), self._blocks])
+        order = np.argsort(offsets, kind="stable")
+        self.offsets = offsets[order]
+        self._splits = [*splits, *(each.split for each in blocks)]
+        self._sources = np.repeat(np.arange(len(counts)), counts)[order]
+
+    def split_above(self, rows: Rows) -> str:
+        """Return the evaluation that is right above all rows, or ""."""
+        above = np.searchsorted(self.offsets, rows.offsets) - 1
+        if above.min() < 0:
+            return ""
+        splits = {self._splits[source] for source in np.unique(self._sources[above]).tolist()}
+        split = splits.pop() if len(splits) == 1 else ""
+        return split if split in ("eval", "test") else ""
+
+    def is_alone_in_blocks(self, rows: Rows) -> bool:
+        """Return True if each row has a heading of its own above it."""
+        above = np.searchsorted(self._blocks, rows.offsets)
+        return bool(above.min() > 0 and find_changes(above).all())

@@ -129,6 +129,22 @@ def test_block_of_results_has_the_split_of_its_heading(heading: str) -> None:
     assert len(metrics.values("loss")) == 12
 
 
+def test_loss_with_an_epoch_below_a_heading_stays_that_of_the_training() -> None:
+    epochs = ["Validation:\n  accuracy = 0.5\nEpoch {n}: loss 2.{n}"] * 6
+    curve = parse_text([each.format(n=n) for n, each in enumerate(epochs)]).curve
+    assert curve.values("loss") == [2.0, 2.1, 2.2, 2.3, 2.4, 2.5]
+
+
+def test_interleaved_blocks_of_several_processes_are_evaluations() -> None:
+    lines = [f"step = {n}, loss = {3 - n / 90:.3f}" for n in range(1, 31)]
+    saved = "Saving dict for global step 30: accuracy = 0.5, global_step = 30, loss = 0.25"
+    block = ["***** Eval results *****", "  accuracy = 0.5", "  loss = 0.25", "  nsp_loss = 0.125"]
+    lines += [*block, saved] * 4
+    curve = parse_text(lines).curve
+    assert (curve.values("loss")[-1], curve.values("eval_loss")) == (2.667, [0.25])
+    assert {*curve.values("eval_nsp_loss")} == {0.125}
+
+
 def test_losses_without_a_position_below_a_heading_stay_those_of_the_training() -> None:
     epoch = ["evaluating...", "  accuracy = 0.5", "loss: 2.5", "loss: 2.25", "loss: 2.125"]
     curve = parse_text(epoch * 5).curve
