@@ -406,6 +406,7 @@ def _add_epoch_lengths(own: Sequence[Rows]) -> Sequence[Rows]:
         if (steps == 0).any() and (steps == length).any() and each.bar is None:
             length += 1  # steps 0 and length are both printed
         epochs = fill_missing(each.epochs, len(each))
+        steps = _restore_last_steps(steps, epochs, length)
         done = np.where(np.isfinite(epochs), np.trunc(epochs) - base, 0).astype(np.int64)
         before = done * length
         if begins is not None and each in lengths:
@@ -414,6 +415,28 @@ def _add_epoch_lengths(own: Sequence[Rows]) -> Sequence[Rows]:
         # At step 0, a bar repeats the end of the epoch before.
         found.append(through.select((steps > 0) | (done == 0)) if each.bar else through)
     return found
+
+
+def _restore_last_steps(steps: Ints, epochs: Floats, length: int) -> Ints:
+    """Return steps with the end of the epoch where the last one of an epoch is lower.
+
+    PyTorch's examples count samples as the number of batches times the size of the present batch,
+    and the last batch of an epoch is smaller.
+
+    >>> epochs = np.array([1.0, 1, 1, 2, 2])
+    >>> _restore_last_steps(np.array([0, 64, 96, 64, 0]), epochs, 512).tolist()
+    [0, 64, 96, 64, 0]
+    >>> _restore_last_steps(np.array([0, 64, 30, 0, 64]), epochs, 112).tolist()
+    [0, 64, 111, 0, 64]
+    """
+    is_same = epochs[1:] == epochs[:-1]
+    stride = np.diff(steps)[is_same].max(initial=0)
+    is_low = np.append(
+        False, (steps[1:] < steps[:-1]) & is_same & (steps[:-1] + 2 * stride >= length)
+    )
+    is_last = np.append(~is_same, True)
+    # The next epoch begins at this length if its first step is 0.
+    return np.where(is_low & is_last, length - (steps.min() == 0), steps)
 
 
 def _find_epoch_begins(lengths: Sequence[Rows], base: int, usual: int) -> Ints | None:

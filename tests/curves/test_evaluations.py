@@ -62,6 +62,7 @@ SCORES = [
         "val_acc",
     ),
     ("R-Squared: § | RMSE: 9.5", "R-Squared"),
+    ("BLEU = §, 60.6/36.4/23.8/16.3 (BP=0.873, ratio=0.880, hyp_len=60, ref_len=67)", "BLEU"),
     ("epoch ¶ Fraction valid molecules: §  Time elapsed: 0.15h", "Fraction valid molecules"),
 ]
 

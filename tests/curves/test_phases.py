@@ -526,3 +526,15 @@ def test_unfinished_last_line_is_read_quickly() -> None:
 def test_error_numbers_are_no_loss() -> None:
     lines = [line for n in range(5) for line in (f"Epoch {n} accuracy 0.{n}", "step 3: error 404")]
     assert "loss" not in curve_of(lines).metrics
+
+
+def test_last_smaller_batch_of_an_epoch_is_its_end() -> None:
+    """PyTorch's examples print the number of batches times the size of the present batch."""
+    lines = [
+        f"Train Epoch: {epoch} [{step}/1000 ({batch}%)]\tLoss: {4 - epoch - batch / 9:.6f}"
+        for epoch in (1, 2, 3)
+        for batch, step in enumerate((0, 320, 640, 120))
+    ]
+    curve = parse_chunks("a.log", [(0, ["\n".join(lines).encode() + b"\n"])]).curve
+    assert curve.steps("loss")[:5] == [0, 320, 640, 999, 1000]
+    assert (curve.steps("loss")[-1], curve.values("loss")[-1]) == (2999, 0.666667)

@@ -248,6 +248,10 @@ _REWRITE_RULES = {
     r"\A\[(train|val): (\d{1,9}), (?=\d{1,9} ?/)": r"\1 epoch \2 [",
     r"\A(train|eval)(?: stats)? after (\d{1,12})(?: examples)?: (?=\{)": r"step \2, \1 stats: ",
     r"\Aloss in epoch (\d{1,9}) iteration (\d{1,9}):": r"epoch \1, step \2, loss:",  # SASRec
+    # sacrebleu and multi-bleu.perl: "BLEU = 27.31, 60.6/36.4/23.8/16.3 (BP=0.873, ratio=0.880)".
+    rf"\A.{{0,40}}?(?<!\w)(BLEU) = ({NUMBER}),? \d[\d.]{{0,8}}(?:/\d[\d.]{{0,8}}){{3}}.*": (
+        r"\1 = \2"
+    ),
     # Lightning: "Epoch 0, global step 229: 'val_loss' reached 0.33 (best 0.33), saving model".
     rf"'((?:val|test|eval|dev)[\w/ .-]{{0,60}})' reached ({NUMBER}).*": r"\1: \2",
     r"'([\w ]{1,40}[:=])', ": r"\1 ",  # Python 2: ('Epoch:', 3, 'loss:', 2.5)
