@@ -111,29 +111,29 @@ def derive_curve(store: Store, build: Callable[..., Series] = build_series) -> C
     (Restart(attempt=1, lost_at=3, resumed_at=2, replayed=2, cause=''),)
     """
     logs, stand_in = choose_stand_in_loss(store.proven_logs())
-    chooser = MetricChooser([find_steps(log) for log in logs])
-    training, losses = chooser.training, chooser.find(LOSS)
+    selector = PointSelector([find_steps(log) for log in logs])
+    training, losses = selector.training, selector.find(LOSS)
     metrics = {}
-    for name in chooser.names():
+    for name in selector.names():
         # Process one metric at a time, because the columns of all metrics together would need far
         # more memory than the store.
-        column = losses if name == LOSS else chooser.find(name)
+        column = losses if name == LOSS else selector.find(name)
         if column is not None:
-            by_epoch = all(map(chooser.is_logged_once_per_epoch, (losses, column)))
+            by_epoch = all(map(selector.is_logged_once_per_epoch, (losses, column)))
             metrics[name] = build(*column.series_columns(by_epoch=by_epoch))
-    counted = [axis for axis in (chooser.by_step, chooser.by_epoch) if axis.priority]
-    axis = losses.axis if losses is not None else [*counted, chooser.in_order][0]
+    counted = [axis for axis in (selector.by_step, selector.by_epoch) if axis.priority]
+    axis = losses.axis if losses is not None else [*counted, selector.in_order][0]
     total = None
-    if axis is chooser.by_step and not chooser.within_epoch:
+    if axis is selector.by_step and not selector.within_epoch:
         total = axis.total
         if (
             total is None
             and training is not None
-            and not any(x.through_epochs for x in chooser.logs)
+            and not any(x.through_epochs for x in selector.logs)
         ):
             total = training.total
-    is_buffered = axis is chooser.by_step and any(log.is_buffered for log in chooser.logs)
-    is_unknown = axis is chooser.in_order and training is not None
+    is_buffered = axis is selector.by_step and any(log.is_buffered for log in selector.logs)
+    is_unknown = axis is selector.in_order and training is not None
     notes = [*axis.notes(losses)]
     if is_buffered or is_unknown:
         notes.append(
@@ -151,28 +151,28 @@ def derive_curve(store: Store, build: Callable[..., Series] = build_series) -> C
     elif stand_in:
         notes.append(f"no metric named loss: using {stand_in}" + (suggestion and f"; {suggestion}"))
     restarts = tuple(axis.restarts())
-    counts_epochs = axis is not chooser.by_step or chooser.within_epoch
+    counts_epochs = axis is not selector.by_step or selector.within_epoch
     seconds, seconds_from = _measure_time(
-        logs, metrics, chooser, len(restarts), counts_epochs=counts_epochs
+        logs, metrics, selector, len(restarts), counts_epochs=counts_epochs
     )
     return Curve(
         metrics,
         restarts,
         total,
         (*notes, *store.notes()),
-        _name_axis(chooser, losses, axis),
+        _name_axis(selector, losses, axis),
         seconds,
         seconds_from,
         _is_over(logs),
-        _peak_memory(chooser),
+        _peak_memory(selector),
     )
 
 
-def _name_axis(chooser: MetricChooser, losses: MetricPoints | None, axis: StepAxis) -> str:
+def _name_axis(selector: PointSelector, losses: MetricPoints | None, axis: StepAxis) -> str:
     """Return what the steps of the loss count."""
     if axis.in_order:
         return "point"
-    if axis is chooser.by_epoch or chooser.is_logged_once_per_epoch(losses):
+    if axis is selector.by_epoch or selector.is_logged_once_per_epoch(losses):
         return "epoch"
     known = [each for each in axis.rows_of(LOSS) if each.epochs is not None]
     counts_epochs = known and all(
@@ -184,19 +184,19 @@ def _name_axis(chooser: MetricChooser, losses: MetricPoints | None, axis: StepAx
 def _measure_time(
     logs: Sequence[StoredLog],
     metrics: Mapping[str, Series],
-    chooser: MetricChooser,
+    selector: PointSelector,
     restarts: int,
     *,
     counts_epochs: bool,
 ) -> tuple[float | None, str]:
     """Return how long the run took in seconds, and where the log shows it."""
-    drawn, count, training = None, 0, chooser.training
-    if training is not None and _is_drawn_between_losses(chooser, training):
+    drawn, count, training = None, 0, selector.training
+    if training is not None and _is_drawn_between_losses(selector, training):
         bars = [bar_time(log, training.description, training.total) for log in logs]
         drawn = sum(seconds for seconds, _ in bars if seconds) or None
         count = max(count for _, count in bars)
     # A bar that begins again with each epoch excludes the time between epochs.
-    is_whole = count <= 1 + restarts and _covers_losses(chooser, training)
+    is_whole = count <= 1 + restarts and _covers_losses(selector, training)
     by_steps = step_time(metrics, counts_epochs=counts_epochs)
     choices = (
         (add_attempts(logs, stated_time), "stated"),
@@ -213,7 +213,8 @@ def _measure_time(
 def _loss_offsets(log: LogSteps) -> Ints:
     """Return the sorted byte offsets of the losses of the training."""
     rows = (*log.by_step, *log.without_steps)
-    return np.unique(join_columns(each.offsets for each in rows if each.has_losses))
+    offsets = np.sort(join_columns(each.offsets for each in rows if each.has_losses))
+    return offsets[find_changes(offsets)]  # np.unique would import numpy.ma
 
 
 def _drawing_offsets(log: LogSteps, bar: ProgressBar | None) -> Ints:
@@ -223,14 +224,14 @@ def _drawing_offsets(log: LogSteps, bar: ProgressBar | None) -> Ints:
     return np.sort(join_columns(drawn))
 
 
-def _is_drawn_between_losses(chooser: MetricChooser, bar: ProgressBar) -> bool:
+def _is_drawn_between_losses(selector: PointSelector, bar: ProgressBar) -> bool:
     """Return False if most losses are printed without a drawing of the bar near them.
 
     Such a bar measures the evaluations between the losses. Losses count that have a drawing between
     them and the loss before, or between the drawings of one pass of the bar.
     """
     near = total = 0
-    for log in chooser.logs:
+    for log in selector.logs:
         losses, drawn = _loss_offsets(log), _drawing_offsets(log, bar)
         if not losses.size or not drawn.size:
             continue
@@ -251,10 +252,10 @@ def _drawn_steps(log: LogSteps, bar: ProgressBar) -> Ints:
     return np.concatenate(steps)[np.argsort(offsets, kind="stable")]
 
 
-def _covers_losses(chooser: MetricChooser, bar: ProgressBar | None) -> bool:
+def _covers_losses(selector: PointSelector, bar: ProgressBar | None) -> bool:
     """Return True if a bar is drawn from before most losses of the training to after them."""
-    losses = join_columns(_loss_offsets(log) for log in chooser.logs)
-    drawn = join_columns(_drawing_offsets(log, bar) for log in chooser.logs)
+    losses = join_columns(_loss_offsets(log) for log in selector.logs)
+    drawn = join_columns(_drawing_offsets(log, bar) for log in selector.logs)
     if not losses.size or not drawn.size:
         return True
     inside = (losses >= drawn.min()) & (losses <= drawn.max())
@@ -278,10 +279,10 @@ def _is_over(logs: Sequence[StoredLog]) -> bool:
     )
 
 
-def _peak_memory(chooser: MetricChooser) -> float | None:
+def _peak_memory(selector: PointSelector) -> float | None:
     """Return the most memory that lines of the training state; those of the start do not count."""
     found = []
-    for axis in (chooser.by_step, chooser.by_epoch, chooser.in_order):
+    for axis in (selector.by_step, selector.by_epoch, selector.in_order):
         found += [
             float(np.nanmax(column))
             for rows in axis.rows_of(MEMORY_BYTES)
@@ -729,8 +730,8 @@ def _are_running_means(drawn: MetricPoints, lines: MetricPoints) -> bool:
     return bool(meets.mean() > 1 - _SMALL_SHARE and 2 * late < early)
 
 
-class MetricChooser:
-    """Chooses for each metric the points to show."""
+class PointSelector:
+    """Selects the points of each metric to show."""
 
     def __init__(self, logs: Sequence[LogSteps]) -> None:
         self.logs = logs

@@ -258,7 +258,7 @@ class _Context:
         above = np.searchsorted(self.offsets, rows.offsets) - 1
         if above.min() < 0:
             return ""
-        splits = {self._splits[source] for source in np.unique(self._sources[above]).tolist()}
+        splits = {self._splits[source] for source in {*self._sources[above].tolist()}}
         split = splits.pop() if len(splits) == 1 else ""
         return split if split in ("eval", "test") else ""
 

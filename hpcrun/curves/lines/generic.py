@@ -297,7 +297,7 @@ _MAX_FIELDS = 2000
 _MAX_STRAY_ITEMS = 8
 
 
-class _Items(LineFields):
+class LineScan(LineFields):
     """The items found on a line so far.
 
     Attributes:
@@ -407,14 +407,14 @@ def scan(text: str) -> LineFields | None:
     return None if found is None or found.stray_items else found
 
 
-def _split_items(text: str) -> _Items | None:
+def _split_items(text: str) -> LineScan | None:
     if _NOT_A_LOG.match(text) or not _A_NUMBER.search(text):
         return None
     for pattern, plain in _REWRITES:
         text = pattern.sub(plain, text)
     if _EVALUATED_BATCH.match(text):
         text = _MEAN_BESIDE.sub(r"\1", text)
-    found, place = _Items([]), 0
+    found, place = LineScan([]), 0
     # Possible start of a remark, with the numbers of fields and stray items before it.
     remark = cell = None
     while place < len(text):
@@ -456,7 +456,7 @@ def _split_items(text: str) -> _Items | None:
     return found
 
 
-def _read_item(text: str, place: int, found: _Items) -> int | None:
+def _read_item(text: str, place: int, found: LineScan) -> int | None:
     """Read the item at a position; return the position after it, or None if there is no item."""
     char = text[place]
     if char.isalpha() or char == "_":
@@ -474,13 +474,13 @@ def _read_item(text: str, place: int, found: _Items) -> int | None:
     return bracket.end() if bracket else None
 
 
-def _read_rate(alone: re.Match[str], found: _Items) -> None:
+def _read_rate(alone: re.Match[str], found: LineScan) -> None:
     """Add a rate without a key: "37.5k tok/s"; other numbers without a key mean nothing."""
     if alone["number"] and "/" in alone["unit"]:
         found.add(alone["unit"], alone["number"], (alone["thousands"] or "").strip())
 
 
-def _read_named(text: str, place: int, found: _Items) -> int | None:
+def _read_named(text: str, place: int, found: LineScan) -> int | None:
     """Read an item that begins with a word; return the position after it, or None."""
     if group := _GROUP.match(text, place):
         if group["dict"] is None:
@@ -498,7 +498,7 @@ def _read_named(text: str, place: int, found: _Items) -> int | None:
     return None
 
 
-def _read_pair(text: str, pair: re.Match[str], found: _Items) -> bool:
+def _read_pair(text: str, pair: re.Match[str], found: LineScan) -> bool:
     """Add a pair of key and value; return False if the match is not one."""
     number = pair["number"] or pair["listed"]
     unit, of = next(filter(None, pair.group(*_UNITS)), ""), pair["of"] or pair["listed_of"]
@@ -591,7 +591,7 @@ def _is_value(pair: re.Match[str], key: str, word: str) -> bool:
     return not pair["word"] or not (key.split()[0].lower() in SPLITS or is_known(word))
 
 
-def _is_evident(text: str, pair: re.Match[str], key: str, found: _Items) -> bool:
+def _is_evident(text: str, pair: re.Match[str], key: str, found: LineScan) -> bool:
     """Return True if an unknown name without a sign follows a position or fills a table cell."""
     if " " not in key and found.is_placed:
         return True

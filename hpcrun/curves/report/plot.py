@@ -61,7 +61,7 @@ class Line(Struct, frozen=True):
     is_points: bool = False
 
 
-class _DrawnLine(Struct, frozen=True):
+class PlottedLine(Struct, frozen=True):
     """A line that is ready to be drawn, in axis positions from 0 to 1.
 
     Attributes:
@@ -138,7 +138,7 @@ def plot_lines(
 
 def _prepare(
     lines: Sequence[Line], index: int, axes: tuple[Axis, Axis], look: Display
-) -> _DrawnLine:
+) -> PlottedLine:
     line, several = lines[index], len(lines) > 1
     x, y = ([axis.place(v) for v in own] for axis, own in zip(axes, (line.x, line.y), strict=True))
     if len(x) > 16 * look.width:  # smoothing is slow, and more points are not visible
@@ -156,7 +156,7 @@ def _prepare(
     style = Style(mark, f"1;{sgr}" if raw else sgr)
     # Round to columns, since marks within a column coincide.
     broken = {round(a * look.width) / look.width for a, b in zip(x, y, strict=True) if b != b}
-    return _DrawnLine(line, places, style, raw, is_smoothed, broken)
+    return PlottedLine(line, places, style, raw, is_smoothed, broken)
 
 
 def _is_alone(lines: Sequence[Line]) -> bool:
@@ -183,7 +183,7 @@ def thin(x: Sequence[float], y: Sequence[float], columns: int) -> list[tuple[flo
 
 
 def _legend_keys(
-    drawn: Sequence[_DrawnLine], restarts: bool, beyond: int, look: Display
+    drawn: Sequence[PlottedLine], restarts: bool, beyond: int, look: Display
 ) -> list[tuple[Style, str]]:
     several, is_alone = len(drawn) > 1, _is_alone([each.line for each in drawn])
     keys: list[tuple[Style, str]] = []
@@ -225,7 +225,7 @@ def _format_heading(title: str, keys: Sequence[tuple[Style, str]], look: Display
 
 
 def _draw_frame(
-    drawn: Sequence[_DrawnLine],
+    drawn: Sequence[PlottedLine],
     restarts: Sequence[float],
     axes: tuple[Axis, Axis],
     rows: int,
