@@ -176,3 +176,21 @@ def test_odd_scripts_do_not_crash(text: str) -> None:
 def test_few_minutes_on_several_nodes_are_reported(header: str, message: str | None) -> None:
     found = [one.message for one in lint(header) if one.rule == "minutes-meant-as-hours"]
     assert found == ([message] if message else [])
+
+
+HEAD = "#SBATCH -N 2\n#SBATCH --gres=gpu:4\n"
+ALONE = "torchrun --nnodes=2 --nproc-per-node=4 --rdzv-endpoint=$H:29500 t.py\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (f"srun -N1 -n1 hostname\n{ALONE}", True),
+        (f"H=$(srun -N1 -n1 hostname)\n{ALONE}", True),
+        (f"{ALONE.strip()} &\nsrun -N1 -n1 --relative=1 {ALONE}", False),
+        (f'srun bash start.sh\n[ -z "$X" ] && {ALONE}', False),
+        (f"cat > run.sh <<EOF\nsrun ./x\nEOF\n{ALONE}", False),
+    ],
+)
+def test_launcher_without_srun_is_found_beside_other_steps(text: str, found: bool) -> None:
+    assert found == ("launcher-on-one-node" in [one.rule for one in lint(HEAD + text)])

@@ -76,7 +76,9 @@ def _(script: Script) -> Iterator[Found]:
     "  --rdzv_backend=c10d --rdzv_endpoint=$HOST:29500 train.py\n",
 )
 def _(script: Script) -> Iterator[Found]:
-    if not is_multi_node(script) or _reaches_other_nodes(script):
+    if not is_multi_node(script) or _reaches_other_nodes(script, counts_srun=False):
+        return
+    if _may_start_launchers(script):
         return
     for program in launchers(script):
         if program.step is None and program.kind in ("torchrun", "accelerate"):
@@ -793,11 +795,24 @@ def _has_unknown_options(program: LaunchedProgram) -> bool:
     )
 
 
-def _reaches_other_nodes(script: Script) -> bool:
-    """Return True if the script may start something on other nodes by other means than srun."""
-    words = (
-        r"\b(ssh|pdsh|mpirun|mpiexec|parallel|clush|ibrun|jsrun|aprun|horovodrun|ray|dask|srun)\b"
+def _may_start_launchers(script: Script) -> bool:
+    """Return True unless each srun certainly starts something other than a launcher."""
+    steps = [one for one in find_programs(script) if one.step is not None]
+    inside = [one for one in script.commands if one.name == "srun" and one.substituted]
+    lines = [line for line in script.text.split("\n") if not line.lstrip().startswith("#")]
+    if sum(len(re.findall(r"\bsrun\b", line)) for line in lines) > len(steps) + len(inside):
+        return True  # in a text that another shell may read
+    return any(
+        one.kind in ("script", "srun", *_LAUNCHERS) or OPEN in one.kind or one.in_shell
+        for one in steps
     )
+
+
+def _reaches_other_nodes(script: Script, *, counts_srun: bool = True) -> bool:
+    """Return True if the script may start something on other nodes by other means than srun."""
+    words = r"\b(ssh|pdsh|mpirun|mpiexec|parallel|clush|ibrun|jsrun|aprun|horovodrun|ray|dask)\b"
+    if counts_srun:
+        words += r"|\bsrun\b"
     return any(
         re.search(words, line)
         for line in script.text.split("\n")
