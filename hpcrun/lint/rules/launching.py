@@ -62,6 +62,11 @@ def _(script: Script) -> Iterator[Found]:
                 program.command.start,
                 f"srun starts {tasks} launchers on each node, each with {each} processes",
             )
+        elif tasks and tasks > 1 and program.kind == "deepspeed" and each is None:
+            yield Found(
+                program.command.start,
+                f"srun starts deepspeed {tasks} times on each node, and each time all its ranks",
+            )
 
 
 @rule(
@@ -229,6 +234,54 @@ def _(script: Script) -> Iterator[Found]:
         if is_static(program) and program.get("node-rank") is None:
             text = "every node has the number 0: without --node_rank or c10d they never meet"
             yield Found(program.command.start, text)
+
+
+@rule(
+    "rendezvous-without-endpoint",
+    "error",
+    "a c10d rendezvous with --master_addr instead of --rdzv_endpoint",
+    section=SECTION,
+    source="torch/distributed/run.py, get_rdzv_endpoint: --master_addr is only for the static one",
+    fix="--rdzv_endpoint=$MASTER_ADDR:$MASTER_PORT",
+    bad="#SBATCH -N 2\nsrun torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d \\\n"
+    "  --master_addr=$A t.py\n",
+    good="#SBATCH -N 2\nsrun torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d \\\n"
+    "  --rdzv_endpoint=$A:29500 t.py\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    if not is_multi_node(script):
+        return
+    for program in launchers(script):
+        if program.kind != "torchrun" or _has_unknown_options(program):
+            continue
+        nodes, backend = program.get("nnodes"), program.get("rdzv-backend")
+        has_endpoint = program.get("rdzv-endpoint") is not None
+        if backend == "c10d" and not has_endpoint and nodes not in (None, "1"):
+            text = "without --rdzv_endpoint each node waits for the others on its own localhost"
+            yield Found(program.command.start, text)
+
+
+@rule(
+    "rank-of-the-batch-shell",
+    "warning",
+    "a rank that is exported before srun starts the tasks",
+    section=SECTION,
+    source="srun(1): SLURM_PROCID, SLURM_NODEID and SLURM_LOCALID differ in each task; in the "
+    "script they are 0",
+    fix="set it in each task: srun bash -c 'export RANK=$SLURM_PROCID; ...'",
+    bad="#SBATCH -N 2\nexport RANK=$SLURM_PROCID\nsrun python train.py\n",
+    good="#SBATCH -N 2\nsrun bash -c 'RANK=$SLURM_PROCID python train.py'\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    if not uses_several_ranks(script):
+        return
+    if not any(one.step is not None for one in list_training(script)):
+        return
+    for one in script.assignments:
+        is_own = re.fullmatch(r"SLURM_(PROCID|NODEID|LOCALID)", "".join(one.value.unknown))
+        is_rank = re.fullmatch(r"(LOCAL_|NODE_|GROUP_)?RANK", one.name) and one.exported
+        if is_own and is_rank and not one.prefix:
+            yield Found(one.start, f"{one.name} is 0 in all tasks: bash expands it before srun")
 
 
 @rule(

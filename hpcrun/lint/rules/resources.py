@@ -13,6 +13,7 @@ from hpcrun.lint.request import (
     count_tasks_per_node,
     count_tasks_per_node_option,
     is_array,
+    is_exclusive,
     is_multi_node,
     list_indices,
     list_training,
@@ -216,6 +217,30 @@ def _(script: Script) -> Iterator[Found]:
         and not any(use.name == "SLURM_NTASKS" for use in script.uses)
     ):
         yield Found(one.start, f"the script does not start {tasks} tasks: it runs once")
+
+
+@rule(
+    "cpus-not-requested",
+    "note",
+    "GPUs without a number of CPUs",
+    section=SECTION,
+    source="sbatch(1), --cpus-per-task: without it, Slurm allocates one CPU for each task, unless "
+    "the site has another default (DefCpuPerGPU)",
+    fix="#SBATCH --cpus-per-task=N, with the share of the node's CPUs that belongs to the GPUs",
+    bad="#SBATCH --gres=gpu:4\n#SBATCH --time=1:00:00\npython train.py\n",
+    good="#SBATCH --gres=gpu:4\n#SBATCH --cpus-per-task=32\npython train.py\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    gpus = count_gpus_per_node(script)
+    given = ("cpus-per-task", "cpus-per-gpu", "mincpus", "cores-per-socket", "extra-node-info")
+    if not gpus or is_exclusive(script) or any(script.has(one) for one in given):
+        return
+    tasks = count_tasks_per_node(script)
+    if tasks is None or tasks > gpus or not list_training(script):
+        return  # the tasks stand for the CPUs
+    one = next(one for one in script.directives if one.option.startswith(("gres", "gpus")))
+    cpus = f"{tasks} CPU{'s' * (tasks > 1)}"
+    yield Found(one.start, f"by Slurm's default {gpus} GPU{'s' * (gpus > 1)} get {cpus} here")
 
 
 @rule(
