@@ -17,9 +17,11 @@ from hpcrun.monitor import (
     Level,
     RunFilter,
     SlurmCache,
+    SortKey,
     describe_no_runs,
     find_group,
     find_targets_by_word,
+    sort_key,
     status_of,
     status_of_job,
     unknown_run_error,
@@ -60,6 +62,7 @@ class StatusQuery(Struct, frozen=True):
     count: int | None = None
     each_task: bool = False
     only: RunFilter | None = None
+    sort: SortKey | None = None
 
 
 class QueryCache(Struct, kw_only=True):
@@ -118,7 +121,7 @@ class StatusResult(Struct, frozen=True, kw_only=True):
         if not self.statuses:
             return [self.nothing]
         if self.kind == "listing":
-            return format_listing(self.statuses, self.older, look)
+            return format_listing(self.statuses, self.older, look, now=time.time())
         if self.kind == "job":
             return format_jobs(array_job_id(self.statuses[0].job_id or ""), self.statuses, look)
         if self.sweep is not None:
@@ -166,7 +169,11 @@ def _query_status(context: Context, query: StatusQuery, cache: QueryCache) -> St
         if query.only is not None:
             nothing = "no run matches; hpcrun status shows the newest runs of any name and state"
         rows, older, silence = list_rows(
-            context, query.count, each_task=query.each_task, only=query.only, cache=cache.slurm
+            *(context, query.count),
+            each_task=query.each_task,
+            only=query.only,
+            sort=query.sort,
+            cache=cache.slurm,
         )
         return StatusResult(
             kind="listing",
@@ -293,6 +300,8 @@ def query_all_clusters(
         rows += [] if isinstance(one, str) else one.statuses
     # Run ids start with the time of submission.
     rows.sort(key=lambda row: row.run_id, reverse=True)
+    if (order := query.sort) is not None:
+        rows.sort(key=lambda row: sort_key(row, order))
     return StatusResult(
         kind="listing",
         statuses=rows,

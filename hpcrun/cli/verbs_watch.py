@@ -7,6 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -35,7 +36,7 @@ _NOTIFY_EVERY_S = 60.0
 
 if TYPE_CHECKING:
     from hpcrun.context import Context
-    from hpcrun.monitor import RunFilter
+    from hpcrun.monitor import RunFilter, SortKey
     from hpcrun.runs import JobStatus
 
 
@@ -55,6 +56,14 @@ if TYPE_CHECKING:
     metavar="STATES",
     help="List only runs in these states, e.g. failed.",
 )
+@click.option(
+    "--project", metavar="DIR", help="List only runs of this project: its directory, or its name."
+)
+@click.option(
+    "--sort",
+    type=click.Choice(["loss", "step", "time", "gpu-hours", "name"]),
+    help="Sort by this column, the best first, instead of by age.",
+)
 @click.option("-w", "--watch", "is_watched", is_flag=True, help="Refresh as the state changes.")
 @cluster_option
 @json_option
@@ -65,6 +74,8 @@ def status(
     name: str | None,
     since: str | None,
     states: str | None,
+    project: str | None,
+    sort: SortKey | None,
     is_watched: bool,
     cluster: str | None,
     as_json: bool,
@@ -88,13 +99,14 @@ def status(
     """
     from hpcrun.cli.show_status import StatusQuery, show_status
 
-    only = _parse_filter(name, since, states)
-    if job is not None and only is not None:
+    only = _parse_filter(name, since, states, project)
+    if job is not None and (only is not None or sort is not None):
         raise InputError(
-            "--name, --since and --state select from the list of runs, not from one JOB",
+            "--name, --since, --state, --project and --sort apply to the list of runs, not to one "
+            "JOB",
             fix="leave out JOB, or the options",
         )
-    query = StatusQuery(job, None if everything else count, everything, only)
+    query = StatusQuery(job, None if everything else count, everything, only, sort)
     if not is_watched:
         is_each = everything and job is None
         where, faults = make_all_contexts(cluster) if is_each else ([make_context(cluster)], [])
@@ -106,11 +118,13 @@ def status(
     return watch_status(make_context(cluster), query)
 
 
-def _parse_filter(name: str | None, since: str | None, states: str | None) -> RunFilter | None:
+def _parse_filter(
+    name: str | None, since: str | None, states: str | None, project: str | None
+) -> RunFilter | None:
     """Return the filter of a listing; None without any option. Raises InputError."""
     from hpcrun.monitor import LISTED_STATES, RunFilter
 
-    if name is None and since is None and states is None:
+    if name is None and since is None and states is None and project is None:
         return None
     words = [word.strip().upper() for word in (states or "").split(",") if word.strip()]
     unknown = [word for word in words if word not in LISTED_STATES]
@@ -120,7 +134,11 @@ def _parse_filter(name: str | None, since: str | None, states: str | None) -> Ru
             fix=f"one or several of {', '.join(sorted(LISTED_STATES)).lower()}",
         )
     earliest = parse_when(since, time.time()) if since is not None else None
-    return RunFilter(name=name or "", since=earliest, states=frozenset(words))
+    if project is not None and (project.startswith((".", "~")) or "/" in project):
+        project = os.path.realpath(Path(project).expanduser())
+    return RunFilter(
+        name=name or "", since=earliest, states=frozenset(words), project=project or ""
+    )
 
 
 @click.command("logs")

@@ -7,7 +7,9 @@ from hpcrun.monitor.job_output import TRIP_PAUSE as TRIP_PAUSE
 from hpcrun.monitor.job_output import JobOutput as JobOutput
 from hpcrun.monitor.listing import LISTED_STATES as LISTED_STATES
 from hpcrun.monitor.listing import RunFilter as RunFilter
+from hpcrun.monitor.listing import SortKey as SortKey
 from hpcrun.monitor.listing import list_rows as list_rows
+from hpcrun.monitor.listing import sort_key as sort_key
 from hpcrun.monitor.poll import FILE_CHECK_INTERVAL_S as FILE_CHECK_INTERVAL_S
 from hpcrun.monitor.poll import MAX_QUERY_PAUSE_S as MAX_QUERY_PAUSE_S
 from hpcrun.monitor.poll import QUERY_PAUSE_S as QUERY_PAUSE_S

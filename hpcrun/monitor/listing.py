@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct, structs
 
@@ -82,11 +82,13 @@ class RunFilter(Struct, frozen=True, kw_only=True):
         since: The earliest submission, in seconds since the epoch.
         states: Names of states in upper case; of a sweep, one run in such a state suffices. ACTIVE
             means every state that is not final, FAILED every end but COMPLETED and CANCELLED.
+        project: The absolute path of the project, or its last component; "" matches all.
     """
 
     name: str = ""
     since: float | None = None
     states: frozenset[str] = frozenset()
+    project: str = ""
 
     def matches_id(self, run_id: str) -> bool:
         """Whether name and time of submission match; both are part of the id."""
@@ -96,6 +98,18 @@ class RunFilter(Struct, frozen=True, kw_only=True):
         return not self.name or fnmatchcase(
             run_name(task[1] + task[3] if task else run_id), self.name
         )
+
+    @property
+    def reads_rows(self) -> bool:
+        """True if a match is known only when the row of a run is built."""
+        return bool(self.states or self.project)
+
+    def matches_row(self, row: JobStatus) -> bool:
+        """Whether project and state match."""
+        project = row.project or ""
+        if self.project and self.project not in (project, project.rpartition("/")[2]):
+            return False
+        return self.matches_state(row)
 
     def matches_state(self, row: JobStatus) -> bool:
         """Whether the state of the run, or of one run of the sweep, is among the states."""
@@ -119,23 +133,40 @@ def _submission_time(run_id: str) -> float:
         return math.inf
 
 
+SortKey = Literal["loss", "step", "time", "gpu-hours", "name"]
+
+
+def sort_key(row: JobStatus, by: SortKey) -> tuple[bool, float | str]:
+    """Return the key by which rows are sorted: the best first, and unknown values last."""
+    value: float | None
+    if by == "name":
+        return False, row.name
+    if by == "loss":
+        value = row.loss if row.loss is not None and math.isfinite(row.loss) else None
+        return value is None, value or 0.0
+    value = {"step": row.step, "time": row.elapsed, "gpu-hours": row.gpu_hours}[by]
+    return value is None, -(value or 0.0)
+
+
 def list_rows(
     context: Context,
     count: int | None,
     *,
     each_task: bool = False,
     only: RunFilter | None = None,
+    sort: SortKey | None = None,
     cache: SlurmCache,
 ) -> tuple[list[JobStatus], int, str]:
     """Determine the states of the ``count`` newest runs, None for all; a sweep counts as one.
 
-    ``each_task`` gives the runs of sweeps rows of their own, and ``only`` selects runs. A Slurm
+    ``each_task`` gives the runs of sweeps rows of their own, and ``only`` selects runs. With
+    ``sort``, the first ``count`` rows in this order are returned instead of the newest. A Slurm
     whose answer ``cache`` has is not queried again; its silence is no error. Returns the rows,
     newest first, how many runs are older, and why newer ones may be missing, else "".
     """
     only = only or RunFilter()
-    # Whether a run matches a state is known only when its row is built.
-    read_count = None if only.states else count
+    reads_all = only.reads_rows or sort is not None
+    read_count = None if reads_all else count
 
     def newest() -> tuple[list[Path], int]:
         chosen = _select_names(list_names(context.runs_dir), each_task=each_task)
@@ -149,8 +180,10 @@ def list_rows(
     shown, all_of_them = newest()
     rows = _add_short_ids(_find_rows(context, shown, cache))
     rows = [structs.replace(row, cluster=context.cluster.name) for row in rows]
-    if only.states:
-        rows = [row for row in rows if only.matches_state(row)]
+    if reads_all:
+        rows = [row for row in rows if only.matches_row(row)]
+        if sort is not None:
+            rows.sort(key=lambda row: sort_key(row, sort))
         return rows[:count], max(0, len(rows) - (count or len(rows))), cache.fetch_error
     return rows, all_of_them - len(shown), cache.fetch_error
 
@@ -429,6 +462,7 @@ class _SweepRow:
             node_count=submitted.nodes if submitted else None,
             gpus_per_node=submitted.gpus_per_node if submitted else None,
             states=dict(states),
+            sweep_project=submitted.project if submitted else None,
             out_of_reach=silence,
         )
 

@@ -275,6 +275,7 @@ class JobStatus(Struct, frozen=True, kw_only=True):
         cost: The cost of several attempts.
         values: The parameters of a run of a sweep.
         states: The number of runs of a whole sweep by state.
+        sweep_project: The project of a whole sweep.
         uses: The use of the nodes, while it is monitored.
         why_no_use: The reason why the use is unknown.
         out_of_reach: The reason why Slurm did not respond; "" if it did.
@@ -305,6 +306,7 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     short_id: str = ""
     cluster: str = ""
     states: dict[str, int] | None = None
+    sweep_project: str | None = None
     why: WhyWaiting | None = None
     # Set only for finished jobs on request: the cause of the failure, and the resource usage.
     diagnosis: Diagnosis | None = None
@@ -336,6 +338,12 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     def run_id(self) -> str:
         """The id of the run or sweep; Slurm's id for other jobs."""
         return self.history.run_id
+
+    @property
+    def project(self) -> str | None:
+        """The project's directory on the machine of the submission; None if it is not recorded."""
+        submitted = self.history.submitted
+        return submitted.project if submitted is not None else self.sweep_project
 
     @property
     def label(self) -> str:

@@ -124,23 +124,36 @@ def format_verdict(status: JobStatus, display: Display) -> str:
 _LISTING = (
     Column("CLUSTER", optional=True),
     Column("ID", optional=True),
+    Column("PROJECT", optional=True, least=6, most=16, goes=2),
     Column("JOB", optional=True, least=6, most=24),
     Column("STATE", optional=True),
-    Column("TIME", right=True, optional=True, goes=5),
-    Column("LIMIT", right=True, optional=True, goes=1),
-    Column("NODES", optional=True, goes=3),
-    Column("STEP", right=True, optional=True, goes=4),
-    Column("LOSS", right=True, optional=True, goes=6),
-    Column("GPU-H", right=True, optional=True, goes=2),
+    Column("AGE", right=True, optional=True, goes=1),
+    Column("TIME", right=True, optional=True, goes=7),
+    Column("LIMIT", right=True, optional=True, goes=3),
+    Column("NODES", optional=True, goes=5),
+    Column("STEP", right=True, optional=True, goes=6),
+    Column("LOSS", right=True, optional=True, goes=8),
+    Column("GPU-H", right=True, optional=True, goes=4),
     Column("", below=True),
 )
 
 
-def format_listing(rows: Sequence[JobStatus], older: int, display: Display) -> list[str]:
-    """Lay out one line per run; the reason why it waits or failed is placed after or below it."""
-    clusters = {row.cluster for row in rows}
+def format_listing(
+    rows: Sequence[JobStatus], older: int, display: Display, *, now: float | None = None
+) -> list[str]:
+    """Lay out one line per run; the reason why it waits or failed is placed after or below it.
+
+    Clusters and projects are shown if there are several.
+
+    Args:
+        now: The time for the ages of runs, in seconds since the epoch; None: without ages.
+    """
+    clusters, projects = {row.cluster for row in rows}, {row.project for row in rows}
     cells = [
-        [replace_unprintable(row.cluster) if len(clusters) > 1 else "", *_format_row(row, display)]
+        [
+            replace_unprintable(row.cluster) if len(clusters) > 1 else "",
+            *_format_row(row, display, now, with_project=len(projects) > 1),
+        ]
         for row in rows
     ]
     lines = Table(_LISTING, cells, display).lines()
@@ -151,7 +164,21 @@ def format_listing(rows: Sequence[JobStatus], older: int, display: Display) -> l
     return lines
 
 
-def _format_row(row: JobStatus, display: Display) -> list[str]:
+def format_age(seconds: float) -> str:
+    """Format an age with one unit.
+
+    >>> [format_age(each) for each in (20, 200, 20_000, 200_000, 2_000_000)]
+    ['20s', '3m', '5h', '2d', '23d']
+    """
+    for unit, size, most in (("s", 1, 60), ("m", 60, 3600), ("h", 3600, 172_800)):
+        if seconds < most:
+            return f"{max(0, seconds) // size:.0f}{unit}"
+    return f"{seconds // 86_400:.0f}d"
+
+
+def _format_row(
+    row: JobStatus, display: Display, now: float | None, *, with_project: bool
+) -> list[str]:
     gpus = f"x{row.gpus_per_node}" if row.gpus_per_node else ""
     nodes = f"{row.node_count}{gpus}" if row.node_count else ""
     state = row.state
@@ -160,16 +187,26 @@ def _format_row(row: JobStatus, display: Display) -> list[str]:
     hours = row.gpu_hours
     return [
         row.id,
+        replace_unprintable((row.project or "").rpartition("/")[2]) if with_project else "",
         replace_unprintable(row.name),
         paint(state, state_colour(row.state), display),
+        "" if now is None or row.submitted_at is None else format_age(now - row.submitted_at),
         format_clock(row.elapsed) if row.elapsed is not None else "",
         format_clock(row.limit) if row.limit is not None and not row.final else "",
         nodes,
-        "" if row.step is None else str(row.step),
-        "" if row.loss is None else f"{row.loss:.4g}",
+        _format_number(row.step),
+        _format_loss(row.loss),
         "" if hours is None else f"{hours:.2f}" if hours < 10 else f"{hours:,.0f}",
         replace_unprintable(_format_remark(row)),
     ]
+
+
+def _format_number(value: int | None) -> str:
+    return "" if value is None else str(value)
+
+
+def _format_loss(loss: float | None) -> str:
+    return "" if loss is None else f"{loss:.4g}"
 
 
 def _format_remark(row: JobStatus) -> str:
@@ -371,17 +408,20 @@ def format_sweep(sweep: Sweep, statuses: Sequence[JobStatus], display: Display) 
     size = format_sweep_size(sweep.tasks, sweep.limit)
     head = f"{paint(sweep.name, BOLD, display)}: {size}: {states}"
     keys = list(dict.fromkeys(key for status in statuses for key in status.values))
+    has_progress = any(status.loss is not None for status in statuses)
     rows = [
         [
             status.word,
             status.state,
             format_clock(status.elapsed),
             *(status.values.get(key, "-") for key in keys),
+            *([_format_number(status.step), _format_loss(status.loss)] if has_progress else []),
             _describe_end(status),
         ]
         for status in statuses
     ]
-    return [head, *format_table(["JOBID", "STATE", "TIME", *column_names(keys), ""], rows, display)]
+    columns = [*column_names(keys), *(["STEP", "LOSS"] if has_progress else []), ""]
+    return [head, *format_table(["JOBID", "STATE", "TIME", *columns], rows, display)]
 
 
 def _describe_end(status: JobStatus) -> str:
@@ -471,6 +511,7 @@ def row_json(row: JobStatus) -> dict[str, Any]:
         "job_id": row.job_id,
         "name": row.name,
         "cluster": row.cluster or None,
+        "project": row.project,
         **_verdict_json(row),
         **_why_json(row.why),
         "submitted_at": row.submitted_at,

@@ -92,7 +92,7 @@ def test_since_accepts_an_age(hpcrun: Caller, tools: Path) -> None:
         (["--state", "broken"], "--state broken: no such state"),
         (["--state", ","], "--state ,: no such state"),
         (["--since", "yesterday"], "--since yesterday: not a time"),
-        (["15", "--state", "failed"], "select from the list of runs, not from one JOB"),
+        (["15", "--state", "failed"], "apply to the list of runs, not to one JOB"),
     ],
 )
 def test_unusable_filter_is_an_error(
@@ -187,3 +187,17 @@ def test_compare_takes_patterns_and_the_newest_runs(hpcrun: Caller, trained: Non
     assert done.code == 2 and "no run has a name like nothing*" in done.err, done
     done = hpcrun("compare", "--sweep", "20")
     assert done.code == 2 and "--sweep 20: a run, and not a sweep" in done.err, done
+
+
+def test_project_and_sort_select_and_order_the_list(hpcrun: Caller, trained: None) -> None:
+    elsewhere = "20261123-081455-base3-7k35"
+    assert listed(hpcrun, "--project", "/home/ada/elsewhere") == [elsewhere]
+    assert listed(hpcrun, "--project", "elsewhere", "--name", "base*") == [elsewhere]
+    assert listed(hpcrun, "--project", ".") == []
+    best = listed(hpcrun, "--sort", "loss", "-n", "2")
+    assert [run_id.split("-")[2] for run_id in best] == ["base1", "base2"]  # the steepest curves
+    shown = hpcrun("status")
+    assert "PROJECT" in shown.out and "elsewhere" in shown.out, shown
+    assert "PROJECT" not in hpcrun("status", "--name", "base1").out
+    done = hpcrun("status", "20", "--sort", "loss")
+    assert done.code == 2 and "apply to the list of runs" in done.err, done

@@ -30,14 +30,14 @@ def test_listing_shows_the_newest_runs(several: Caller, monkeypatch: pytest.Monk
     done = several("status")
     assert done.code == 0 and done.err == "", done
     assert done.out.splitlines() == [
-        "ID  JOB    STATE         TIME     LIMIT  NODES  STEP  LOSS  GPU-H",
-        "15  train  RUNNING    1:00:00  24:00:00  2x4     120  2.25   8.00",
-        "14  train  PENDING             24:00:00  2x4                       "
+        "ID  JOB    STATE      AGE     TIME     LIMIT  NODES  STEP  LOSS  GPU-H",
+        "15  train  RUNNING     2h  1:00:00  24:00:00  2x4     120  2.25   8.00",
+        "14  train  PENDING     2h           24:00:00  2x4                       "
         "your QOS allows 8 GPUs at once; 8 are in use",
-        "13  train  PENDING             24:00:00  2x4                       "
+        "13  train  PENDING     2h           24:00:00  2x4                       "
         "waits for job 12 to succeed",
-        "12  train  FAILED       30:00            2x4                 4.00",
-        "11  train  COMPLETED    30:00            2x4     120  2.25   4.00",
+        "12  train  FAILED      2h    30:00            2x4                 4.00",
+        "11  train  COMPLETED   2h    30:00            2x4     120  2.25   4.00",
     ], done
 
 
