@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcrun.cli.output import print_line, print_message, print_note, print_pairs, print_table
-from hpcrun.fit import Candidate, MemoryEstimate, ModelShape, Training, describe_training
+from hpcrun.fit import Candidate, MemoryEstimate, ModelShape, Part, Training, describe_training
 from hpcrun.text import GIB, format_bytes
 
 if TYPE_CHECKING:
@@ -40,7 +40,11 @@ def show_fit(
     print_line(f"{click.style(shape.name or 'model', bold=True)}: {size}")
     print_pairs(describe_training(training))
     print_line()
-    rows = [(part.name, f"{part.bytes / GIB:.2f}", "") for part in estimate.parts if part.bytes]
+    rows = [
+        (part.name, f"{part.bytes / GIB:.2f}", _describe_other_moment(part))
+        for part in estimate.parts
+        if part.most
+    ]
     rows.append(("total", f"{estimate.total / GIB:.2f}", _verdict(estimate, capacity)))
     print_table(["GPU MEMORY", "GiB", ""], rows)
     if estimate.host:
@@ -55,6 +59,13 @@ def show_fit(
         "While loading, if each rank first loads the whole model: "
         f"{format_bytes(estimate.host_loading)} of host memory on each node"
     )
+
+
+def _describe_other_moment(part: Part) -> str:
+    """Describe a part that is larger when the whole is not at its peak."""
+    if part.most <= part.bytes + 0.005 * GIB:
+        return ""
+    return f"{part.most / GIB:.2f} at another moment"
 
 
 def _verdict(estimate: MemoryEstimate, capacity: float | None) -> str:

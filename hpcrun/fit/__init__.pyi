@@ -2,6 +2,7 @@ from hpcrun.fit.compare import Candidate as Candidate
 from hpcrun.fit.compare import describe_training as describe_training
 from hpcrun.fit.compare import list_candidates as list_candidates
 from hpcrun.fit.estimate import MemoryEstimate as MemoryEstimate
+from hpcrun.fit.estimate import Part as Part
 from hpcrun.fit.estimate import estimate_memory as estimate_memory
 from hpcrun.fit.gpus import find_gpu_memory as find_gpu_memory
 from hpcrun.fit.gpus import parse_gpu as parse_gpu

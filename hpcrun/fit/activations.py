@@ -31,12 +31,14 @@ class Activations(Struct, frozen=True, kw_only=True):
         logits: Logits, their fp32 copies and gradients.
         transient: The largest of the tensors that exist only while one block is computed.
         at_end: What still exists when nearly all gradients are computed.
+        weight_copies: 16-bit copies of the weights that autocast keeps.
     """
 
     kept: float
     logits: float
     transient: float
     at_end: float
+    weight_copies: float = 0
 
 
 def compute_activations(shape: ModelShape, training: Training) -> Activations | None:
@@ -76,11 +78,14 @@ def compute_activations(shape: ModelShape, training: Training) -> Activations | 
         kept += _norm_bytes(stack, training, tokens * stack.hidden)
     kept += shape.stem_numbers * training.micro_batch * training.width
     logits = _logit_bytes(shape, training, training.micro_batch * (lengths[-1] or 0))
+    copies = 0.0
     if training.weights == "autocast" and training.width == 2 and training.strategy != "fsdp":
-        # autocast keeps 16-bit copies of the weights of matrix multiplications until the end of
-        # the backward pass (aten/src/ATen/autocast_mode.cpp, cached_cast).
-        kept += 2.0 * (shape.parameters - shape.embedding_parameters)
-    return Activations(kept=kept, logits=logits, transient=transient, at_end=transient)
+        # Of the weights of matrix multiplications, until the end of the backward pass
+        # (aten/src/ATen/autocast_mode.cpp, cached_cast).
+        copies = 2.0 * (shape.parameters - shape.embedding_parameters)
+    return Activations(
+        kept=kept, logits=logits, transient=transient, at_end=transient, weight_copies=copies
+    )
 
 
 def _stream_width(training: Training) -> int:
@@ -118,16 +123,21 @@ def _attention_bytes(
         pairs: Pairs of a query and a key, per head.
 
     Fused kernels keep queries, keys, values, the output and a log-sum-exp
-    (derivatives.yaml, _scaled_dot_product_flash_attention). eager attention keeps the softmax,
-    in many models in fp32 with a 16-bit copy (modeling_llama.py, eager_attention_forward), and with
-    dropout a mask of one byte and another copy: 5as^2b of the paper with a softmax in 16 bits.
+    (derivatives.yaml, _scaled_dot_product_flash_attention). eager attention keeps the softmax, and
+    with dropout a mask of one byte and the result of dropout: 5as^2b of the paper with a softmax in
+    16 bits. In many models the softmax is in fp32 (modeling_llama.py, eager_attention_forward), and
+    in all of them under autocast (aten/src/ATen/autocast_mode.h, AT_FORALL_FP32_SET_OPT_DTYPE);
+    then a 16-bit copy is kept, of the result of dropout if there is one.
     """
     width = training.width
     q, kv = stack.heads * stack.head_dim, stack.kv_heads * stack.head_dim
     if training.attention == "eager" or stack.position_bias:
-        each = 4 + width if width == 2 and stack.softmax_fp32 else width
+        is_cast = width == 2 and (stack.softmax_fp32 or training.weights == "autocast")
+        each = 4 if is_cast else width
+        if is_cast or stack.attention_dropout:
+            each += width
         if stack.attention_dropout:
-            each += 1 + width
+            each += 1
         scores = stack.heads * pairs * each
         # Keys and values are repeated for each query head.
         return width * (2 * q * tokens + 2 * q * keys) + scores

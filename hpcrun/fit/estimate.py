@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from hpcrun.fit.activations import compute_activations
 from hpcrun.fit.settings import Training
@@ -20,17 +20,19 @@ FRAGMENTATION = 0.05
 
 
 class Part(Struct, frozen=True):
-    """One part of the memory, in bytes."""
+    """One part of the memory, in bytes: at the moment of the peak, and the most at any moment."""
 
     name: str
     bytes: float
+    most: float = 0
 
 
 class MemoryEstimate(Struct, frozen=True, kw_only=True):
     """The estimated memory of a training.
 
     Attributes:
-        parts: Parts of the memory of one GPU at the moment of its peak.
+        parts: Parts of the memory of one GPU at the moment of its peak, and those that exist only
+            at other moments, with no bytes.
         moment: The moment of the peak: ``backward`` or ``step``.
         allocated: Bytes that torch allocates: all parts but context, NCCL and fragmentation.
         total: Bytes of one GPU.
@@ -54,6 +56,10 @@ class MemoryEstimate(Struct, frozen=True, kw_only=True):
     notes: list[str]
 
 
+def _constant(name: str, size: float) -> Part:
+    return Part(name, size, size)
+
+
 def estimate_memory(shape: ModelShape, training: Training) -> MemoryEstimate:
     """Estimate the memory of one GPU and of one node.
 
@@ -65,7 +71,7 @@ def estimate_memory(shape: ModelShape, training: Training) -> MemoryEstimate:
     found = compute_activations(shape, training)
     activations = logits = transient = at_end = in_step = 0.0
     if found is not None:
-        activations, logits = found.kept, found.logits
+        activations, logits = found.kept + found.weight_copies, found.logits
         transient, at_end = found.transient, found.at_end
     if shape.traced is not None and training.strategy != "zero":
         in_step = float(shape.traced.in_step)
@@ -108,12 +114,17 @@ def estimate_memory(shape: ModelShape, training: Training) -> MemoryEstimate:
         ],
     }
     moment = max(moments, key=lambda name: sum(part.bytes for part in moments[name]))
-    parts = moments[moment]
+    most = {
+        name: max(part.bytes for parts in moments.values() for part in parts if part.name == name)
+        for name in {part.name for parts in moments.values() for part in parts}
+    }
+    parts = [structs.replace(part, most=most.pop(part.name)) for part in moments[moment]]
+    parts += [Part(name, 0, size) for name, size in sorted(most.items()) if size]
     allocated = sum(part.bytes for part in parts)
     parts = [
         *parts,
-        Part("fragmentation", allocated * FRAGMENTATION),
-        Part("CUDA and NCCL", CONTEXT_BYTES + (NCCL_BYTES if training.gpus > 1 else 0)),
+        _constant("fragmentation", allocated * FRAGMENTATION),
+        _constant("CUDA and NCCL", CONTEXT_BYTES + (NCCL_BYTES if training.gpus > 1 else 0)),
     ]
     per_node = min(training.gpus, training.gpus_per_node)
     notes = list(shape.notes)

@@ -122,6 +122,22 @@ _FAMILIES = {
 }
 
 
+# Models whose memory only a trace tells: state-space, convolutional and recurrent ones.
+_NOT_TRANSFORMERS = {
+    *("mamba", "mamba2", "falcon_mamba", "zamba", "zamba2", "jamba", "bamba", "rwkv"),
+    *("recurrent_gemma", "xlstm", "resnet", "convnext", "convnextv2", "regnet", "efficientnet"),
+    *(
+        "mobilenet_v1",
+        "mobilenet_v2",
+        "segformer",
+        "swin",
+        "swinv2",
+        "timm_wrapper",
+        "timm_backbone",
+    ),
+}
+
+
 class _Fields:
     """The keys of a configuration under any of their names, with errors that name the keys."""
 
@@ -160,7 +176,7 @@ def read_model_config(config: Mapping[str, Any], source: str) -> ModelShape:
         source: Its path, for messages.
 
     Raises:
-        InputError: A dimension is missing.
+        InputError: A dimension is missing, or the model is no transformer.
 
     >>> config = {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12}
     >>> read_model_config({**config, "vocab_size": 50257, "n_positions": 1024}, "x").parameters
@@ -180,6 +196,13 @@ def read_model_config(config: Mapping[str, Any], source: str) -> ModelShape:
                 notes=[*shape.notes, note],
             )
     kind = str(config.get("model_type") or config.get("_class_name") or "")
+    # Configurations of diffusers have _class_name.
+    if kind in _NOT_TRANSFORMERS or "_class_name" in config:
+        raise InputError(
+            f"{source}: the memory of {kind} cannot be computed from its configuration, because it"
+            " is not a stack of plain transformer blocks",
+            fix="trace the script that trains it: hpcrun fit JOB --trace",
+        )
     fields = _Fields(config, source)
     if kind in ("t5", "mt5", "umt5"):
         return _read_t5(fields, kind)

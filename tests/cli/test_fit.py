@@ -81,13 +81,15 @@ def test_fit_without_dimensions_says_that_activations_are_missing(hpcrun: Caller
         (("--params", "7B", "--zero", "2", "--ddp"), "choose one", ""),
         (("--model", "bad", "--layers", "3"), "--model and --layers", ""),
         (("--model", "bad"), "no hidden_size or n_embd or d_model", "give numbers"),
+        (("--model", "images"), "the memory of resnet cannot be computed", "fit JOB --trace"),
         (("--model", "broken"), "cannot be read", "give numbers"),
     ],
 )
 def test_fit_refuses_bad_input(
     hpcrun: Caller, argv: tuple[str, ...], message: str, fix: str
 ) -> None:
-    hpcrun.write("bad/config.json", '{"model_type": "resnet", "depths": [3, 4, 6, 3]}')
+    hpcrun.write("bad/config.json", '{"model_type": "bert", "depths": [3, 4, 6, 3]}')
+    hpcrun.write("images/config.json", '{"model_type": "resnet", "depths": [3, 4, 6, 3]}')
     hpcrun.write("broken/config.json", "{")
     done = hpcrun("fit", *argv)
     assert done.code == 2 and done.out == ""

@@ -63,8 +63,8 @@ def test_unknown_model_type_is_computed_by_its_keys_with_a_note() -> None:
 
 
 def test_configuration_without_dimensions_is_refused() -> None:
-    with pytest.raises(InputError, match="resnet has no hidden_size or n_embd or d_model"):
-        read_model_config({"model_type": "resnet", "depths": [3, 4]}, "config.json")
+    with pytest.raises(InputError, match="bert has no hidden_size or n_embd or d_model"):
+        read_model_config({"model_type": "bert", "depths": [3, 4]}, "config.json")
 
 
 def test_language_model_of_a_model_for_images_is_counted_with_a_note() -> None:
@@ -73,3 +73,20 @@ def test_language_model_of_a_model_for_images_is_counted_with_a_note() -> None:
     found = read_model_config({"model_type": "llava", "text_config": text}, "x")
     assert found.parameters == read_model_config(text, "x").parameters
     assert "only the language model" in found.notes[0]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"model_type": "mamba", "hidden_size": 768, "num_hidden_layers": 24, "vocab_size": 50280},
+        # Its keys are those of Llama, but some of its blocks are state-space models.
+        {"model_type": "jamba", "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 9},
+        {"_class_name": "UNet2DConditionModel", "sample_size": 64},
+        {"_class_name": "WanTransformer3DModel", "num_layers": 30, "num_attention_heads": 12},
+        {"model_type": "resnet", "hidden_sizes": [256, 512]},
+    ],
+)
+def test_models_without_plain_transformer_blocks_need_a_trace(config: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="cannot be computed") as raised:
+        read_model_config(config, "config.json")
+    assert "hpcrun fit JOB --trace" in (raised.value.fix or "")
