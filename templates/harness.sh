@@ -485,7 +485,7 @@ ask() {
 check_ended() {
     local ended=("$attempt_dir/ended/node-$HPCRUN_NODE_RANK-"*)
     case ${HPCRUN_LAUNCHER-} in
-    '' | srun | pdsh | none) return 0 ;; # each task is one rank, or a command
+    '' | srun | pdsh | none | ray) return 0 ;; # each task is one rank, or a command
     esac
     [ -e "${ended[0]}" ] || ended=()
     [ "${#ended[@]}" -ne "$HPCRUN_RANKS_PER_NODE" ] || return 0

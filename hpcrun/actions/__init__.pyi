@@ -95,6 +95,7 @@ from hpcrun.actions.script import is_batch_script as is_batch_script
 from hpcrun.actions.script import prepare_script as prepare_script
 from hpcrun.actions.script import read_batch_script as read_batch_script
 from hpcrun.actions.shell import exec_shell as exec_shell
+from hpcrun.actions.shell import find_dashboard_port as find_dashboard_port
 from hpcrun.actions.shell import find_node as find_node
 from hpcrun.actions.shell import keep_port_open as keep_port_open
 from hpcrun.actions.shell import open_port as open_port

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from msgspec import Struct
 
@@ -14,7 +15,7 @@ from hpcrun.assets import shipped_folder
 from hpcrun.context import Context, slurm_transport
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.monitor import Targets, status_of, status_of_job
-from hpcrun.runs import JobStatus
+from hpcrun.runs import JobStatus, read_optional_record
 from hpcrun.slurm import (
     ACTIVE,
     SlurmJob,
@@ -77,6 +78,22 @@ def find_node(
         )
     job = _require_running(statuses[0])
     return statuses[0], job, _choose_node(job, node)
+
+
+def find_dashboard_port(status: JobStatus) -> int:
+    """Return the port of Ray's dashboard, which the job has recorded. Raises InputError."""
+    run, last = status.run, status.last
+    record = None
+    if run is not None and last is not None:
+        path = run.attempts / str(last.index) / "ray.json"
+        record = read_optional_record(path, dict[str, Any])
+    port = (record or {}).get("dashboard")
+    if not isinstance(port, int):
+        raise InputError(
+            f"{status.label}: no dashboard of Ray",
+            fix="a job with launcher: ray has one once it runs",
+        )
+    return port
 
 
 def _require_running(status: JobStatus) -> SlurmJob:

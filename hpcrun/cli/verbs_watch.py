@@ -468,25 +468,36 @@ def shell(
     return 1  # not reached
 
 
+def _parse_port(ctx: click.Context, param: click.Parameter, value: str) -> int | str:
+    """Parse the number of a port, or "dashboard"."""
+    if value == "dashboard":
+        return value
+    port: int = click.IntRange(1, 65535).convert(value, param, ctx)  # type: ignore[arg-type]
+    return port
+
+
 @click.command("open")
 @click.argument("job", type=RUN)
-@click.argument("port", type=click.IntRange(1, 65535))
+@click.argument("port", callback=_parse_port)
 @click.option("--node", metavar="N", help="The node, by name or number (default: the first).")
 @cluster_option
-def open(job: str, port: int, node: str | None, cluster: str | None) -> int:
+def open(job: str, port: int | str, node: str | None, cluster: str | None) -> int:
     """Forward a port from a node of a running job to this machine: TensorBoard, a notebook.
 
     The command prints the URL to open, and forwards the port until the job ends or until Ctrl-C.
+    PORT is a number, or dashboard for the dashboard of Ray (launcher: ray).
 
     On a login node, the command prints the URL of the node and the ssh command to run on your
     laptop, and ends. The server on the node must then listen on all addresses (tensorboard
     --bind_all, jupyter lab --ip 0.0.0.0).
     """
-    from hpcrun.actions import find_node, keep_port_open, open_port
+    from hpcrun.actions import find_dashboard_port, find_node, keep_port_open, open_port
     from hpcrun.monitor import find_targets
 
     where = make_context(cluster)
     status, shown, host = find_node(where, find_targets(where, [job]), node)
+    if isinstance(port, str):
+        port = find_dashboard_port(status)
     opened = open_port(where, shown, host, port)
     at, number = opened.here
     if not opened.is_answered:

@@ -148,6 +148,13 @@ def end(words: List[str]) -> None:
         JobNotifier(os.environ, _complain).send_end(outcome.next)
 
 
+def ray_node(words: List[str]) -> None:
+    """PROGRAM...: run Ray on this node, and on the first one the program; exit with its code."""
+    from hpcrun.jobside.ray_node import run_node
+
+    sys.exit(run_node(os.environ, words, _say, _complain))
+
+
 def run_roles(words: List[str]) -> None:
     """Run the programs of a job with roles; exit with the code of the main one."""
     from hpcrun.jobside.roles import run_roles as run
@@ -167,7 +174,7 @@ COMMANDS: Dict[str, Callable[[List[str]], None]] = {
     for each in (
         *(answer, next_attempt, distrust_rebooted_node, choose_nodes, prepare_launch, time_left),
         *(replace_host, newest_checkpoint, judge_checkpoints, prune_checkpoints, save_room),
-        *(end, run_roles, watch),
+        *(end, ray_node, run_roles, watch),
     )
 }
 

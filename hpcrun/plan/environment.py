@@ -176,7 +176,8 @@ def _process_section(job: Job) -> Section:
     prepend = {"PATH": folder} if folder else {}
     if job.program != "command":
         prepend["PYTHONPATH"] = job.code_dir
-        if job.spec.preflight is not False:
+        # (Ray's driver is not a rank of the job.)
+        if job.spec.preflight is not False and job.launcher.name != "ray":
             # After the project's folder, so that the project's sitecustomize.py has precedence.
             prepend["PYTHONPATH"] += f":{job.place.run_dir}/{HOOK}"
     return Section(

@@ -48,6 +48,8 @@ LAUNCHERS = {
             modules=("torch", "accelerate"),
         ),
         Launcher(name="srun", task="rank", needs_slurm=True),
+        # The script runs once, on the first node, and starts its ranks on Ray's workers itself.
+        Launcher(name="ray", needs_slurm=True, modules=("ray",)),
         # Jobs cannot name these: DeepSpeed's launcher on the hosts of a hostfile, and no launcher.
         Launcher(name="pdsh", task="rank", remote="pdsh"),
         Launcher(name="none", task="command"),
@@ -112,6 +114,7 @@ def check_shared_job(spec: JobSpec, cluster: Cluster, found: Findings) -> None:
     reasons = {
         "the runs share one node; set resources.nodes: 1": spec.resources.most_nodes > 1,
         "srun starts the ranks of a single run; set another launcher": spec.launcher == "srun",
+        "Ray's nodes are those of a single run; set another launcher": spec.launcher == "ray",
         f"srun starts {runtime}'s containers, for a single run": runtime in ("pyxis", "ce"),
         "runs that share a job cannot be restarted; remove survive": bool(
             survive.when or survive.save_before_end or survive.spare_nodes
@@ -232,7 +235,10 @@ def _check_binding(job: Job, step: Mapping[str, str | None]) -> None:
     if job.spec.binding == "none":
         return
     task, bind, unbound = job.launcher.task, step.get("cpu-bind") or "", ("", "none", "verbose")
-    if task == "command":
+    if job.launcher.name == "ray":
+        message = "auto, but the script starts its own ranks on Ray's workers: remove it"
+        job.found.refuse("binding", message)
+    elif task == "command":
         message = "auto, but the command starts its own ranks, if any: remove it, or name what "
         job.found.refuse("binding", message + f"starts them (launcher: {DEFAULT})")
     elif sees_one_gpu(job) and not (step.get("gpu-bind") or "").endswith("closest"):

@@ -20,8 +20,8 @@ ROLES_DIR = "roles"
 def place_roles(spec: JobSpec) -> list[RolePlan]:
     """Place roles on nodes, which are numbered from 0; those of the main role come first.
 
-    A role with all GPUs of a node has its nodes alone. The others share nodes: each is placed on
-    the first ones that have enough GPUs left. The batch script runs on node 0, where rank 0 of the
+    A role with all GPUs of a node shares it only with roles without GPUs. The others are placed on
+    the first nodes that have enough GPUs left. The batch script runs on node 0, where rank 0 of the
     main role is.
 
     >>> from hpcrun.spec import Resources, Role
@@ -40,7 +40,7 @@ def place_roles(spec: JobSpec) -> list[RolePlan]:
         nodes = [node for node, left in enumerate(free) if shares and left >= gpus][: role.nodes]
         while len(nodes) < role.nodes:
             nodes.append(len(free))
-            free.append(whole if shares else -1)
+            free.append(whole if shares else 0)
         for node in nodes:
             free[node] -= gpus if shares else 0
         placed[name] = RolePlan(

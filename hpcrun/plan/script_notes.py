@@ -285,12 +285,11 @@ def ray_notes(script: ProjectScript, launcher: str, ranks_per_node: int) -> list
     >>> len(ray_notes(script, "torchrun", 4)), ray_notes(script, "torchrun", 1)
     (1, [])
     """
-    if not script.facts.is_ray_driver or ranks_per_node < 2:
+    if not script.facts.is_ray_driver or ranks_per_node < 2 or launcher == "ray":
         return []
     return [
         f"launcher: {launcher} starts {script.name} {ranks_per_node} times on each node, and each "
-        "of them would start Ray's workers: run it once, command: [python, "
-        f"{script.name}]"
+        "of them would start Ray's workers: launcher: ray runs it once, on Ray's nodes in the job"
     ]
 
 

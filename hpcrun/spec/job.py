@@ -140,7 +140,7 @@ def set_variables(env: Env) -> dict[str, str]:
 
 
 Fabric = Literal["auto", "ethernet", "infiniband", "roce", "efa", "slingshot", "fastrak", "gib"]
-LauncherName = Literal["torchrun", "deepspeed", "accelerate", "srun"]
+LauncherName = Literal["torchrun", "deepspeed", "accelerate", "srun", "ray"]
 FrameworkName = Literal["torch", "deepspeed", "accelerate", "transformers", "lightning"]
 EnvironmentKind = Literal["inherit", "clean"]
 ContainerRuntime = Literal["apptainer", "pyxis", "podman-hpc", "shifter", "ce"]

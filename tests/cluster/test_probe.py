@@ -15,7 +15,7 @@ from tests.cluster.probe_jobs import RANKS_PER_NODE, shown_by, write_job
 from tests.cluster.site import Site, Submitted
 from tests.needs import require
 
-LAUNCHER_NAMES = get_args(LauncherName)
+LAUNCHER_NAMES = [name for name in get_args(LauncherName) if name != "ray"]
 ENV = {
     "NCCL_IB_HCA": "mlx5_0,mlx5_1",
     "QUOTED": 'a "b" it\'s',

@@ -34,6 +34,7 @@ def test_launcher_table_matches_names_and_templates() -> None:
     # The harness counts the ranks of launchers that run on each node.
     harness = (templates / "harness.sh").read_text()
     others = [name for name, one in LAUNCHERS.items() if one.task != "launcher"]
+    others.append("ray")  # starts one rank for all nodes
     assert f"'' | {' | '.join(others)}) return 0" in harness
 
 
@@ -311,3 +312,25 @@ def test_binding_without_effect_is_refused(text: str, message: str) -> None:
     assert message in str(caught.value)
     closest = "launcher: srun\nbinding: auto\nsrun: {gpus-per-task: 1, gpu-bind: closest}"
     assert "cpu-bind" not in step(closest), "Slurm chooses the GPU next to the rank's cores"
+
+
+def test_ray_runs_the_script_once_and_is_not_a_rank_of_the_job() -> None:
+    made = plan("script: a.py\nlauncher: ray\nresources: {nodes: 2, gpus_per_node: 4}")
+    assert (made.tasks_per_node, made.world_size) == (1, 8)
+    assert dict(made.step)["mpi"] == "none"
+    assert not any(
+        "hook.pyz" in section.prepend.get("PYTHONPATH", "") for section in made.environment
+    )
+
+
+@pytest.mark.parametrize(
+    ("rest", "message"),
+    [
+        ("binding: auto", "binding: auto, but the script starts its own ranks on Ray's workers"),
+        ("launcher_args: [--verbose]", "launcher_args: launcher ray reads none; leave it out"),
+    ],
+)
+def test_settings_that_ray_does_not_read_are_refused(rest: str, message: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        plan(f"script: a.py\nlauncher: ray\n{rest}")
+    assert message in str(caught.value)

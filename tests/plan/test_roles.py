@@ -56,6 +56,14 @@ def test_roles_that_share_nodes_get_their_share_of_gpus_cpus_and_memory() -> Non
     assert "overlap" in judge and judge["gres"] == "none" and "cpus-per-task" not in judge
 
 
+def test_a_role_without_gpus_runs_beside_one_with_all_gpus() -> None:
+    roles = {"orchestrator": Role(gpus=0, command=["serve"]), "train": Role(script="train.py")}
+    made = plans(roles)
+    assert [role.nodes for role in made["train"].roles] == [[0], [0]]
+    assert "overlap" in dict(made["orchestrator"].step)
+    assert "exact" not in dict(made["train"].step)
+
+
 def test_addresses_of_roles_are_filled_in_by_the_job() -> None:
     made = plans(SHARED)
     assert made["train"].program[-1] == "${HPCRUN_ROLE_SERVER_HOST}:${HPCRUN_ROLE_SERVER_PORT}"

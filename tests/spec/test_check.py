@@ -77,7 +77,7 @@ ALL_KEYS = ", ".join(JobSpec.__struct_fields__)
         ("snapshot: 1", "1: snapshot: expected true or false; got 1"),
         ("snapshot: {}", "1: snapshot: expected true or false; got a map"),
         # literals
-        ("launcher: torchrn", "1: launcher: expected one of accelerate, deepspeed, srun, "
+        ("launcher: torchrn", "1: launcher: expected one of accelerate, deepspeed, ray, srun, "
          "torchrun; got torchrn; did you mean torchrun?"),
         ("precision: 16", "1: precision: expected one of bf16, fp16, fp32; got 16; "
          "did you mean fp16?"),
@@ -173,8 +173,8 @@ module: b
         "job.yaml:4: resources.gpu: unknown key; did you mean resources.gpu_type?",
         'job.yaml:5: env.A: expected text, got nothing; write "" for empty text',
         "job.yaml:6: env: key given twice; first on line 5",
-        "job.yaml:7: launcher: expected one of accelerate, deepspeed, srun, torchrun; got torch; "
-        "did you mean torchrun?",
+        "job.yaml:7: launcher: expected one of accelerate, deepspeed, ray, srun, torchrun; "
+        "got torch; did you mean torchrun?",
         "job.yaml:8: module: script is given too; a job has one of script, module, command",
         "--set: oops: expected KEY=VALUE, as in resources.nodes=2",
         "--set: batch: expected keys, as in {KEY: VALUE}; got 1",

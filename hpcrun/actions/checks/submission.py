@@ -548,8 +548,9 @@ def _argument_notes(
         notes += batch_notes(spec, sizes, script, typed, given, plan.deepspeed_config)
         notes += scope_notes(script, typed)
         notes += ray_notes(script, plan.launcher, plan.ranks_per_node)
-        notes += single_process_notes(script, plan.framework, plan.world_size)
-        notes += slurm_rank_notes(script, plan.launcher, plan.ranks_per_node)
+        if plan.launcher != "ray":  # which runs the script once
+            notes += single_process_notes(script, plan.framework, plan.world_size)
+            notes += slurm_rank_notes(script, plan.launcher, plan.ranks_per_node)
         layers = (context.cluster.env, spec.nccl.env, spec.env)
         set_by_job = {name: text for env in layers for name, text in set_variables(env).items()}
         notes += assigned_variable_notes(script, set_by_job, plan.fabric, plan.nodes)
