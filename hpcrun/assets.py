@@ -123,6 +123,10 @@ def _suggest_script_commands(path: Path, name: str) -> str:
     return fix
 
 
+# The module of hpcrun.jobside that runs in each rank, from an archive of its own.
+_HOOK_MODULE = "rank_hook.py"
+
+
 @functools.cache
 def build_archive() -> bytes:
     """Pack the modules of hpcrun.jobside into an archive that ``python3 -I -S`` runs.
@@ -131,7 +135,8 @@ def build_archive() -> bytes:
     imports modules that the archive does not contain.
     """
     package = "hpcrun/jobside"
-    texts = {f"{package}/{p.name}": p.read_bytes() for p in (_PACKAGE / "jobside").glob("*.py")}
+    modules = (_PACKAGE / "jobside").glob("*.py")
+    texts = {f"{package}/{p.name}": p.read_bytes() for p in modules if p.name != _HOOK_MODULE}
     texts |= {"hpcrun/__init__.py": b"", f"{package}/__init__.py": b""}
     texts["__main__.py"] = b"from hpcrun.jobside.__main__ import main\n\nmain()\n"
     return _pack(texts)
@@ -140,7 +145,7 @@ def build_archive() -> bytes:
 @functools.cache
 def build_hook() -> bytes:
     """Pack the sitecustomize module of ranks; in a directory, Python would write bytecode files."""
-    return _pack({"sitecustomize.py": (_PACKAGE / "jobside" / "rank_hook.py").read_bytes()})
+    return _pack({"sitecustomize.py": (_PACKAGE / "jobside" / _HOOK_MODULE).read_bytes()})
 
 
 def _pack(texts: Mapping[str, bytes]) -> bytes:

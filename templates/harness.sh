@@ -285,9 +285,13 @@ release() {
 # children have ended: the pipe between them closes.
 record_usage() {
     local folder=$HPCRUN_RUN_DIR/usage/$HPCRUN_ATTEMPT usage
-    (umask go-w && mkdir -p -- "$folder") || return 0
     # shellcheck disable=SC2034 # only kept open
-    exec {usage}> >(exec bash -- "$HPCRUN_RUN_DIR/usage.sh" record "$folder/node-$HPCRUN_NODE_RANK" >/dev/null)
+    exec {usage}> >(
+        trap - TERM INT HUP EXIT
+        umask go-w
+        mkdir -p -- "$folder" &&
+            exec bash -- "$HPCRUN_RUN_DIR/usage.sh" record "$folder/node-$HPCRUN_NODE_RANK" >/dev/null
+    )
 }
 
 rank() {
