@@ -1,4 +1,4 @@
-"""Write docs/reference.md, docs/lint.md, jobs/job.schema.json and the tables of docs/faq.md."""
+"""Write docs/reference.md, docs/lint.md, the JSON Schemas and the tables of docs/faq.md."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ FILE = Path(__file__).with_name("reference.md")
 FAQ = Path(__file__).with_name("faq.md")
 LINT = Path(__file__).with_name("lint.md")
 SCHEMA = Path(__file__).parent.parent / "jobs" / "job.schema.json"
+CLUSTER_SCHEMA = Path(__file__).parent / "schema" / "cluster.schema.json"
 
 HEAD = """\
 # Reference
@@ -439,3 +440,5 @@ if __name__ == "__main__":
     FAQ.write_text(faq(FAQ.read_text(encoding="utf-8")), encoding="utf-8")
     LINT.write_text(lint_page(), encoding="utf-8")
     SCHEMA.write_text(json.dumps(json_schema("job"), indent=2) + "\n", encoding="utf-8")
+    text = json.dumps(json_schema("cluster"), indent=2) + "\n"
+    CLUSTER_SCHEMA.write_text(text, encoding="utf-8")

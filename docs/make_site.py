@@ -11,6 +11,7 @@ fails on dead links, and on pages that the navigation does not list.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import shutil
@@ -25,8 +26,9 @@ import yaml
 ROOT = Path(__file__).parent.parent
 CONFIG = ROOT / "docs" / "site" / "mkdocs.yml"
 BUILD = ROOT / "build" / "docs"
-# Where the files are that are not part of the site; whoever publishes it sets the variable.
-REPOSITORY = os.environ.get("HPCRUN_REPOSITORY", "https://example.org/hpcrun")
+# Where the other files are, and where the site is; whoever publishes it sets the variables.
+REPOSITORY = os.environ.get("DOCS_REPOSITORY", "https://example.org/hpcrun")
+SITE = os.environ.get("DOCS_URL", REPOSITORY)
 # Documents outside docs/ that are pages, and their names in the site.
 ELSEWHERE = {
     "README.md": "index.md",
@@ -99,6 +101,30 @@ def list_navigation(entries: Any) -> Iterator[str]:
                 yield from [value] if isinstance(value, str) else list_navigation(value)
 
 
+def build_catalog() -> dict[str, Any]:
+    """Build a catalog of the schemas of job files and profiles, in the format of SchemaStore.
+
+    A job file can have any name, so editors select its schema by the comment in its first line.
+    """
+    return {
+        "$schema": "https://json.schemastore.org/schema-catalog.json",
+        "version": 1.0,
+        "schemas": [
+            {
+                "name": "hpcrun job",
+                "description": "Training job for a Slurm cluster",
+                "url": f"{SITE}/schema/job.schema.json",
+            },
+            {
+                "name": "hpcrun cluster profile",
+                "description": "Description of a Slurm cluster",
+                "fileMatch": ["hpcrun.yaml"],
+                "url": f"{SITE}/schema/cluster.schema.json",
+            },
+        ],
+    }
+
+
 def summarize(pages: dict[Path, str], nav: list[dict[str, Any]]) -> str:
     """List the pages with their first sentences, for language models (llms.txt)."""
     documents = {name: document for document, name in pages.items()}
@@ -155,6 +181,10 @@ def write_pages(build: Path = BUILD) -> None:
     (folder / "python.md").write_text(PYTHON, encoding="utf-8")
     (folder / "llms.txt").write_text(summarize(pages, nav), encoding="utf-8")
     shutil.copytree(ROOT / "docs" / "json", folder / "json")
+    shutil.copytree(ROOT / "docs" / "schema", folder / "schema")
+    shutil.copy(ROOT / "jobs" / "job.schema.json", folder / "schema")
+    catalog = json.dumps(build_catalog(), indent=2) + "\n"
+    (folder / "schema" / "catalog.json").write_text(catalog, encoding="utf-8")
     for picture in (ROOT / "docs").glob("*.png"):
         shutil.copy(picture, folder)
 
