@@ -27,6 +27,7 @@ _NEUTRAL = {
     *("mkdir", "touch", "ulimit", "cp", "rm", "ln", "mv", "chmod", "umask", "[", "test", "cd"),
     *("pushd", "tar", "unzip", "rsync", "wget", "curl", "git", "sleep", "wait"),
 }
+_INDEX = "SLURM_ARRAY_TASK_ID"
 _LAUNCHERS = re.compile(r"torchrun|accelerate launch|torch\.distributed|deepspeed|commands\.launch")
 
 
@@ -86,6 +87,9 @@ def describe_statement(script: Script, start: int, end: int) -> Statement:
     made.uses = {one.name for one in script.uses if start <= one.start < end}
     # Text in single quotes may be read by another shell.
     made.uses |= set(re.findall(r"\$\{?([A-Za-z_]\w*)", text))
+    if re.search(r"\(\(|\[|\blet\b", text):  # arithmetic, in which names need no dollar sign
+        names = {one.name for one in script.assignments} | {_INDEX}
+        made.uses |= names & set(re.findall(r"[A-Za-z_]\w*", text))
     made.calls = {one.name for one in commands}
     if found := re.match(r"\s*(?:function\s+)?([\w-]+)\s*(?:\(\)|\{)", text):
         made.functions = {found[1]} & script.functions

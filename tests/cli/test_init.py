@@ -793,3 +793,19 @@ def test_sbatch_script_becomes_a_job_with_a_list_of_what_it_lacks(hpcrun: Caller
     assert "the job is incomplete" in shown
     refused = hpcrun("init", "t.py", "--", "a")
     assert refused.code == 2 and "arguments are only those of an sbatch script" in refused.err
+
+
+def test_commands_of_the_guide_convert_scripts(hpcrun: Caller) -> None:
+    """The second block of docs/coming-from.md, on two small scripts."""
+    guide = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")
+    block = guide.split("```console\n")[2].partition("```")[0]
+    hpcrun.write("hpcrun.yaml", "partitions: {gpu: {}}\n")
+    for name in ("old", "train"):
+        hpcrun.write(f"{name}.sbatch", '#!/bin/bash\n#SBATCH --gpus=1\npython t.py "$@"\n')
+    lines = [line.removeprefix("$ hpcrun ").split(" #")[0] for line in block.splitlines()]
+    assert [line.split()[0] for line in lines] == ["init", "init", "submit"]
+    for line in lines:
+        done = hpcrun(*line.split(), *(["--no-check"] if line.startswith("submit") else []))
+        assert done.code == 0, (line, done)
+    written = yaml.safe_load((hpcrun.project / "jobs" / "train.yaml").read_text())
+    assert written["command"] == ["python", "t.py", "--lr", "0.1"]

@@ -149,6 +149,15 @@ def test_array_of_computed_length_is_not_taken_for_one_element() -> None:
     assert job(text)["sweep"] == {"array_task_id": ["0", "1", "2", "3"]}
 
 
+def test_names_in_arithmetic_are_variables() -> None:
+    text = (
+        "#SBATCH --gpus=1 --array=1-300\nA=(1 2)\nI=$SLURM_ARRAY_TASK_ID\n"
+        "X=${A[$(( I % 2 ))]}\nI=$(( I / 2 ))\npython t.py $X\n"
+    )
+    lines = job(text)["command"][-1].split("\n")
+    assert lines[1:4] == ["A=(1 2)", "I=$SLURM_ARRAY_TASK_ID", "X=${{A[$(( I % 2 ))]}}"]
+
+
 def test_world_size_of_a_program_that_starts_its_ranks_itself_is_kept() -> None:
     found = job(f"{TWO}export WORLD_SIZE=4\nexport MASTER_PORT=1\nsrun python t.py\n")
     assert found["command"] == ["bash", "-c", "export WORLD_SIZE=4\nexec python t.py"]

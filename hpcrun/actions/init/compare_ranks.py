@@ -221,7 +221,7 @@ def _write_programs(folder: Path, text: str) -> None:
             script.parent.mkdir(parents=True, exist_ok=True)
             # Nothing happens where it is sourced.
             script.write_text(
-                f'#!/bin/sh\ncase $0 in *{script.name}) exec python "$0" "$@" ;; esac\n'
+                f'#!/bin/sh\ncase $0 in *{script.name}) exec python {path} "$@" ;; esac\n'
             )
             script.chmod(0o755)
     (folder / "functions.sh").write_text(_FUNCTIONS)
