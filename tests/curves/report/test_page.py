@@ -125,6 +125,27 @@ def test_page_draws_the_values_of_the_run(opened: Opened) -> None:
         assert not {BLUE, ALARM} & colours(page, step, value), step
 
 
+def test_line_with_many_points_is_drawn_without_gaps(opened: Opened) -> None:
+    values = [2 + math.exp(-n / 500) + 0.05 * math.sin(n * n) for n in range(4000)]
+    page = opened(one(values))
+    page.value(
+        "(s => { s.value = '0'; s.dispatchEvent(new Event('input')); })"
+        "(document.getElementById('smoothing'))"
+    )
+    page.wait_for(f"{PLOT}.lines[0].trend === null")
+    empty = (
+        "(u => { const x = [20, 39900].map(step => Math.ceil(u.valToPos(step, 'x', true)));"
+        " const image = u.ctx.getImageData(x[0], u.bbox.top, x[1] - x[0], u.bbox.height);"
+        " const found = new Set();"
+        " for (let at = 0; at < image.data.length; at += 4) {"
+        "   const [r, g, b, a] = image.data.slice(at, at + 4);"
+        "   if (a === 255 && r === 0x33 && g === 0x66 && b === 0xcc)"
+        "     found.add((at / 4) % image.width); }"
+        " return image.width - found.size; })"
+    )
+    assert page.wait_for(f"{empty}({PLOT}.uplot) === 0")
+
+
 def test_hovering_shows_the_step_and_exact_value(opened: Opened) -> None:
     values = noisy()
     page = opened(one(values))
