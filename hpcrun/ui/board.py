@@ -308,12 +308,12 @@ class Board:
         self.want()
         if key in self._files:
             return {"kind": "log", "key": key, "runs": [], "facts": {}, "files": [], "script": ""}
+        self._is_listed.wait(_FIRST_LISTING_S)  # the first listing has Slurm's answers
         for statuses in self._jobs.known.values():
             for status in statuses:
                 if status.job_id == key:
                     return self._job_detail(key, status)
         target = self._find(key)
-        self._is_listed.wait(_FIRST_LISTING_S)  # the first listing has Slurm's answers
         with self._trip:
             statuses = self._status_of(runs_of(target))
             if len(statuses) == 1:
@@ -343,8 +343,12 @@ class Board:
         return build_use_data(read_node_usage(run))
 
     def _job_detail(self, key: str, status: JobStatus) -> dict[str, Any]:
-        source = self._source(key)
-        files = [{"name": path, "size": _size(file)} for path, file in _named(source)]
+        try:
+            files = [
+                {"name": path, "size": _size(file)} for path, file in _named(self._source(key))
+            ]
+        except HpcrunError:  # a job that has not started, or that Slurm has forgotten
+            files = []
         shown = job_json(status)
         return {
             "key": key, "kind": "job", "runs": [shown], "facts": {}, "files": files, "script": ""

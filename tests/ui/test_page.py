@@ -16,6 +16,7 @@ from tests.cli.calling import Caller
 from tests.cli.status_runs import answers
 from tests.curves.report.browser import Browser, Page, chromium
 from tests.needs import require_command
+from tests.slurm_answers import show_job, squeue_row
 from tests.ui.project import (
     FAILED,
     FINISHED,
@@ -27,6 +28,7 @@ from tests.ui.project import (
     served,
     training_log,
 )
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -309,3 +311,35 @@ def test_actions_are_confirmed_and_need_the_option(
         for origin in ({}, {"Origin": "http://evil.example"}):
             assert ask(base, "api/act", method="POST", **origin)[0] == 403
         page.close()
+
+
+def test_job_of_another_program_has_a_state_a_curve_and_a_log(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    caller = Caller(tmp_path, {"HOME": str(tmp_path / "home"), "USER": "me", "LANG": "C.UTF-8"})
+    out = tmp_path / "77.out"
+    out.write_text("step=1 loss=2.0\nstep=2 loss=1.5\n")
+    rows = squeue_row("77", "RUNNING", Z=str(tmp_path), j="other")
+    answers(caller.tools, "squeue", rest=rows + squeue_row("78", "PENDING", j="later"))
+    answers(caller.tools, "sacct")
+    shown = show_job("77", StdOut=str(out), StdErr=str(out), Power="")
+    answers(caller.tools, "scontrol", ("77", shown))
+    with served(caller, "77", "78") as address:
+        base = address.partition("#")[0]
+        assert address.endswith("#/run/77")
+        state = until(lambda: list_states(base), "the states")
+        assert state == {"77": "RUNNING", "78": "PENDING"}
+        detail = json.loads(ask(base, "api/detail?key=77")[1])
+        assert [file["name"] for file in detail["files"]] == [str(out)]
+        (curve,) = json.loads(ask(base, "api/curves?key=77")[1])["runs"]
+        assert curve["metrics"]["loss"]["values"] == [2.0, 1.5]
+        log = json.loads(ask(base, f"api/log?key=77&file={quote(str(out))}&at=0")[1])
+        assert log["lines"] == ["step=1 loss=2.0", "step=2 loss=1.5"]
+        pending = json.loads(ask(base, "api/detail?key=78")[1])
+        assert pending["files"] == [] and pending["runs"][0]["state"] == "PENDING"
+
+
+def list_states(base: str) -> dict[str, str]:
+    """Return the states of all rows; a request for details makes the server ask Slurm."""
+    ask(base, "api/detail?key=77")
+    rows = json.loads(ask(base, "api/rows")[1])["rows"]
+    return {row["key"]: row["state"] for row in rows}
