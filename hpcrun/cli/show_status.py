@@ -119,7 +119,7 @@ class StatusResult(Struct, frozen=True, kw_only=True):
 
     def lines(self, look: Display) -> list[str]:
         if not self.statuses:
-            return [self.nothing]
+            return [self.nothing] if self.nothing else []
         if self.kind == "listing":
             return format_listing(self.statuses, self.older, look, now=time.time())
         if self.kind == "job":
@@ -175,6 +175,8 @@ def _query_status(context: Context, query: StatusQuery, cache: QueryCache) -> St
             sort=query.sort,
             cache=cache.slurm,
         )
+        if silence and context.cluster.host is not None:
+            nothing = ""  # whether there are runs is unknown
         return StatusResult(
             kind="listing",
             statuses=_add_new_causes(context, rows),
@@ -307,7 +309,7 @@ def query_all_clusters(
         statuses=rows,
         silence="; ".join(silent),
         is_partial=bool(silent),
-        nothing="no runs on any cluster",
+        nothing="" if silent else "no runs on any cluster",
     )
 
 

@@ -237,10 +237,10 @@ def test_unreachable_cluster_is_not_reported_as_missing_run(hpcrun: Caller) -> N
     """hpcrun must not claim that there is no such run."""
     hpcrun.environ["PATH"] = os.environ["PATH"]
     hpcrun.write("hpcrun.yaml", "host: nowhere.invalid\nruns_dir: ~/runs\n")
-    for words in (["fetch"], ["fetch", "abcd"], ["parse"]):
+    for words in (["fetch"], ["fetch", "abcd"], ["parse"], ["status"]):
         done = hpcrun(*words)
         assert done.code == 4 and "nowhere.invalid" in done.err, done
-        assert "no runs yet" not in done.err
+        assert "no runs yet" not in done.err and done.out == "", done
 
 
 @pytest.mark.slow
