@@ -73,6 +73,19 @@ def test_page_lists_every_variable_and_no_other() -> None:
     assert names("Variables") == {*EXPORTED, *BY_THE_HARNESS, "HPCRUN_*"}
 
 
+# For the programs that reach other hosts, and bash's own.
+NOT_FOR_PROGRAMS = {"DS_ENV_FILE", "PDSH_SSH_ARGS_APPEND", "PWD", "SHLVL"}
+
+
+def test_page_lists_every_variable_that_templates_export() -> None:
+    listed = names("Variables") | names("Variables of the launch") | NOT_FOR_PROGRAMS
+    folder = Path(__file__).parents[2] / "templates"
+    for path in [*folder.glob("*.sh"), *folder.glob("*.j2")]:
+        for words in re.findall(r"(?m)^[^#\n]*\bexport ([A-Z].*)", path.read_text()):
+            for name in re.findall(r"(?:^|\s)([A-Z][A-Z0-9_]+)(?==|\s|$)", words):
+                assert name in listed or name.startswith("HPCRUN_"), (path.name, name)
+
+
 def text_of(made: Plan, file: str) -> str:
     return next(f.text for f in render_files(made, open_templates(None)) if f.name == file)
 
