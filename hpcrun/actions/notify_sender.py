@@ -43,17 +43,31 @@ if TYPE_CHECKING:
 CHECK_EVERY_S = 30.0
 # Events of runs that ended earlier are no news.
 _NEWS_S = 86400.0
+# How long the record of the tries on a remote cluster is used before it is read again.
+_READ_AGAIN_S = 300.0
 
 
 class _FarLedger(Ledger):
-    """The record of the tries of a run on a remote cluster, where its job records them too."""
+    """The record of the tries of a run on a remote cluster, where its job records them too.
+
+    What was read is used for some minutes, since each query is a round trip. A claim that is based
+    on an outdated answer fails, because its directory exists.
+    """
 
     def __init__(self, context: Context, folder: str) -> None:
         super().__init__(folder)
         self._context = context
+        self._known: Tries | None = None
+        self._read_at = 0.0
 
     def read(self) -> Tries:
         """Read the tries; if the cluster does not answer, every claim will fail."""
+        now = time.monotonic()
+        if self._known is None or now - self._read_at > _READ_AGAIN_S:
+            self._known, self._read_at = self._query(), now
+        return self._known
+
+    def _query(self) -> Tries:
         listed = self._run(
             'cd -- "$1" 2>/dev/null || exit 0; '
             "find . -mindepth 1 -maxdepth 2 -printf '%P\\t%T@\\n'"
@@ -74,6 +88,7 @@ class _FarLedger(Ledger):
         return Tries({key: sorted(tries.values()) for key, tries in found.items()})
 
     def claim(self, key: str, tries: Tries) -> str | None:
+        self._known = None
         name = next_try(key, tries)
         done = self._run('mkdir -p -m 755 -- "$1" && mkdir -m 755 -- "$1/$2" && echo yes', name)
         return name if done is not None and done.strip() == "yes" else None
@@ -102,6 +117,7 @@ class NotificationSender:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._logs: dict[RunFolder, CurveLog] = {}
+        self._ledgers: dict[str, Ledger] = {}
         self._due = 0.0
         self._thread: threading.Thread | None = None
 
@@ -172,8 +188,8 @@ class NotificationSender:
         plan = read_plan(run)
         if plan is None:
             raise HpcrunError(f"{run.plan}: corrupt")
-        far = Path(plan.run_dir)
-        return _FarLedger(self._context, str(far.parent / folder.path.name))
+        far = str(Path(plan.run_dir).parent / folder.path.name)
+        return self._ledgers.setdefault(far, _FarLedger(self._context, far))
 
     def _find_facts(self, status: JobStatus, on: Sequence[str]) -> RunFacts:
         cause = describe_stall(status)
