@@ -41,7 +41,7 @@ from hpcrun.sandbox import (
     send_signal,
 )
 from hpcrun.signals import interrupt_on_signals
-from hpcrun.spec import Cluster, EndCause, JobSpec, Origin
+from hpcrun.spec import Cluster, EndCause, JobSpec, Notify, Origin
 
 Fault = Literal["preempt", "limit", "node"]
 FAULTS: tuple[Fault, ...] = get_args(Fault)
@@ -195,6 +195,7 @@ class _Rehearsal:
             spec,
             survive=structs.replace(spec.survive, when=when),
             checkpoint=structs.replace(spec.checkpoint, dir=folder),
+            notify=Notify(to=[]),  # the faults of a rehearsal are no news
         )
         self._curves: dict[str, Curve] = {}
         self._is_last = False  # only the undisturbed run is still running
