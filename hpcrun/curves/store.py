@@ -213,10 +213,11 @@ class Store:
         proven_names = {
             layout.names for layout, forms in unsure.items() if _is_recurring(forms, sure)
         }
-        trains = any(LOSS in names for names in proven_names) or any(
-            rows >= _MIN_TRAINING_ROWS
-            for name, rows in sure.items()
-            if is_loss_name(name) and split_of(name) not in ("eval", "test")
+        trains = any(LOSS in names for names in proven_names)
+        trains |= any(
+            form.layout.is_sure and form.rows >= _MIN_TRAINING_ROWS and _has_training_loss(form)
+            for log in self.logs
+            for form in log.forms.values()
         )
         trains |= any(sum(x.epoch is not None for x in log.marks) > 1 for log in self.logs)
         if trains:
@@ -373,6 +374,13 @@ def choose_stand_in_loss(logs: list[StoredLog]) -> tuple[list[StoredLog], str]:
         replace(log, forms={key: renamed(form) for key, form in log.forms.items()}) for log in logs
     ]
     return logs, "" if chosen == TRAIN_LOSS else chosen
+
+
+def _has_training_loss(form: StoredRows) -> bool:
+    """Return True if rows have a loss that is not named after an evaluation."""
+    return any(
+        is_loss_name(name) and split_of(name) not in ("eval", "test") for name in form.layout.names
+    )
 
 
 def states_results(form: StoredRows) -> bool:

@@ -255,3 +255,11 @@ def test_scores_below_headings_of_epochs_alone_are_read() -> None:
     curve = parse_text(lines).curve
     assert curve.values("R-Squared") == [0.5, 1.5, 2.5, 3.5, 4.5, 5.5]
     assert curve.steps("Aligned RMSE") == [0, 1, 2, 3, 4, 5]
+
+
+def test_scores_below_a_bar_with_losses_are_read() -> None:
+    bar = "Epoch 0: {n}%|#  | {n}/100 [00:{n:02d}<00:{n:02d}, 1.0it/s, loss={loss:.3f}, v_num=1]"
+    lines = [bar.format(n=n, loss=3 - n / 50) for n in range(1, 41)]
+    score = "BLEU = 10.75 40.3/15.9/8.2/4.6 (BP = 0.868 ratio = 0.876 hyp_len = 19 ref_len = 22)"
+    curve = parse_text([*lines, score]).curve
+    assert curve.values("BLEU") == [10.75] and len(curve.values("loss")) == 40
