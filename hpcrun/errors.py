@@ -52,7 +52,7 @@ class InputError(HpcrunError, ValueError):
 class NeedsLinux(InputError):
     """The command starts jobs on this machine, which is not Linux.
 
-    >>> str(NeedsLinux("hpcrun sandbox"))
+    >>> NeedsLinux("hpcrun sandbox").message
     'hpcrun sandbox runs only on Linux'
     """
 

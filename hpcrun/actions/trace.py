@@ -18,6 +18,7 @@ from hpcrun.actions.checks.submission import Checks
 from hpcrun.actions.prepare import Prepared, load_spec, prepare_job
 from hpcrun.errors import InputError
 from hpcrun.fit import StepTrace
+from hpcrun.structs import decodable
 
 if TYPE_CHECKING:
     from hpcrun.context import Context
@@ -147,7 +148,7 @@ def _run_tracer(
         raise InputError(
             f"{job} cannot be traced: {at}{found.get('error')}", fix=f"instead: {_NUMBERS}"
         )
-    return msgspec.convert(found, StepTrace, strict=False)
+    return msgspec.convert(found, decodable(StepTrace), strict=False)
 
 
 def _place(text: str, code: str, run_dir: str, project: str, folder: Path) -> str:

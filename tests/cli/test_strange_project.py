@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -123,7 +124,8 @@ def test_queried_python_runs_no_code_of_the_project(hpcrun: Caller, tmp_path: Pa
 
 def test_git_is_called_only_by_git_command() -> None:
     files = [*(ROOT / "hpcrun").rglob("*.py")]
-    assert [file.name for file in files if '"git"' in file.read_text()] == ["snapshot.py"]
+    call = re.compile(r"""[\[(]\s*["']git["']""")  # the first word of a command
+    assert [file.name for file in files if call.search(file.read_text())] == ["snapshot.py"]
 
 
 VERBS = ("status", "init --yes", "why 7", "parse 7", "logs 7", "top", "status --all", "hostfile 7")
