@@ -96,8 +96,15 @@ def summarize_usage(run: RunFolder) -> Usage:
         if each.data_seconds is not None and each.loop_seconds
     }
     allocated = max((each.peak_allocated or 0 for each in peaks), default=0)
-    first = ranks.get(0, RankUsage())
-    return Usage(most.peak_reserved, allocated or None, most.gpu_memory, first.loop_seconds, shares)
+    first, plan = ranks.get(0, RankUsage()), read_plan(run)
+    return Usage(
+        peak_memory=most.peak_reserved,
+        peak_allocated=allocated or None,
+        gpu_memory=most.gpu_memory,
+        loop_seconds=first.loop_seconds,
+        data_shares=shares,
+        estimated_memory=plan.estimated_memory if plan is not None else None,
+    )
 
 
 def add_attempts(parsed: ParsedRun, run: RunFolder) -> ParsedRun:

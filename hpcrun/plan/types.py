@@ -291,6 +291,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         resumes: True if the program, started again, resumes from its checkpoints as far as can be
             seen.
         group: A name for several runs, under which they are compared.
+        estimated_memory: Bytes of one GPU as hpcrun fit estimates them; None if unknown.
         ends_with: Whether a command on several nodes ends on all nodes when it succeeds on the
             first one.
         role: The role of which this is the plan, in a job with roles.
@@ -343,6 +344,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     node_range: str = ""
     resumes: bool = True
     group: str | None = None
+    estimated_memory: int | None = None
     ends_with: Literal["all_nodes", "first_node"] = "all_nodes"
     provenance: Provenance = Provenance()
     notify: NotifyPlan | None = None

@@ -187,14 +187,21 @@ def describe_survival(survive: SurvivePlan) -> str:
     return f"{text}; not after {no}" if no else text
 
 
-def format_usage_rows(used: ResourceUsage | None, *, has_gpus: bool) -> list[tuple[str, str]]:
+def format_usage_rows(
+    used: ResourceUsage | None, *, has_gpus: bool, estimated: int | None = None
+) -> list[tuple[str, str]]:
     """Return rows about the resources that a finished job used, for two columns.
+
+    Args:
+        estimated: The memory of one GPU that was estimated at submission, in bytes.
 
     >>> used = ResourceUsage(memory_asked=8 << 30, memory_used=6 << 30, cpus=4, cpu_share=0.5)
     >>> format_usage_rows(used, has_gpus=False)
     [('used', 'host memory 6.0 GiB of 8.0 GiB (75%), 50% of 4 CPUs'), ('gpu', ''), ('trained', '')]
     >>> format_usage_rows(ResourceUsage(gpu_memory=40 << 30, trained_share=0.9), has_gpus=True)
     [('used', ''), ('gpu', 'memory up to 40.0 GiB'), ('trained', '90% of the time')]
+    >>> format_usage_rows(ResourceUsage(gpu_memory=40 << 30), has_gpus=True, estimated=38 << 30)[1]
+    ('gpu', 'memory up to 40.0 GiB (38.0 GiB estimated)')
     """
     if used is None:
         return []
@@ -210,7 +217,8 @@ def format_usage_rows(used: ResourceUsage | None, *, has_gpus: bool) -> list[tup
     if used.gpu_memory is not None:
         total = used.gpu_memory_total
         of_all = f" of {format_size(total)}" if total is not None else ""
-        gpu.append(f"memory up to {format_size(used.gpu_memory)}{of_all}")
+        about = f" ({format_size(estimated)} estimated)" if estimated is not None else ""
+        gpu.append(f"memory up to {format_size(used.gpu_memory)}{of_all}{about}")
     if used.gpu_share is not None:
         looks = f" in {format_count(used.looks, 'look')} of hpcrun top" if used.looks else ""
         gpu.append(f"use {used.gpu_share:.0%}{looks}")

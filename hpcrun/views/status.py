@@ -276,7 +276,11 @@ def format_run(
         ("failed", status.failure),
         ("restarts", "" if status.final else attempts.describe_restarts(status)),
         ("cost", attempts.format_cost(status.cost, has_gpus=bool(status.gpu_hours))),
-        *attempts.format_usage_rows(status.used, has_gpus=bool(status.gpus_per_node)),
+        *attempts.format_usage_rows(
+            status.used,
+            has_gpus=bool(status.gpus_per_node),
+            estimated=status.plan.estimated_memory if status.plan is not None else None,
+        ),
     ]
     if status.attempts > 1 or (end is not None and end.next is not None):
         rows += [("attempt", text) for text in attempts.format_attempts(status, local_time)]

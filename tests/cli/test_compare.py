@@ -197,8 +197,21 @@ def test_peak_memory_and_rates_are_columns(scaling: Caller) -> None:
     out = scaling("compare", "17", "18").out
     assert "peak memory" in out and "30.0 GiB" in out and "25.0 GiB" in out
     assert "25.0 GiB of 80.0 GiB" in scaling("parse", "18").out
+    assert "estimated" not in out
     parsed = scaling("parse", "18", "--json").json["runs"][0]
     assert parsed["peak_memory_bytes"] == 25 << 30
+
+
+@pytest.mark.slow
+def test_estimated_memory_is_beside_the_measured_peak(scaling: Caller) -> None:
+    folder = Path(scaling("show", "18", "--json").json["run_dir"])
+    plan = json.loads((folder / "plan.json").read_text())
+    (folder / "plan.json").write_text(json.dumps({**plan, "estimated_memory": 27 << 30}))
+    assert "estimated" not in scaling("compare", "17", "18").out  # nothing was measured
+    record_usage(folder, [20, 25])
+    assert "25.0 GiB of 80.0 GiB, 27.0 GiB estimated" in scaling("parse", "18").out
+    out = scaling("compare", "17", "18").out
+    assert "estimated" in out and "27.0 GiB" in out
 
 
 @pytest.mark.slow

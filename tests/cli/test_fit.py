@@ -187,6 +187,9 @@ def test_submit_shows_the_memory_of_a_known_model(project: Caller) -> None:
     (line,) = [note for note in notes if note.startswith("memory: ")]
     assert "of 39.4 GiB per GPU (parameters" in line and "activations" in line
     assert "may not fit" not in line
+    files = project("submit", "job.yaml", "--dry-run", "--json", *options).json
+    total = json.loads(files["plan.json"])["estimated_memory"] / 2**30
+    assert f"about {total:.1f} of" in line
 
 
 @pytest.mark.parametrize(

@@ -173,12 +173,13 @@ class Checks:
         answers = host.run_queries(queries)
         findings = Findings(list(program.problems), list(program.notes))
         if plan is not None:
-            self._check_plan(
+            estimated = self._check_plan(
                 *(context, answers, spec, found, plan, program, given, extra_args),
                 check=check,
                 deepspeed_elsewhere=deepspeed_elsewhere,
                 findings=findings,
             )
+            plan = structs.replace(plan, estimated_memory=estimated)
         # --no-check does not help against an unwritable directory, whose fix is added later
         findings.fix += OVERRIDE if findings.problems else ""
         if not self._given:
@@ -212,8 +213,13 @@ class Checks:
         check: ModuleCheck | None,
         deepspeed_elsewhere: str,
         findings: Findings,
-    ) -> None:
-        """Check the properties that only a planned job has; add the results to ``findings``."""
+    ) -> int | None:
+        """Check the properties that only a planned job has; add the results to ``findings``.
+
+        Returns:
+            The estimated memory of one GPU in bytes, if it is known.
+        """
+        estimated = None
         self._check_words(context, spec, program, given, findings)
         if self._continues(plan) and answers[_python_query(plan)].exit_code == 1:
             findings.notes.append(_NO_PYTHON)
@@ -231,7 +237,8 @@ class Checks:
             typed = [*spec.args, *extra_args]
             check_own_deepspeed(spec, program.script, typed, findings)
         if plan.accelerator == "cuda" and plan.gpus_per_node:
-            _check_memory(context, spec, plan, program, [*spec.args, *extra_args], findings)
+            typed = [*spec.args, *extra_args]
+            estimated = _check_memory(context, spec, plan, program, typed, findings)
         if context.cluster.name == "sandbox":
             findings.notes += node_name_notes(_command_texts(context, plan, program))
         if plan.accelerator == "cpu":
@@ -244,6 +251,7 @@ class Checks:
                 world_size=plan.world_size,
             )
             findings.add(found_here)
+        return estimated
 
     def _continues(self, plan: Plan) -> bool:
         """Return True if the job itself is to start further attempts of the run."""
@@ -338,23 +346,26 @@ def _check_memory(
     program: Program,
     typed: Sequence[str],
     findings: Findings,
-) -> None:
+) -> int | None:
     """Estimate the memory per GPU if the job's model is known; refuse what certainly fails.
 
     Nothing is reported unless hpcrun's DeepSpeed JSON certainly reaches the script.
+
+    Returns:
+        The bytes of one GPU; None if they are unknown, or without activations.
     """
     script = program.script
     if script is None or program.path is None or spec.command is not None:
-        return
+        return None
     own = [
         value
         for name, value in parse_arguments(typed).items()
         if "deepspeed" in name or name.startswith("ds_")
     ]
     if any(value not in ("true", "{deepspeed_config}") for value in own):
-        return
+        return None
     if not passes_deepspeed_json(spec, script, typed):
-        return
+        return None
     text = ""
     with contextlib.suppress(OSError):
         text = program.path.read_text(encoding="utf-8", errors="replace")
@@ -366,11 +377,12 @@ def _check_memory(
     )
     # Without DeepSpeed, the script alone decides in which format it keeps the weights.
     if memory is None or memory.training.strategy != "zero":
-        return
+        return None
     if fault := check_memory(memory):
         findings.refuse("memory", fault)
     else:
         findings.notes.append(describe_memory(memory))
+    return round(memory.estimate.total) if memory.estimate.has_activations else None
 
 
 def _python_query(plan: Plan) -> RunCommand:

@@ -219,12 +219,18 @@ def _format_difference(gap: Difference, look: Display) -> str:
     return f"{size:.{decimals}f} {about} {gap.error:.{decimals}f}"
 
 
+def _estimated_memory(run: ParsedRun) -> float | None:
+    """Return the estimated memory of a GPU, if there is a measured one to compare it with."""
+    return run.usage.estimated_memory if peak_memory(run) is not None else None
+
+
 def _speeds(runs: Sequence[ParsedRun], compared: Comparison) -> list[dict[str, str]]:
     scaling = compared.scaling
     columns: list[tuple[str, Sequence[float | None], Callable[[float], str]]] = [
         (scaling.counted, [speed.gpus for speed in scaling.speeds], "{:.0f}".format),
         ("batch", [speed.batch for speed in scaling.speeds], "{:,.6g}".format),
         ("peak memory", list(map(peak_memory, runs)), format_bytes),
+        ("estimated", list(map(_estimated_memory, runs)), format_bytes),
         ("step time", [speed.step_seconds for speed in scaling.speeds], format_seconds),
         ("steps/s", [speed.steps_per_second for speed in scaling.speeds], format_rate),
         ("samples/s", [speed.samples_per_second for speed in scaling.speeds], format_rate),

@@ -184,7 +184,9 @@ def _facts_with_columns(run: ParsedRun) -> Iterator[tuple[str, str, list[Fact]]]
     if (memory := peak_memory(run)) is not None:
         most = format_bytes(memory)
         of = f" of {format_bytes(run.usage.gpu_memory)}" if run.usage.gpu_memory else ""
-        yield "peak memory", most + of, [("memory", most)]
+        estimated = run.usage.estimated_memory
+        about = f", {format_bytes(estimated)} estimated" if estimated else ""
+        yield "peak memory", most + of + about, [("memory", most)]
     if left := steps_left(curve):
         per_step, steps = seconds_per_step(curve), format_count(left, "step")
         time = format_duration(left * per_step) if per_step else ""

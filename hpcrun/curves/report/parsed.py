@@ -87,6 +87,7 @@ class Usage(Struct, frozen=True):
         peak_allocated: Highest peak of memory in tensors of any GPU, in bytes.
         gpu_memory: Memory of that GPU in bytes.
         loop_seconds: Time between the first and the last batch of rank 0, with evaluations.
+        estimated_memory: Memory of one GPU as estimated at submission, in bytes.
         data_shares: For each rank the share of its time that it waited for its data loaders.
     """
 
@@ -95,6 +96,7 @@ class Usage(Struct, frozen=True):
     gpu_memory: int | None = None
     loop_seconds: float | None = None
     data_shares: dict[int, float] = {}
+    estimated_memory: int | None = None
 
 
 # The columns of ParsedRun.attempts.
