@@ -306,6 +306,7 @@ def test_sweep_and_runs_are_found_by_their_ids(hpcrun: Caller, tools: Path) -> N
         "name": "words",
         "tasks": 7,
         "limit": 2,
+        "indices": [],
     }
     assert "word=d" in hpcrun("status", "17_3").out
 
