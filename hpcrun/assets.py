@@ -125,18 +125,33 @@ def _suggest_script_commands(path: Path, name: str) -> str:
 
 # The module of hpcrun.jobside that runs in each rank, from an archive of its own.
 _HOOK_MODULE = "rank_hook.py"
+# Modules of hpcrun.jobside that only some jobs need, by feature.
+JOB_FEATURES = {
+    "notify": ("channels.py", "delivery.py", "events.py", "notifier.py"),
+    "ray": ("ray_node.py",),
+    "roles": ("roles.py",),
+}
 
 
 @functools.cache
-def build_archive() -> bytes:
+def build_archive(features: frozenset[str] = frozenset(JOB_FEATURES)) -> bytes:
     """Pack the modules of hpcrun.jobside into an archive that ``python3 -I -S`` runs.
 
     The bytes are reproducible. Its ``hpcrun/__init__.py`` is empty because that of the package
     imports modules that the archive does not contain.
+
+    Args:
+        features: The keys of JOB_FEATURES that the job uses; the modules of the others are left
+            out, because every run keeps a copy of the archive.
     """
     package = "hpcrun/jobside"
-    modules = (_PACKAGE / "jobside").glob("*.py")
-    texts = {f"{package}/{p.name}": p.read_bytes() for p in modules if p.name != _HOOK_MODULE}
+    unused = {name for key, names in JOB_FEATURES.items() if key not in features for name in names}
+    modules = [
+        path
+        for path in (_PACKAGE / "jobside").glob("*.py")
+        if path.name not in unused and path.name != _HOOK_MODULE
+    ]
+    texts = {f"{package}/{path.name}": path.read_bytes() for path in modules}
     texts |= {"hpcrun/__init__.py": b"", f"{package}/__init__.py": b""}
     texts["__main__.py"] = b"from hpcrun.jobside.__main__ import main\n\nmain()\n"
     return _pack(texts)

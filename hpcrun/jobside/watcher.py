@@ -10,7 +10,6 @@ import traceback
 from typing import Callable, Mapping, Set
 
 from hpcrun.jobside.checkpoints import newest_checkpoint, prune, size_of, warn_of_room
-from hpcrun.jobside.notifier import JobNotifier
 from hpcrun.jobside.records import read_line, write_record
 from hpcrun.jobside.slurm import Job
 from hpcrun.jobside.stall import Actions, StallWatch
@@ -112,7 +111,11 @@ def watch(environ: Mapping[str, str], before: str, say: Say, complain: Say) -> N
     successors = Successors(job, before)
     guard = SpareGuard(job, lambda node: start_guard(job, node))
     stalls = StallWatch(environ, say, Actions(environ))
-    notifier = JobNotifier(environ, complain)
+    notifier = None
+    if os.path.exists(os.path.join(job.run, "notify.json")):
+        from hpcrun.jobside.notifier import JobNotifier  # other jobs' archives lack it
+
+        notifier = JobNotifier(environ, complain)
     every = float(environ.get("HPCRUN_CHECKPOINTS_EVERY") or CHECKPOINTS_EVERY_S)
     duties = [
         *([Duty(guard.look, lambda: GUARD_EVERY_S, 0.0)] if job.allocated else []),
@@ -124,12 +127,15 @@ def watch(environ: Mapping[str, str], before: str, say: Say, complain: Say) -> N
             lambda: min(stalls.beat, START_BEAT_S) if stalls.is_near_the_start() else stalls.beat,
             0.0,
         ),
-        *([Duty(notifier.check, lambda: notifier.every, 0.0)] if notifier.is_on else []),
     ]
+    if notifier is not None and notifier.is_on:
+        pause = notifier.every
+        duties.append(Duty(notifier.check, lambda: pause, 0.0))
     while True:
         due = min(duty.due for duty in duties)
         if _has_ended(0, max(0.0, due - time.monotonic())):
-            notifier.finish()
+            if notifier is not None:
+                notifier.finish()
             return
         for duty in duties:
             if duty.due <= time.monotonic():

@@ -15,7 +15,7 @@ from pathlib import Path
 import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from hpcrun.assets import build_archive, build_hook, cache_dir, shipped_folder
+from hpcrun.assets import build_hook, cache_dir, shipped_folder
 from hpcrun.errors import InputError
 from hpcrun.ownership import is_own, refuse_foreign_file
 
@@ -77,8 +77,7 @@ def open_templates(
 
 def _load_archive(name: str) -> str | None:
     """Return an archive as text that encodes its bytes (surrogateescape)."""
-    build = {"jobside.pyz": build_archive, "hook.pyz": build_hook}.get(name)
-    return build().decode("utf-8", "surrogateescape") if build is not None else None
+    return build_hook().decode("utf-8", "surrogateescape") if name == "hook.pyz" else None
 
 
 def _bytecode_cache(environ: Mapping[str, str]) -> jinja2.BytecodeCache | None:

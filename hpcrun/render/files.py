@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import jinja2
@@ -12,6 +12,7 @@ import jinja2.meta
 import msgspec
 import yaml
 
+from hpcrun.assets import build_archive
 from hpcrun.errors import InputError
 from hpcrun.patterns import time_limit
 from hpcrun.plan import (
@@ -71,7 +72,8 @@ def render_files(plan: Plan, templates: jinja2.Environment) -> list[RenderedFile
     container = plan.setup.container
     if container is not None and (name := RUNTIMES[container.runtime].file):
         files.append(RenderedFile(name, _render(templates, name, values)))
-    files += [RenderedFile(name, _shipped_text(templates, name)) for name in (*FIXED, ARCHIVE)]
+    files += [RenderedFile(name, _shipped_text(templates, name)) for name in FIXED]
+    files.append(RenderedFile(ARCHIVE, _archive_text(job_features(plan))))
     if plan.hosts:
         files.append(RenderedFile(HOSTS_SCRIPT, _shipped_text(templates, HOSTS_SCRIPT)))
     if plan.preflight:
@@ -88,6 +90,22 @@ def render_files(plan: Plan, templates: jinja2.Environment) -> list[RenderedFile
         text = json.dumps(msgspec.to_builtins(plan.roles), indent=1) + "\n"
         files.append(RenderedFile("roles.json", text))
     return [*files, _render_plan(plan)]
+
+
+def job_features(plan: Plan) -> frozenset[str]:
+    """Return the keys of JOB_FEATURES that a job uses."""
+    used = {
+        "notify": plan.notify is not None,
+        "ray": plan.launcher == "ray",
+        "roles": bool(plan.roles),
+    }
+    return frozenset(name for name, is_used in used.items() if is_used)
+
+
+@cache  # the runs of a sweep share the text
+def _archive_text(features: frozenset[str]) -> str:
+    """Return the archive of the job side as text that encodes its bytes (surrogateescape)."""
+    return build_archive(features).decode("utf-8", "surrogateescape")
 
 
 def _render_plan(plan: Plan) -> RenderedFile:

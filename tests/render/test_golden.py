@@ -19,7 +19,14 @@ from hpcrun.plan.build import build_plan
 from hpcrun.plan.environment import HOOK
 from hpcrun.plan.types import Plan
 from hpcrun.render.environment import open_templates
-from hpcrun.render.files import ARCHIVE, FIXED, HOSTS_SCRIPT, RenderedFile, render_files
+from hpcrun.render.files import (
+    ARCHIVE,
+    FIXED,
+    HOSTS_SCRIPT,
+    RenderedFile,
+    job_features,
+    render_files,
+)
 from hpcrun.spec.load import load_cluster, load_job
 from tests.needs import require_command
 from tests.plan.making import PLACE
@@ -59,7 +66,7 @@ def rendered(case: str) -> list[RenderedFile]:
 def test_rendered_files_match_the_golden_files(case: str, pytestconfig: pytest.Config) -> None:
     wanted = {file.name: file.text for file in rendered(case)}
     archive = wanted.pop(ARCHIVE).encode("utf-8", "surrogateescape")
-    assert archive == build_archive()
+    assert archive == build_archive(job_features(plan_of(case)))
     assert (HOSTS_SCRIPT in wanted) == bool(plan_of(case).hosts)
     for name in (*FIXED, *([HOSTS_SCRIPT] if HOSTS_SCRIPT in wanted else [])):
         assert wanted.pop(name) == (shipped_folder("templates") / name).read_text()
