@@ -28,6 +28,7 @@ from hpcrun.lint import (
     parse_srun,
 )
 from hpcrun.plan import escape_placeholders
+from hpcrun.secrets import Masker, contains_secret
 from hpcrun.spec import format_comment, format_flow
 
 INDEX = "SLURM_ARRAY_TASK_ID"
@@ -117,6 +118,8 @@ def convert_script(
         nccl["env"] = body.nccl
     if nccl:
         made.job["nccl"] = nccl
+    if body.secrets:
+        made.job["secrets"] = sorted(set(body.secrets))
     if request.environment:
         made.job["environment"] = request.environment
     if body.setup:
@@ -131,8 +134,34 @@ def convert_script(
         made.job["slurm"] = request.slurm
     if body.srun:
         made.job["srun"] = body.srun
+    _mask_secrets(made, remarks)
     made.remarks = sorted(remarks.found)
     return made
+
+
+def _mask_secrets(made: Conversion, remarks: Remarks) -> None:
+    """Mask the secrets in a job, whose file others can read, and report their keys."""
+    masker = Masker()
+
+    def mask(value: Any, before: str = "") -> Any:
+        if isinstance(value, dict):
+            return {key: mask(one, f"{key}=") for key, one in value.items()}
+        if isinstance(value, list):
+            options = ["", *(f"{one} " if str(one).startswith("-") else "" for one in value)]
+            return [mask(one, options[at]) for at, one in enumerate(value)]
+        if not isinstance(value, str):
+            return value
+        masked = masker.text(value)
+        is_value = not re.search(r"\s", value) and before and masker.text(before) == before
+        return "***" if masked == value and is_value and contains_secret(before + value) else masked
+
+    for key, value in made.job.items():
+        if key == "secrets" or (masked := mask(value)) == value:
+            continue
+        made.job[key] = masked
+        reason = "it contains a secret: let the program read a variable that secrets: names"
+        remarks.missing(0, f"{key}: {format_flow(masked)}", reason)
+    made.before, made.after = masker.text(made.before), _format_program(made.job)
 
 
 def _known_variables(request: Request) -> dict[str, str]:
@@ -191,6 +220,7 @@ class _Body(Struct):
     program: dict[str, Any] = field(default_factory=dict)
     env: dict[str, str] = field(default_factory=dict)
     nccl: dict[str, str] = field(default_factory=dict)
+    secrets: list[str] = field(default_factory=list)
     fabric: str = ""
     setup: dict[str, Any] = field(default_factory=dict)
     sweep: dict[str, Any] = field(default_factory=dict)
@@ -380,6 +410,7 @@ def _finish(
     if converted.container:
         body.setup["container"] = converted.container
     body.env |= converted.env
+    body.secrets += converted.secrets
     body.srun = converted.srun
     launcher: dict[str, Any] = {}
     if converted.launcher:
@@ -454,6 +485,7 @@ def _set_variables(body: _Body, preamble: Preamble, kept: Sequence[Statement]) -
         k: escape_placeholders(v, ()) for k, v in preamble.nccl.items() if k not in in_commands
     }
     body.fabric = preamble.fabric
+    body.secrets = list(preamble.secrets)
 
 
 class _Call(Struct, frozen=True):

@@ -11,6 +11,7 @@ from msgspec import Struct, field
 
 from hpcrun.convert.remarks import Remarks
 from hpcrun.lint import OPEN, Assignment, Command, Script
+from hpcrun.plan import looks_secret
 
 # Variables that hpcrun sets for every rank.
 _OWNED = re.compile(
@@ -29,6 +30,11 @@ _NEUTRAL = {
 }
 _INDEX = "SLURM_ARRAY_TASK_ID"
 _LAUNCHERS = re.compile(r"torchrun|accelerate launch|torch\.distributed|deepspeed|commands\.launch")
+
+SECRET = (
+    "secrets: a job file holds no values of secrets: export the variable in the shell from which "
+    "you submit"
+)
 
 
 class Statement(Struct):
@@ -60,6 +66,7 @@ class Preamble(Struct):
 
     Attributes:
         kept: Statements that are carried over as commands, in order.
+        secrets: Variables whose values are secrets; the job file has only their names.
         folder: The directory to which the script changes; "" for the project.
         owned: Exports of ranks and world size, which hpcrun sets unless the job is a bare command.
     """
@@ -70,6 +77,7 @@ class Preamble(Struct):
     conda: str = ""
     env: dict[str, str] = field(default_factory=dict)
     nccl: dict[str, str] = field(default_factory=dict)
+    secrets: list[str] = field(default_factory=list)
     fabric: str = ""
     kept: list[Statement] = field(default_factory=list)
     folder: str = ""
@@ -176,7 +184,10 @@ class PreambleReader:
             return
         (each,) = inside
         name, value = each.name, each.value
-        if _OWNED.fullmatch(name) and exported:
+        if value.constant and looks_secret(name, value.text):
+            self.made.secrets.append(name)
+            self.remarks.changed(one.start, f"{name}=***", SECRET)
+        elif _OWNED.fullmatch(name) and exported:
             if not name.startswith("MASTER_"):
                 self.made.owned.append(one)
             self.remarks.replaced(one.start, one.text, "hpcrun sets it for every rank")

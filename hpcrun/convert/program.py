@@ -8,11 +8,12 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from hpcrun.convert.preamble import SECRET
 from hpcrun.convert.remarks import Effect
 from hpcrun.convert.resources import Request
 from hpcrun.convert.words import expand_marks, quote_word, used_names
 from hpcrun.lint import CLOSE, CONTAINERS, OPEN, LaunchedProgram, Script
-from hpcrun.plan import escape_placeholders
+from hpcrun.plan import escape_placeholders, looks_secret
 
 # Options of launchers that hpcrun sets, with dashes.
 _OWNED = {
@@ -50,6 +51,7 @@ class ConvertedProgram(Struct):
     launcher: str = ""
     launcher_args: list[str] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
+    secrets: list[str] = field(default_factory=list)
     srun: dict[str, Any] = field(default_factory=dict)
     container: dict[str, Any] = field(default_factory=dict)
     shell_text: str = ""
@@ -95,6 +97,10 @@ def convert_program(
         one for one in made.env if re.fullmatch(r"RANK|LOCAL_RANK|WORLD_SIZE|MASTER_.*", one)
     ]:
         del made.env[name]
+    for name in [one for one, value in made.env.items() if looks_secret(one, value)]:
+        del made.env[name]
+        made.secrets.append(name)
+        made.remarks.append((program.command.start, f"{name}=***", "changed", SECRET))
     if made.env.pop("CUDA_VISIBLE_DEVICES", None):
         made.problem = "CUDA_VISIBLE_DEVICES selects GPUs: Slurm assigns those of the job"
     _convert_container(program, made)

@@ -7,6 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 from hpcrun.lint import Script
+from hpcrun.secrets import Masker
 
 Effect = Literal["missing", "changed", "replaced"]
 
@@ -36,7 +37,8 @@ class Remarks:
 
     def add(self, start: int, text: str, effect: Effect, reason: str) -> None:
         """Add a remark on the statement that begins at a byte of the script."""
-        shown = " ".join(text.split())
+        # Remarks are printed, and those on missing lines are written to the job file.
+        shown = Masker().text(" ".join(text.split()))
         shown = shown if len(shown) <= 100 else f"{shown[:97]}..."
         one = Remark(self.script.line_of(start), shown, effect, reason)
         if one not in self.found:

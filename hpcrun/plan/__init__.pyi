@@ -63,6 +63,7 @@ from hpcrun.plan.script_notes import batch_notes as batch_notes
 from hpcrun.plan.script_notes import check_own_deepspeed as check_own_deepspeed
 from hpcrun.plan.script_notes import deepspeed_notes as deepspeed_notes
 from hpcrun.plan.script_notes import difference_notes as difference_notes
+from hpcrun.plan.script_notes import looks_secret as looks_secret
 from hpcrun.plan.script_notes import node_name_notes as node_name_notes
 from hpcrun.plan.script_notes import passes_deepspeed_json as passes_deepspeed_json
 from hpcrun.plan.script_notes import path_notes as path_notes

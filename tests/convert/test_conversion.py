@@ -283,3 +283,29 @@ def test_no_statement_is_dropped_silently() -> None:
     made = convert(text)
     lines = {one.line for one in made.remarks}
     assert made.is_complete and lines == {3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14}
+
+
+TOKEN = "hf_aBcDeFgHiJkLmNoPqRsTuVwXyZ01234567"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"export HF_TOKEN={TOKEN}\n{{}}",
+        f"HF_TOKEN={TOKEN}\nexport HF_TOKEN\n{{}}",
+        f"export HF_TOKEN='{TOKEN}'\ncurl -H $HF_TOKEN https://example.org > data\n{{}}",
+        f"HF_TOKEN={TOKEN} {{}}",
+    ],
+)
+def test_secret_in_a_variable_becomes_its_name(line: str) -> None:
+    made = convert(f"#SBATCH --gpus=2\n{line.format(TORCHRUN)}")
+    assert made.job["secrets"] == ["HF_TOKEN"] and made.missing == []
+    assert any(one.text == "HF_TOKEN=***" and one.effect == "changed" for one in made.remarks)
+    assert TOKEN not in repr(made)
+
+
+@pytest.mark.parametrize("line", ["wandb login {}\n{}", "{1} --hf_token {0}"])
+def test_secret_in_a_command_is_masked_and_reported(line: str) -> None:
+    made = convert(f"#SBATCH --gpus=2\n{line.format(TOKEN, TORCHRUN.strip())}\n")
+    assert any("it contains a secret" in one.reason for one in made.missing)
+    assert TOKEN not in repr(made) and TOKEN not in format_converted_job(made, "a", "b")
