@@ -4,6 +4,7 @@ The main role is the run itself: its files are in the run's directory. Those of 
 roles/ROLE, which is laid out as a run. attempts/N/roles.json has the state of each role.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -60,7 +61,8 @@ def fill_address(text: str, host: str, port: int) -> str:
 
 def check_url(url: str) -> str:
     """Return "" if a URL answers with success, else the reason; ``tcp://`` needs a connection."""
-    from urllib import error, parse, request  # deferred: slow to load
+    from http.client import HTTPException  # deferred: slow to load
+    from urllib import error, parse, request
 
     try:
         if url.startswith("tcp://"):
@@ -77,6 +79,8 @@ def check_url(url: str) -> str:
     except error.URLError as failure:
         reason = failure.reason
         return str(getattr(reason, "strerror", None) or reason)
+    except HTTPException:
+        return "the response is not HTTP"
     except (OSError, ValueError) as failure:
         return str(getattr(failure, "strerror", None) or failure)
 
@@ -184,6 +188,21 @@ class RoleRunner:
     def run(self) -> int:
         """Run all roles, and return the exit code of the main one, or of the one that failed."""
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        try:
+            return self._supervise()
+        except Exception as error:
+            # The steps of the roles would otherwise run until the time limit of the job.
+            text = "hpcrun: error: the roles can no longer be supervised: {}: {}"
+            self.complain(text.format(type(error).__name__, error))
+            with contextlib.suppress(OSError):
+                self._fail(self.main, 1)
+            with contextlib.suppress(OSError):
+                self._copy_failures()
+            with contextlib.suppress(OSError):
+                self._end_others()
+            return 143 if self.has_stopped else 1
+
+    def _supervise(self) -> int:
         self._find_addresses()
         self._make_folders()
         self._record()
@@ -203,12 +222,14 @@ class RoleRunner:
 
     def _find_addresses(self) -> None:
         """Find the address and a port of the first node of each role."""
-        hosts = sorted({role.hosts[0] for role in self.roles})
-        known = {host: self._address_of(host) for host in hosts} if len(hosts) > 1 else {}
-        if self.job.host in known and known[self.job.host].startswith("127."):
+        hosts = {host for role in self.roles for host in role.hosts}
+        # On a single node, the loopback address is enough; all other nodes need a real one.
+        first = sorted({role.hosts[0] for role in self.roles}) if len(hosts) > 1 else []
+        known = {host: self._address_of(host) for host in first}
+        if known.get(self.job.host, "").startswith("127."):
             # Debian resolves a host's own name to 127.0.1.1.
-            others = [known[host] for host in hosts if host != self.job.host]
-            known[self.job.host] = route_address(others[0])
+            other = next(host for host in sorted(hosts) if host != self.job.host)
+            known[self.job.host] = route_address(known.get(other) or self._address_of(other))
         for index, role in enumerate(self.roles):
             role.address = known.get(role.hosts[0], "127.0.0.1")
             for number in range(10):
@@ -349,7 +370,6 @@ class RoleRunner:
     def _fail(self, role: Role, code: int) -> None:
         """Note that a role failed, and record it unless its processes have."""
         self.failed = True
-        self._set_state(role, "failed")
         deadline = time.monotonic() + (0 if role.is_alive else RECORD_DELAY_S)
         while not self._failures_of(role) and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -365,6 +385,7 @@ class RoleRunner:
             }
             name = "{:.0f}-node-0.json".format(time.time() * 1e6)
             write_json(role.attempt_path("failures", name), "failure", record)
+        self._set_state(role, "failed")
 
     # ---- The end
 
@@ -404,11 +425,12 @@ class RoleRunner:
         for role in alive:
             if role.process is not None and role.is_alive:
                 role.process.kill()
-            if role.state != "failed":
-                self._set_state(role, "ended")
         for process in asking:
             process.kill()
             process.wait()
+        for role in alive:
+            if role.state != "failed":
+                self._set_state(role, "ended")
         for role in self.roles:
             if role is not self.main and not self.has_stopped:
                 self._clean(role)

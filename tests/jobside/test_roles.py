@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hpcrun.jobside.roles import find_port, route_address
+from hpcrun.jobside.roles import RoleRunner, find_port, route_address
+from tests.jobside.slurm_commands import StandIns
+from tests.jobside.slurm_commands import slurm as slurm
 
 SERVE = """
 import http.server, os
@@ -96,6 +98,53 @@ def test_a_role_that_is_never_ready_ends_the_job_with_the_last_answer(tmp_path: 
 def test_a_role_that_ends_before_it_is_ready_ends_the_job(tmp_path: Path) -> None:
     code, _, said, _ = run_roles(tmp_path, {"server": "pass", "train": ASK})
     assert code == 1 and "ended before it was ready" in said
+
+
+def test_role_that_answers_another_protocol_is_not_ready(tmp_path: Path) -> None:
+    other = """
+import os, socket
+listener = socket.create_server(("127.0.0.1", int(os.environ["HPCRUN_PORT"])))
+while True:
+    connection = listener.accept()[0]
+    connection.recv(1000)
+    connection.sendall(b"SSH-2.0-server\\r\\n\\r\\n")
+    connection.close()
+"""
+    code, states, said, failures = run_roles(tmp_path, {"server": other, "train": ASK}, within=1)
+    assert code == 1 and states["train"]["state"] == "waiting"
+    assert "the response is not HTTP" in said and "Traceback" not in said
+    assert failures[0]["role"] == "server"
+
+
+def test_error_of_the_supervision_ends_all_roles_and_is_recorded(tmp_path: Path) -> None:
+    breaks = """
+import os, time
+run = os.environ["HPCRUN_RUN_DIR"]
+open(run + "/pid", "w").write(str(os.getpid()))
+os.mkdir(run + "/../../attempts/0/roles.json.part")
+print("up", flush=True)
+time.sleep(60)
+"""
+    programs = {"server": breaks, "train": "import time; time.sleep(60)"}
+    code, _, said, failures = run_roles(tmp_path, programs, ready="log:^up")
+    assert code == 1 and "the roles can no longer be supervised: IsADirectoryError" in said
+    assert [each["exit_code"] for each in failures] == [1]
+    server = int((tmp_path / "run/roles/server/pid").read_text())
+    assert not Path(f"/proc/{server}").exists()
+
+
+def test_role_of_several_nodes_has_an_address_for_the_other_nodes(slurm: StandIns) -> None:
+    """Both roles start on the first node."""
+    slurm.answer("scontrol show hostnames", "n1\nn2")
+    slurm.answer("scontrol --oneliner show node n1", "NodeName=n1 NodeAddr=192.0.2.1")
+    plan = {"is_main": False, "gpus": 0, "ready": None, "waits_for": [], "ready_within": 9}
+    server = {**plan, "name": "server", "nodes": [0]}
+    train = {**plan, "name": "train", "nodes": [0, 1], "is_main": True}
+    (slurm.run / "roles.json").write_text(json.dumps([server, train]))
+    environ = {**os.environ, **slurm.environ, "SLURM_JOB_NODELIST": "n[1-2]"}
+    runner = RoleRunner(environ, slurm.said.append, slurm.said.append)
+    runner._find_addresses()
+    assert [role.address for role in runner.roles] == ["192.0.2.1", "192.0.2.1"]
 
 
 def test_a_role_without_readiness_may_end_before_the_main_one(tmp_path: Path) -> None:
