@@ -98,8 +98,16 @@ def check_hydra_overrides(
     chosen: dict[str, str] = {}
     faults: list[str] = []
     keys: list[str] = []
+    added: list[str] = []
+    is_known = True
     for word in overrides:
         key, equals, value = word.partition("=")
+        new = key.lstrip("+")
+        if key != new and re.fullmatch(r"\w+(?:\.\w+)+", new):
+            added.append(new)
+        elif key != new or "@" in key:
+            # It may add an option of a group, which can have any keys and a defaults list.
+            is_known = False
         if key.startswith(("+", "hydra.", "hydra/")) or not _KEY.fullmatch(key):
             continue
         if key in groups and equals:
@@ -113,7 +121,7 @@ def check_hydra_overrides(
             chosen[key] = value.removesuffix(".yaml")
         elif "/" not in key and key.lstrip("~") not in groups:
             keys.append(key.lstrip("~"))
-    if faults:
+    if faults or not is_known:
         return faults
     try:
         config = _compose(name, files, chosen)
@@ -124,6 +132,8 @@ def check_hydra_overrides(
         for group, option in chosen.items()
         if group not in config.choices
     ]
+    for key in added:
+        _add_keys(config, key, None)
     for key in keys:
         parts = key.split(".")
         above = {".".join(parts[:end]) for end in range(1, len(parts))}

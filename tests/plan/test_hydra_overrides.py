@@ -95,6 +95,43 @@ def test_no_override_is_rejected_that_hydra_accepts(folder: Path, name: str, cho
 
 
 @pytest.mark.parametrize(
+    "overrides",
+    [
+        ["+db=postgresql", "db.timeout=20"],
+        ["+experiment=e", "m.y=3", "seed=1"],
+        ["+logger=wandb", "logger.p=x"],
+        ["db@backup=pg", "backup.port=3"],
+        ["opt@model.opt=sgd", "model.opt.momentum=3"],
+        ["+opt.lr=1", "opt.lr=3"],
+        ["+a.b={c: 1}", "a.b.c=3"],
+    ],
+)
+def test_key_that_another_override_adds_is_accepted(tmp_path: Path, overrides: list[str]) -> None:
+    files = {
+        "config": "defaults: [_self_, {db@backup: my}, {opt@model.opt: adam}]\n"
+        "seed: 0\nlogger: null\nopt: {}\n",
+        "db/postgresql": "timeout: 1\n",
+        "db/my": "host: x\n",
+        "db/pg": "port: 1\n",
+        "opt/adam": "beta: 1\n",
+        "opt/sgd": "momentum: 1\n",
+        "experiment/e": "# @package _global_\nm: {y: 1}\n",
+        "logger/wandb": "p: 1\n",
+    }
+    for name, text in files.items():
+        path = tmp_path / f"{name}.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert hydra_error(tmp_path, "config", overrides) == ""
+    assert check_hydra_overrides("config", files, overrides) == []
+
+
+def test_key_is_checked_beside_another_that_is_added() -> None:
+    overrides = ["+trainer.new=1", "trainer.stepz=1"]
+    assert len(check_hydra_overrides("config", FILES, overrides)) == 1
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "defaults: [schema]\nlr: 1",  # registered in Python
