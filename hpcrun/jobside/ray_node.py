@@ -80,7 +80,8 @@ def choose_ports(
     """Return the port of each of Ray's services on a node, and the range of its workers' ports.
 
     Args:
-        taken: Ports of the job that are used later.
+        taken: Ports of the job that are used later. Their whole blocks are skipped: Ray refuses a
+            port that is in the range of its workers.
 
     >>> ports = choose_ports("4711", 0, 0, set(), is_head=False)
     >>> ports["max-worker-port"] - ports["min-worker-port"] > 200
@@ -91,7 +92,9 @@ def choose_ports(
     for number in range(BLOCKS):
         block = (digits + 31 * attempt + 17 * node + 13 * number) % BLOCKS
         first = FIRST_PORT + BLOCK * block
-        free = [port for port in range(first, first + 32) if port not in taken and is_free(port)]
+        if any(first <= port < first + BLOCK for port in taken):
+            continue
+        free = [port for port in range(first, first + 32) if is_free(port)]
         if len(free) >= len(names):
             break
     ports = dict(zip(names, free))

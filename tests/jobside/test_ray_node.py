@@ -33,6 +33,14 @@ def test_ports_in_use_are_skipped() -> None:
     assert first["dashboard-port"] not in second.values()
 
 
+def test_port_of_the_head_is_outside_the_range_of_the_workers() -> None:
+    """Ray refuses to start otherwise."""
+    first = choose_ports("98", 0, 0, set(), is_head=True)
+    for port in (first["min-worker-port"], first["max-worker-port"], min(first.values())):
+        ports = choose_ports("98", 0, 0, {port}, is_head=True)
+        assert not min(ports.values()) <= port <= ports["max-worker-port"]
+
+
 def test_folder_of_ray_is_a_short_link_that_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
