@@ -39,6 +39,10 @@ MOST_CODE = 200 * 10**6
 _NAME = re.compile(r"(?!\.)[A-Za-z0-9._+-]{1,120}")
 _RECORD = re.compile(r"(?!\.).+\.(json|yaml|sh|sbatch)")  # in the run's folder itself
 _RUN = re.compile(r"\d{8}-\d{6}-[A-Za-z0-9._+-]{1,80}")
+# Parts of a run's folder that only this machine writes. The channels of notify.json may be
+# commands, which the cluster must not choose.
+_NEVER_RECEIVED = {"code", "cache", "notify.json", "notify.json.part", "secrets.env"}
+_SECRET_MARKS = "secret_marks.json"
 _TREES = 5  # number of copies of code on the cluster whose file lists are remembered here
 # The folder of copies of other jobs' outputs, and how long a copy is kept after its last change.
 _OUTPUTS, _OUTPUTS_KEPT_S = "files", 7 * 86400
@@ -434,7 +438,13 @@ class Receiver:
         run, *parts = name.split("/")
         is_asked = run in self.runs or (self.names and run in self.listed)
         is_plain = bool(parts) and len(parts) <= 5 and all(map(_NAME.fullmatch, parts))
-        return is_asked and is_plain and parts[0] not in ("code", "cache")
+        if not is_asked or not is_plain:
+            return False
+        # Some file systems do not distinguish upper and lower case.
+        first = parts[0].lower()
+        if first == _SECRET_MARKS:  # another machine may have submitted the run
+            return not os.path.lexists(self.mirror.folder / name)
+        return first not in _NEVER_RECEIVED
 
     def _receive_log(self, line: str, *, new: bool) -> Generator[int, bytes, None]:
         name, *numbers = line.rsplit(" ", 4)

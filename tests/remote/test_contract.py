@@ -327,6 +327,30 @@ def test_received_files_cannot_escape_the_mirror(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
 
 
+def test_received_files_do_not_replace_those_that_only_this_machine_writes(tmp_path: Path) -> None:
+    """The channels of notify.json may be commands, which the cluster must not choose."""
+    runs = tmp_path / "runs"
+    (runs / RUN).mkdir(parents=True)
+    own = {"notify.json": "own", "secret_marks.json": "own"}
+    for name, text in own.items():
+        (runs / RUN / name).write_text(text)
+    refused = ["notify.json", "Notify.JSON", "notify.json.part", "notify.json/x", "secrets.env"]
+    refused += ["secret_marks.json", "code/x.py", "Code/x.py", "cache/seen.json"]
+    names = [f"{run}/{name}" for run in (RUN, OTHER) for name in refused]
+    tar = _tar(*((name, tarfile.REGTYPE, b"theirs") for name in names))
+    receiver = Receiver(Mirror(runs), [RUN], names=True, host="h")
+    receiver.receive(b"=D %s\nD %s\n" % (RUN.encode(), OTHER.encode()))
+    receiver.receive(b"F %d\n%b.\n" % (len(tar), tar))
+    receiver.close()
+    found = {str(path.relative_to(runs)): path.read_text() for path in runs.rglob("*.*")}
+    del found[f"{RUN}/cache/logs-there.json"]
+    # A run that another machine submitted has no marks here, and its logs are masked by them.
+    assert found == {
+        **{f"{RUN}/{name}": text for name, text in own.items()},
+        f"{OTHER}/secret_marks.json": "theirs",
+    }
+
+
 @pytest.mark.parametrize("kind", ["sparse", "time", "nested"])
 def test_malicious_archive_records_are_refused(tmp_path: Path, kind: str) -> None:
     """A file that expands beyond its data, an impossible time, endless names."""
