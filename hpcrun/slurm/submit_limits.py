@@ -10,7 +10,7 @@ from msgspec import Struct
 # who have jobs in the QOS.
 SHOW_QOS_SUBMIT_LIMITS = (
     *("sacctmgr", "--noheader", "--parsable2", "--readonly", "show", "qos"),
-    "format=Name,MaxSubmitPU,MaxSubmitPA,GrpSubmit",
+    "format=Name,MaxSubmitPU,MaxSubmitPA,GrpSubmit,Flags",
 )
 
 
@@ -35,13 +35,23 @@ def show_submit_limits_argv(user: str) -> list[str]:
 
 
 def find_submit_limits(
-    records: str, qos_table: str, *, user: str, account: str, qos: str, partition: str = ""
+    records: str,
+    qos_table: str,
+    *,
+    user: str,
+    account: str,
+    qos: str,
+    partition: str = "",
+    partition_qos: str = "",
 ) -> list[SubmitLimit]:
     r"""Find the limits that apply to a job.
 
     Args:
         records: The output of show_submit_limits_argv().
         qos_table: The output of SHOW_QOS_SUBMIT_LIMITS.
+        qos: The QOS of the job.
+        partition_qos: The QOS of the job's partition. Its limits come before those of the job's
+            QOS, unless that has the flag OverPartQOS.
 
     >>> records = ("ClusterName=c Account=ml UserName= Partition= ID=3\n"
     ...            "  ParentAccount=root(1)\n  GrpSubmitJobs=50(4) GrpWall=N(0.00)\n"
@@ -49,7 +59,7 @@ def find_submit_limits(
     ...            "  ParentAccount= GrpSubmitJobs=N(2)\n  MaxJobs=3(0) MaxSubmitJobs=6(2)\n")
     >>> for qos in ("", "q"):
     ...     for each in find_submit_limits(
-    ...         records, "q|8||\n", user="me", account="ml", qos=qos
+    ...         records, "q|8|||\n", user="me", account="ml", qos=qos
     ...     ):
     ...         print(each.name, each.owner, each.allowed, each.used)
     MaxSubmitJobs account ml 6 2
@@ -58,7 +68,13 @@ def find_submit_limits(
     MaxSubmitJobsPerUser QOS q 8 0
     """
     associations, _, qos_records = records.partition("\nQOS Records")
-    of_qos = _qos_limits(qos_records, qos_table, user, account, qos)
+    rows = {row[0]: row for row in (line.split("|") for line in qos_table.splitlines())}
+    overrides = "overpartqos" in rows.get(qos, [""])[-1].lower().split(",")
+    of_qos: list[SubmitLimit] = []
+    for name in (qos, partition_qos) if overrides else (partition_qos, qos):
+        known = {each.name for each in of_qos}
+        limits = _qos_limits(qos_records, rows.get(name, []), user, account, name)
+        of_qos += [each for each in limits if each.name not in known]
     # A limit of the QOS applies instead of the association's (Slurm's resource_limits.html).
     replaced = {each.name[:3] for each in of_qos}
     of_accounts = _association_limits(associations, user, account, partition)
@@ -83,13 +99,14 @@ def _association_limits(text: str, user: str, account: str, partition: str) -> l
     return limits
 
 
-def _qos_limits(records: str, table: str, user: str, account: str, qos: str) -> list[SubmitLimit]:
+def _qos_limits(
+    records: str, row: list[str], user: str, account: str, qos: str
+) -> list[SubmitLimit]:
     sections = re.split(r"(?m)^(?=QOS=)", records)
     section = next((each for each in sections if each.startswith(f"QOS={qos}(")), "")
     owner = f"QOS {qos}"
     of_accounts, _, of_users = section.partition("Account Limits")[2].partition("User Limits")
-    rows = (line.split("|") for line in table.splitlines())
-    row = next((row for row in rows if len(row) == 4 and row[0] == qos), ["", "", "", ""])
+    row = row if len(row) == 5 else ["", "", "", "", ""]
     limits = []
     for name, key, text, configured in (
         ("MaxSubmitJobsPerUser", "MaxSubmitJobsPU", _part(of_users, user), row[1]),

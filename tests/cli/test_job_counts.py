@@ -17,6 +17,8 @@ AccountingStorageType   = accounting_storage/slurmdbd
 ClusterName             = rig
 MaxArraySize            = 1001
 """
+PARTITIONS = "PartitionName=all Default=YES QoS=N/A\nPartitionName=wide QoS=wide\n"
+QOS = "normal||||\nbig|4|||\nwide|100|||\nabove|5|||DenyOnLimit,OverPartQOS\n"
 RECORDS = """\
 Association Records
 
@@ -63,16 +65,14 @@ def site(hpcrun: Caller) -> Caller:
 
 def set_answers(hpcrun: Caller, config: str = CONFIG, records: str = RECORDS) -> None:
     answers = {
-        "scontrol": ("config", config, records),
-        "sacctmgr": ("qos", "normal|||\nbig|4||\n", "rig|research||research|normal,big||||\n"),
-        "id": ("-un", "me\n", "0\n"),
+        "scontrol": {" config ": config, " partition ": PARTITIONS, "": records},
+        "sacctmgr": {" qos ": QOS, "": "rig|research||research|normal,big||||\n"},
+        "id": {" -un ": "me\n", "": "0\n"},
     }
-    for command, (word, first, other) in answers.items():
+    for command, texts in answers.items():
         script = hpcrun.tools / command
-        script.write_text(
-            f"#!/bin/sh\ncase \" $* \" in *' {word} '*) cat <<'E'\n{first}E\n;; "
-            f"*) cat <<'E'\n{other}E\n;; esac\n"
-        )
+        cases = [f"*'{words}'*) cat <<'E'\n{text}E\n;;" for words, text in texts.items()]
+        script.write_text(f'#!/bin/sh\ncase " $* " in {" ".join(cases)} esac\n')
         script.chmod(0o755)
 
 
@@ -93,6 +93,27 @@ def test_limit_of_the_qos_replaces_that_of_the_account(site: Caller) -> None:
     assert "account research" not in done.err
     chosen = ("--set", "slurm.qos=big", "--set", "sweep.lr=[1, 2, 3, 4]")
     assert site("submit", "sweep.yaml", "--dry-run", *chosen).code == 0
+
+
+@pytest.mark.parametrize("qos", ["normal", "big"])
+def test_limit_of_the_qos_of_the_partition_comes_first(site: Caller, qos: str) -> None:
+    chosen = ("--set", "resources.partition=wide", "--set", f"slurm.qos={qos}")
+    done = site("submit", "sweep.yaml", "--dry-run", *chosen)
+    assert done.code == 0, done
+    lr = ",".join(map(str, range(101)))
+    done = site("submit", "sweep.yaml", "--dry-run", *chosen, "--set", f"sweep.lr=[{lr}]")
+    assert "101 jobs: QOS wide accepts 100 pending and running jobs" in done.err
+
+
+def test_limit_of_a_qos_may_override_that_of_the_partition(site: Caller) -> None:
+    chosen = ("--set", "resources.partition=wide", "--set", "slurm.qos=above")
+    done = site("submit", "sweep.yaml", "--dry-run", *chosen)
+    assert "QOS above accepts 5 pending" in done.err
+
+
+def test_limits_of_one_of_several_partitions_are_not_certain(site: Caller) -> None:
+    done = site("submit", "sweep.yaml", "--dry-run", "--set", "resources.partition=all,wide")
+    assert done.code == 0, done
 
 
 def test_jobs_of_several_files_count_together(site: Caller) -> None:

@@ -11,16 +11,19 @@ from hpcrun.plan import Plan, check_array_size
 from hpcrun.remote import RunCommand
 from hpcrun.slurm import (
     SHOW_CONFIG,
+    SHOW_PARTITIONS,
     SHOW_QOS_SUBMIT_LIMITS,
     SubmitLimit,
     associations_argv,
     find_submit_limits,
     parse_associations,
     parse_config,
+    parse_partitions,
     show_submit_limits_argv,
 )
 
 _CONFIG = RunCommand(SHOW_CONFIG, timeout=10.0)
+_PARTITIONS = RunCommand(SHOW_PARTITIONS, timeout=10.0)
 _USER = RunCommand(("id", "-un"), timeout=10.0)
 _QOS = RunCommand(SHOW_QOS_SUBMIT_LIMITS, timeout=10.0)
 
@@ -47,7 +50,8 @@ def check_job_counts(host: ClusterHost, jobs: Sequence[tuple[Plan, int]]) -> lis
         return []
     records = RunCommand(tuple(show_submit_limits_argv(user)), timeout=10.0)
     owners = RunCommand(tuple(associations_argv(user, config.cluster)), timeout=10.0)
-    answers = host.run_queries([records, owners, _QOS])
+    answers = host.run_queries([records, owners, _QOS, _PARTITIONS])
+    rows = parse_partitions(answers[_PARTITIONS].stdout)
     known = parse_associations(answers[owners].stdout, config.cluster)
     totals: dict[SubmitLimit, int] = {}
     for plan, number in jobs:
@@ -60,13 +64,19 @@ def check_job_counts(host: ClusterHost, jobs: Sequence[tuple[Plan, int]]) -> lis
         # Without a default, an association's only QOS applies, or else "normal".
         usual = [each.default_qos or (each.qos[0] if len(each.qos) == 1 else "") for each in mine]
         qos = qos or next(filter(None, usual), "normal")
+        partition = asked.get("partition") or environ.get("SBATCH_PARTITION") or ""
+        partition = partition or next((row.name for row in rows if row.is_default), "")
+        partition_qos = {row.qos for row in rows if row.name in partition.split(",")}
+        if len(partition_qos) > 1:
+            continue  # Slurm chooses one of several partitions later
         limits = find_submit_limits(
             answers[records].stdout,
             answers[_QOS].stdout,
             user=user,
             account=account,
             qos=qos,
-            partition=asked.get("partition") or "",
+            partition=partition,
+            partition_qos=next(iter(partition_qos), ""),
         )
         for limit in limits:
             totals[limit] = totals.get(limit, 0) + number
