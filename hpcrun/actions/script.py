@@ -18,7 +18,7 @@ from hpcrun.actions.notify_settings import plan_notify
 from hpcrun.actions.prepare import Prepared, new_run_id, project_templates, record_file
 from hpcrun.actions.provenance import find_provenance
 from hpcrun.assets import list_jobs
-from hpcrun.context import Context, refuse_clusters_option, refuse_other_clusters
+from hpcrun.context import Context, find_project, refuse_clusters_option, refuse_other_clusters
 from hpcrun.errors import InputError
 from hpcrun.files import read_plain
 from hpcrun.lint import parse_directives
@@ -132,7 +132,9 @@ def prepare_script(
     record = record_file("script.json", structs.replace(script, options=list(options)))
     shown = [(one.option, one.value or None) for one in directives if one.known]
 
-    provenance = find_provenance(context, project=script.folder)
+    # Commands look for the runs of a project, and the script may be in a folder of it.
+    project = find_project(Path(script.folder))
+    provenance = find_provenance(context, project=str(project))
     notify, notes = plan_notify(context, Notify())
 
     def plan_run(run_id: str) -> Plan:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.cli.calling import Caller
@@ -52,6 +54,16 @@ def test_clusters_option_may_name_the_cluster_of_the_profile(hpcrun: Caller) -> 
     hpcrun.write("old.sbatch", "#!/bin/bash\n#SBATCH --clusters=mine\nls\n")
     hpcrun.environ["SLURM_CONF"] = str(conf)
     assert hpcrun("submit", "old.sbatch", "--dry-run").code == 0
+
+
+def test_script_in_a_subfolder_belongs_to_the_project(
+    hpcrun: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that its run can be the newest one of the project."""
+    hpcrun.write("scripts/old.sbatch", SCRIPT)
+    monkeypatch.setattr(hpcrun, "project", hpcrun.project / "scripts")
+    plan = hpcrun("submit", "old.sbatch", "--dry-run", "--json").json["plan.json"]
+    assert json.loads(plan)["provenance"]["project"] == str(hpcrun.project.parent)
 
 
 def test_errors_of_lint_are_shown_before_the_submission(hpcrun: Caller) -> None:
