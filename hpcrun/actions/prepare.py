@@ -385,7 +385,7 @@ def _for_each_role(
         )
     main, found = spec.main_role, Findings()
     specs = {name: spec.for_role(name) for name in spec.roles}
-    roles = complete_roles(place_roles(spec), specs, found)
+    roles = complete_roles(place_roles(spec), spec, specs, found)
     errors: list[InputError] = []
     if found.problems:
         errors.append(SpecError(found.problems))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from msgspec import structs
@@ -15,6 +16,7 @@ from hpcrun.spec import JobSpec, list_role_references
 
 # Where the files of a role other than the main one are, in the run's directory.
 ROLES_DIR = "roles"
+_OWN_PORT = re.compile(r"(?<!\{)\{port\}")
 
 
 def place_roles(spec: JobSpec) -> list[RolePlan]:
@@ -79,14 +81,21 @@ def role_values(place: PlanInputs) -> dict[str, str]:
 
 
 def complete_roles(
-    roles: list[RolePlan], specs: Mapping[str, JobSpec], found: Findings
+    roles: list[RolePlan], job: JobSpec, specs: Mapping[str, JobSpec], found: Findings
 ) -> list[RolePlan]:
-    """Decide when each role is ready, and fill the placeholders of these conditions."""
+    """Decide when each role is ready, and fill the placeholders of these conditions.
+
+    Args:
+        specs: The job of each role alone.
+    """
     kept = []
     for role in roles:
         spec, ready = specs[role.name], role.ready
         texts = [*(spec.command or []), *spec.args, *(value or "" for value in spec.env.values())]
-        if ready is None and any("{port}" in text for text in texts):
+        # A setup that all roles share does not show which of them is a server.
+        setup = job.roles[role.name].setup
+        texts += [*setup.commands, *setup.node_commands] if setup is not None else []
+        if ready is None and any(_OWN_PORT.search(text) for text in texts):
             ready = "tcp://{host}:{port}"
         if ready is not None and not ready.startswith("log:"):
             # The job fills in the address: hpcrun.jobside.roles.

@@ -137,7 +137,13 @@ def test_role_of_several_nodes_has_an_address_for_the_other_nodes(slurm: StandIn
     """Both roles start on the first node."""
     slurm.answer("scontrol show hostnames", "n1\nn2")
     slurm.answer("scontrol --oneliner show node n1", "NodeName=n1 NodeAddr=192.0.2.1")
-    plan = {"is_main": False, "gpus": 0, "ready": None, "waits_for": [], "ready_within": 9}
+    plan: dict[str, Any] = {
+        "is_main": False,
+        "gpus": 0,
+        "ready": None,
+        "waits_for": [],
+        "ready_within": 9,
+    }
     server = {**plan, "name": "server", "nodes": [0]}
     train = {**plan, "name": "train", "nodes": [0, 1], "is_main": True}
     (slurm.run / "roles.json").write_text(json.dumps([server, train]))

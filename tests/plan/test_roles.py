@@ -10,7 +10,7 @@ from hpcrun.plan.build import build_plan
 from hpcrun.plan.findings import Findings
 from hpcrun.plan.roles import complete_roles, place_roles
 from hpcrun.plan.types import Plan
-from hpcrun.spec.job import Cluster, JobSpec, Partition, Resources, Role
+from hpcrun.spec.job import Cluster, JobSpec, Partition, Resources, Role, Setup
 from tests.plan.making import PLACE
 
 CLUSTER = Cluster(
@@ -29,7 +29,7 @@ def plans(roles: dict[str, Role], cluster: Cluster = CLUSTER) -> dict[str, Plan]
     """Plan each role of a job, as prepare_spec() does."""
     spec = JobSpec(roles=roles, resources=Resources(gpus_per_node=4))
     specs, found = {name: spec.for_role(name) for name in roles}, Findings()
-    placed = complete_roles(place_roles(spec), specs, found)
+    placed = complete_roles(place_roles(spec), spec, specs, found)
     assert not found.problems
     places = {name: structs.replace(PLACE, role=name, roles=placed) for name in roles}
     return {name: build_plan(specs[name], cluster, places[name], job_spec=spec) for name in roles}
@@ -76,6 +76,18 @@ def test_addresses_of_roles_are_filled_in_by_the_job() -> None:
 def test_a_role_that_uses_its_port_is_ready_when_it_accepts_connections() -> None:
     roles = {**SHARED, "server": Role(gpus=1, command=["serve", "{port}"])}
     assert plans(roles)["train"].roles[0].ready == "tcp://{host}:{port}"
+
+
+@pytest.mark.parametrize("key", ["commands", "node_commands"])
+def test_port_in_the_setup_of_a_role_determines_when_it_is_ready(key: str) -> None:
+    for text, ready in [("export PORT={port}", "tcp://{host}:{port}"), ("echo {{port}}", None)]:
+        server = Role(gpus=1, command=["serve"], setup=Setup(**{key: [text]}))
+        assert plans({**SHARED, "server": server})["train"].roles[0].ready == ready
+
+
+def test_escaped_port_is_no_use_of_the_port() -> None:
+    roles = {**SHARED, "server": Role(gpus=1, command=["serve", "{{port}}"])}
+    assert plans(roles)["train"].roles[0].ready is None
 
 
 def test_roles_cannot_share_nodes_with_an_unknown_number_of_cpus() -> None:
