@@ -76,6 +76,8 @@ _EXACT_STEP_ERROR = 0.25
 _WHOLE_STEP_ERROR = 0.01
 # A bar with a higher total counts bytes or tokens, and there would be too many distances to try.
 _MAX_TOTAL_STEPS = 10_000_000
+# Fewer losses without an epoch, for each that has one, are not those of batches.
+_MIN_BATCHES_PER_EPOCH = 10
 
 
 class LogSteps(Struct, eq=False):
@@ -153,6 +155,7 @@ def find_steps(log: StoredLog) -> LogSteps:
         # Lines without an epoch belong to the neighbouring lines of the training that have one. A
         # single line after the last of these, with the same metrics, is the final result.
         named = [at for each in lines if each.priority for at in _place_at_epochs(each)]
+        lines = _drop_other_losses(lines, named)
         names = {name for at in named for name in at.names}
         end = max((at.offsets[-1] for at in named), default=0)
         unnamed = [
@@ -208,6 +211,32 @@ def _drop_start(rows: Sequence[Rows]) -> list[Rows]:
             each = each.select(each.offsets >= first)
         found += [each] if len(each) else []
     return found
+
+
+def _drop_other_losses(lines: Sequence[Rows], named: Sequence[Rows]) -> list[Rows]:
+    """Drop losses without an epoch if lines of the same rank have a loss with one.
+
+    They are other losses (``ema loss: 4.5``), which would replace that of the training. Many losses
+    in each epoch are those of its batches, and are kept.
+
+    Args:
+        lines: The lines without steps.
+        named: Those that have a whole epoch.
+    """
+    counts = Counter[int | None]()
+    for each in named:
+        if each.has_losses:
+            counts[each.rank] += len(each)
+    others = [each for each in lines if each.has_losses and each.epochs is None]
+    found = Counter[int | None]()
+    for each in others:
+        found[each.rank] += len(each)
+    kept = []
+    for each in lines:
+        if each in others and found[each.rank] < _MIN_BATCHES_PER_EPOCH * counts[each.rank]:
+            each = each.select_columns([name for name in each.names if name != LOSS])
+        kept += [each] if each.names else []
+    return kept
 
 
 def _group_by_metric(lines: Iterable[Rows]) -> list[list[Rows]]:

@@ -576,3 +576,38 @@ def test_total_autoencoder_loss_is_the_loss() -> None:
     form = "ITER {0} (phase 1). loss_vae: {1}; loss_recon: 0.5; loss_kl: 9.5"
     lines = [form.format(step, loss_at(step)) for step in range(0, 500, 100)]
     assert curve_of(lines).values("loss") == [*map(loss_at, range(0, 500, 100))]
+
+
+@pytest.mark.parametrize(
+    "form", ["epoch {e}: loss {loss}", "epoch {e}: train_loss {loss}", "Epoch {e}/5 loss: {loss}"]
+)
+@pytest.mark.parametrize(
+    "other", ["[worker-3] loss {}", "[imagenet-v2] loss: {} acc: 0.5", "ema loss: {}"]
+)
+@pytest.mark.parametrize("repeats", [1, 2])
+def test_other_loss_does_not_replace_the_loss_of_an_epoch(
+    form: str, other: str, repeats: int
+) -> None:
+    lines = []
+    for epoch in range(5):
+        lines.append(form.format(e=epoch, loss=3.5 - epoch / 10))
+        lines += [other.format(4.5 - epoch / 10 + more) for more in range(repeats)]
+    assert both(curve_of(lines), "loss") == ([*range(5)], [3.5, 3.4, 3.3, 3.2, 3.1])
+
+
+def test_scores_beside_another_loss_get_the_epoch_above() -> None:
+    lines = []
+    for epoch in range(5):
+        lines += [
+            f"epoch {epoch}: loss {3 - epoch / 10}",
+            f"[imagenet-v2] loss: 4.5 acc: 0.{epoch}",
+        ]
+    assert both(curve_of(lines), "acc") == ([*range(5)], [0.0, 0.1, 0.2, 0.3, 0.4])
+
+
+def test_losses_of_batches_are_kept_beside_means_of_epochs() -> None:
+    lines = []
+    for epoch in range(4):
+        lines += [f"loss: {4.5 - epoch / 10 - batch / 1000:.3f}" for batch in range(30)]
+        lines.append(f"epoch {epoch}: loss {3.5 - epoch / 10}")
+    assert len(curve_of(lines).values("loss")) >= 120
