@@ -6,12 +6,12 @@ import contextlib
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcrun.actions.notify_settings import plan_notify, resolve_channels
-from hpcrun.actions.prepare import load_spec
+from hpcrun.actions.notify_settings import list_project_channels, plan_notify, resolve_channels
+from hpcrun.actions.prepare import find_job_file, load_spec
 from hpcrun.assets import config_dir, user_name
 from hpcrun.context import Context
 from hpcrun.errors import HpcrunError, InputError
@@ -305,22 +305,38 @@ def send_new_notifications(context: Context) -> list[str]:
     return NotificationSender(context).check(rows)
 
 
-def send_test_messages(context: Context, job: str | None) -> dict[str, str]:
+def send_test_messages(
+    context: Context, job: str | None, *, confirm: Callable[[str], bool] | None = None
+) -> dict[str, str]:
     """Send a test message to the channels of a job, or of the profile and the user's settings.
+
+    Args:
+        confirm: Asks the user whether to run the commands, and to send the variables, that a
+            project names; None refuses those of a project that is not trusted.
 
     Returns:
         The error of each channel, "" if the message was accepted.
 
     Raises:
-        InputError: No channel is configured.
+        InputError: No channel is configured, or the project is not trusted.
     """
-    own = load_spec(context, job).notify if job is not None else Notify()
+    own, path = Notify(), None
+    if job is not None:
+        own, path = load_spec(context, job).notify, find_job_file(context, job)
     plan, notes = plan_notify(context, own)
     if plan is None:
         raise InputError(
             "no channel is configured",
             fix="notify: {to: [...]} in the job, in the profile or in "
             f"{config_dir(context.environ) / 'config.yaml'}; see docs/notify.md",
+        )
+    foreign = list_project_channels(context, own, path)
+    if foreign and not (confirm is not None and confirm(", ".join(foreign))):
+        folder = path.parent if path is not None and own.to is not None else context.project
+        raise InputError(
+            f"notify: {', '.join(foreign)}: named by the project, which is not trusted to run "
+            "commands or to send values of yours; nothing was sent",
+            fix=f"if you trust the project: export HPCRUN_TRUST={folder.resolve()}",
         )
     channels = name_channels(resolve_channels(context.environ, plan.to)[0])
     known = [one for one in channels if one.target or one.kind == "mail"]

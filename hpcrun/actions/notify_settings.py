@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,15 +15,19 @@ from hpcrun.assets import config_dir, home_dir
 from hpcrun.context import Context, read_text
 from hpcrun.errors import InputError
 from hpcrun.jobside import PER_HOUR, is_http_url
-from hpcrun.ownership import is_own
+from hpcrun.ownership import is_own, is_trusted
 from hpcrun.plan import NotifyPlan
 from hpcrun.runs import write_file
+from hpcrun.secrets import is_secret_name
 from hpcrun.spec import Notify, UserConfig, load_user_config
 
 # The events of a job that names channels only.
 _DEFAULT_EVENTS = ["failed", "stalled", "done"]
 # Channels whose target is the URL itself.
 _URL_KINDS = ("slack", "discord", "teams", "webhook", "apprise")
+# A topic of ntfy with its server, and a mail address, as the value of a variable or file.
+_TOPIC = re.compile(r"([!-~]*/)?[A-Za-z0-9_-]{1,64}(\?[!-~]*)?")
+_ADDRESS = re.compile(r"[A-Za-z0-9._%+='-]+@[A-Za-z0-9.-]+")
 
 
 def load_config(environ: Mapping[str, str]) -> UserConfig:
@@ -81,12 +86,22 @@ def resolve_channels(
 
 
 def resolve_target(environ: Mapping[str, str], kind: str, target: str) -> str:
-    """Return the URL that a target names, or the target itself. Raises InputError."""
+    """Return the URL that a target names, or the target itself.
+
+    Raises:
+        InputError: The target has no value, or the value is not that of such a channel. The message
+            does not contain the value.
+    """
     if kind not in (*_URL_KINDS, "ntfy", "mail"):
         return target
     url = target
     if target.startswith("$"):
         name = target.lstrip("$").strip("{}")
+        if kind in ("ntfy", "mail") and is_secret_name(name):
+            # A topic is part of a request's address, which servers record.
+            raise InputError(
+                f"{kind}: {name} is named like a secret", fix="use a variable with another name"
+            )
         url = environ.get(name, "").strip()
         if not url:
             raise InputError(f"{kind}: {name} is not set", fix=f"export {name}=...")
@@ -97,7 +112,45 @@ def resolve_target(environ: Mapping[str, str], kind: str, target: str) -> str:
         raise InputError(
             f"{kind}: {target} does not contain a URL", fix="it starts with https:// or http://"
         )
+    if kind == "apprise" and url and "://" not in url:
+        raise InputError(f"apprise: {target} does not contain a URL", fix="it is SERVICE://...")
+    # Nothing else that a variable or file contains is sent to somebody's server.
+    if kind == "ntfy" and url != target and not _TOPIC.fullmatch(url):
+        raise InputError(
+            f"ntfy: {target} does not contain a topic",
+            fix="it is TOPIC, HOST/TOPIC or a URL; a topic has at most 64 letters, digits, _ and -",
+        )
+    if kind == "mail" and url != target and not _ADDRESS.fullmatch(url):
+        raise InputError(
+            f"mail: {target} does not contain a mail address", fix="as in ada@example.org"
+        )
     return url
+
+
+def list_project_channels(context: Context, own: Notify, job: Path | None) -> list[str]:
+    """List what a test message runs and sends because an untrusted project asks for it.
+
+    These are commands, and the values of variables and files; a project that contains the user's
+    home is the user's own.
+
+    Args:
+        own: The settings of the job.
+        job: The file of the job.
+    """
+    if own.to is not None:
+        to, folder = own.to, job.parent if job is not None else context.project
+    else:
+        to, folder = context.cluster.notify.to or [], Path(context.cluster_source).parent
+    is_users = Path(home_dir(context.environ)).resolve().is_relative_to(folder.resolve())
+    is_users |= folder.resolve().is_relative_to(config_dir(context.environ).resolve())
+    if is_users or is_trusted(folder):
+        return []
+    channels = [pair for word in to for pair in split_channel(word)]
+    return [
+        f"{kind}: {target}"
+        for kind, target in channels
+        if kind == "command" or target.startswith(("$", "~", "/"))
+    ]
 
 
 def _read_secret_file(path: Path, kind: str) -> str:

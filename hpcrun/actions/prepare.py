@@ -123,9 +123,14 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
 # ---- the job -----------------------------------------------------------------------------------
 
 
+def find_job_file(context: Context, job: str) -> Path:
+    """Find a job's file by its name or path. Raises InputError."""
+    return find_job(job, context.project, context.environ, cwd=_other_base(context))
+
+
 def load_spec(context: Context, job: str, overrides: Sequence[str] = ()) -> JobSpec:
     """Load a job by name or file, with --set overrides. Raises SpecError, InputError."""
-    path = find_job(job, context.project, context.environ, cwd=_other_base(context))
+    path = find_job_file(context, job)
     if is_in_mirror(path, context.environ):
         spec = read_spec_of_cluster(context, path, overrides)
     else:

@@ -26,7 +26,15 @@ from hpcrun.cli.options import (
     parse_duration,
     parse_when,
 )
-from hpcrun.cli.output import can_draw, emit_json, is_terminal, print_line, print_note, print_table
+from hpcrun.cli.output import (
+    can_draw,
+    confirm,
+    emit_json,
+    is_terminal,
+    print_line,
+    print_note,
+    print_table,
+)
 from hpcrun.errors import InputError
 
 # For at most this many last lines only the end of a log is fetched.
@@ -635,7 +643,9 @@ def notify(
     or from cron or systemd on a login node or your own machine.
 
     --test uses the channels of JOB, a job's name or file; by default those of the profile and of
-    ~/.config/hpcrun/config.yaml. The exit code is 1 if a message could not be sent.
+    ~/.config/hpcrun/config.yaml. Commands, variables and files that the project names require a
+    confirmation, unless HPCRUN_TRUST lists the project. The exit code is 1 if a message could not
+    be sent.
     """
     from hpcrun.actions import send_new_notifications, send_test_messages
 
@@ -645,7 +655,8 @@ def notify(
         raise InputError(f"{job}: a job is named only with --test", fix="leave it out")
     where = make_context(cluster, job=job)
     if is_test:
-        results = send_test_messages(where, job)
+        can_ask = sys.stdin.isatty() and sys.stderr.isatty()
+        results = send_test_messages(where, job, confirm=_confirm_channels if can_ask else None)
         for channel, error in results.items():
             print_line(f"{channel}: {error or 'sent'}")
         return 1 if any(results.values()) else 0
@@ -658,6 +669,10 @@ def notify(
         if not is_watched:
             return 1 if errors else 0
         time.sleep(_NOTIFY_EVERY_S)
+
+
+def _confirm_channels(channels: str) -> bool:
+    return confirm(f"The project names {channels}. Run these commands and send these values?")
 
 
 def _print_schedule(where: Context, cluster: str | None, *, cron: bool) -> int:

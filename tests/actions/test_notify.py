@@ -54,6 +54,23 @@ def test_url_comes_from_a_variable_or_a_file_of_the_user_only(tmp_path: Path) ->
     assert "does not contain a URL" in caught.value.message and "no url" not in str(caught.value)
 
 
+def test_topic_and_address_of_a_variable_are_no_secrets(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text("-----BEGIN KEY-----\nabc\n")
+    file.chmod(0o600)
+    environ = {"HOME": str(tmp_path), "HF_TOKEN": "hf_abc", "TOPIC": "runs", "WORDS": "a b"}
+    assert resolve_target(environ, "ntfy", "$TOPIC") == "runs"
+    assert resolve_target(environ | {"TO": "ada@example.org"}, "mail", "$TO") == "ada@example.org"
+    assert resolve_target(environ, "mail", "") == ""
+    for kind, target in (
+        *(("ntfy", "$HF_TOKEN"), ("mail", "$HF_TOKEN"), ("ntfy", "$WORDS"), ("ntfy", "~/key")),
+        *(("mail", "$TOPIC"), ("apprise", "$HF_TOKEN")),
+    ):
+        with pytest.raises(InputError) as caught:
+            resolve_target(environ, kind, target)
+        assert "hf_abc" not in str(caught.value) and "BEGIN" not in str(caught.value)
+
+
 def test_url_of_a_webhook_is_refused_in_a_file_that_is_shared() -> None:
     with pytest.raises(SpecError) as caught:
         load_cluster(f"notify: {{to: [slack: {URL}]}}", source="hpcrun.yaml")

@@ -116,10 +116,31 @@ def test_test_messages_report_each_channel(hpcrun: Caller, server: Recorder) -> 
         "job.yaml",
         "script: train.py\nnotify: {to: [slack: $HOOK, teams: $NONE, command: exit 3]}\n",
     )
+    hpcrun.environ["HPCRUN_TRUST"] = str(hpcrun.project)
     done = hpcrun("notify", "--test", "job.yaml")
     assert done.code == 1 and done.out.splitlines()[0] == "slack: sent", done
     assert "teams: teams: NONE is not set" in done.out and "command: exit code 3" in done.out
     assert "test of hpcrun's notifications" in server.texts[0]
+
+
+def test_test_messages_run_and_send_nothing_that_an_untrusted_project_names(
+    hpcrun: Caller, server: Recorder, tmp_path: Path
+) -> None:
+    trace = tmp_path / "trace"
+    hook, command = "{webhook: $HOOK}", f"{{command: 'touch {trace}'}}"
+    hpcrun.environ["HOOK"] = server.url("hook")
+    hpcrun.write("train.py", "")
+    hpcrun.write("job.yaml", f"script: train.py\nnotify: {{to: [{hook}, {command}]}}\n")
+    profile = hpcrun.project / "hpcrun.yaml"
+    profile.write_text(profile.read_text() + f"notify: {{to: [{hook}, {command}]}}\n")
+    for words in ((), ("job.yaml",)):
+        done = hpcrun("notify", "--test", *words)
+        assert done.code == 2 and "webhook: $HOOK, command: touch" in done.err, done
+        assert f"export HPCRUN_TRUST={hpcrun.project}" in done.err, done
+        assert server.texts == [] and not trace.exists()
+    hpcrun.environ["HPCRUN_TRUST"] = str(hpcrun.project)
+    assert hpcrun("notify", "--test").code == 0
+    assert len(server.texts) == 1 and trace.exists()
 
 
 def test_schedules_name_the_project_and_the_path(hpcrun: Caller) -> None:
