@@ -338,14 +338,18 @@ def test_check_compares_the_ranks_of_script_and_job(site: Site) -> None:
     """Directives, paths and modules of another cluster do not matter; nothing is changed."""
     text = (
         "#!/bin/bash\n#SBATCH -p a100 -A project --gres=gpu:a100:2 --nodes=2 -t 1-0\nset -e\n"
-        "module load cuda\nsource /appl/venv/bin/activate\nrm keep\ncd /data/none\nexport A=1\n"
+        "module load cuda\nsource /appl/venv/bin/activate\nrm keep\n/bin/rm {keep}\n"
+        "sed -i s/a/b/ {keep}\necho b > {keep}\nsort -o {keep} /dev/null\necho b | tee {keep}\n"
+        "cd {folder}\necho b > keep\nexport A=1\n"
         'srun torchrun --nnodes 2 --nproc-per-node 2 train.py --out "$USER" $1\n'
     )
+    text = text.replace("{folder}", str(site.project)).replace("{keep}", f"{site.project}/keep")
     (site.project / "old.sbatch").write_text(text)
-    (site.project / "keep").write_text("")
+    (site.project / "keep").write_text("a")
     done = site.hpcrun("init", "old.sbatch", "--check", "--json", "--", "x")
     assert done.returncode == 0, done.stdout + done.stderr
     answer = json.loads(done.stdout)
     check_json("init", answer)
     assert answer["job"]["check"] == {"ranks": 4, "differences": []}
-    assert (site.project / "keep").exists() and not (site.project / "jobs").exists()
+    assert (site.project / "keep").read_text() == "a"
+    assert not (site.project / "jobs").exists()

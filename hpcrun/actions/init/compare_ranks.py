@@ -18,6 +18,7 @@ from typing import Any
 from msgspec import Struct
 
 from hpcrun.actions.init.probe import FOLDER
+from hpcrun.actions.init.read_only import FILTERS, format_filter, make_read_only
 from hpcrun.context import find_project, read_text
 from hpcrun.convert import Conversion, convert_script, format_converted_job
 from hpcrun.errors import HpcrunError, InputError
@@ -42,20 +43,37 @@ _SHAPING = {
 }
 _PROGRAM_PATH = re.compile(r"(?<![\w.])[\w~$/{}.-]*/bin/(python|torchrun)[\d.]*(?=\s)")
 _MOST_TASKS = 2  # of an array
-# Programs that a script may run: they change nothing.
+# Programs that a script may run beside FILTERS: they change nothing.
 _HARMLESS = (
-    *("awk", "basename", "bash", "cat", "cut", "date", "dirname", "egrep", "env", "expr", "false"),
-    *("fgrep", "grep", "head", "hostname", "id", "mktemp", "nproc", "paste", "perl", "printf"),
-    *("scontrol", "sed", "seq", "sh", "shuf", "sleep", "sort", "srun", "tail", "tee", "tr", "true"),
-    *("uname", "uniq", "wc", "whoami", "xargs"),
+    *("basename", "bash", "cat", "cut", "date", "dirname", "egrep", "env", "expr", "false"),
+    *("fgrep", "grep", "head", "hostname", "id", "mktemp", "nproc", "paste", "printf"),
+    *("scontrol", "seq", "sh", "sleep", "srun", "tail", "tr", "true"),
+    *("uname", "wc", "whoami"),
 )
 # Sourced by the script and by the job: nothing outside of their folder is changed.
 _START = '. "$RANK_PROBE_FUNCTIONS"; PATH=$RANK_PROBE_BIN\n'
-_FUNCTIONS = r"""_probe_cd() { builtin cd -- "$1" 2>/dev/null || export RANK_PROBE_CD=$1; }
+# A directory outside of it is only recorded.
+_FUNCTIONS = r"""_probe_cd() {
+  local target=$1
+  [[ $target == /* ]] || target=${RANK_PROBE_CD:-$PWD}/$target
+  if [[ $target/ == "${RANK_PROBE_BIN%/bin}"/* && $target/ != */../* ]] &&
+    builtin cd -- "$target" 2>/dev/null; then
+    unset RANK_PROBE_CD
+  else
+    export RANK_PROBE_CD=$target
+  fi
+}
 cd() { [ "${1-}" != -- ] || shift; _probe_cd "${1-$HOME}"; }
 pushd() { _probe_cd "${1-$HOME}"; }
 popd() { :; }
-source() { [ ! -e "$1" ] || builtin source "$@"; }
+source() {
+  case $1 in
+    */../*) : ;;
+    "${RANK_PROBE_BIN%/bin}"/*) builtin source "$@" ;;
+    /*) : ;;
+    *) [ ! -e "$1" ] || builtin source "$@" ;;
+  esac
+}
 .() { source "$@"; }
 module() { :; }
 ml() { :; }
@@ -66,7 +84,7 @@ command_not_found_handle() { :; }
 """
 _RESTORE = (
     "unset -f cd pushd popd source . module ml conda mamba ulimit command_not_found_handle; "
-    "PATH=$RANK_PROBE_PATH; export BASH_ENV=$RANK_PROBE_FUNCTIONS"
+    "unset RANK_PROBE_CD; PATH=$RANK_PROBE_PATH; export BASH_ENV=$RANK_PROBE_FUNCTIONS"
 )
 _COMPARED = ("world_size", "argv", "directory", "cpus", "gpus", "host")
 
@@ -183,7 +201,8 @@ def _reduce(text: str) -> tuple[str, str]:
             if one.option in _SHAPING and not (one.option == "gres" and not value):
                 quoted = '="' + value.replace('"', "") + '"' if value else ""
                 directives.append(f"#SBATCH --{one.option}{quoted}")
-    return "\n".join(["#!/bin/bash", *directives, ""]), "\n".join(lines)
+    head = "\n".join(["#!/bin/bash", *directives, ""])
+    return head, make_read_only("\n".join(lines))
 
 
 def _untyped(part: str) -> str:
@@ -215,6 +234,13 @@ def _write_programs(folder: Path, text: str) -> None:
     for name in _HARMLESS:
         if found := shutil.which(name):
             (folder / "bin" / name).symlink_to(found)
+    (folder / "bin" / "tee").write_text("#!/bin/sh\nexec cat\n")
+    for name in FILTERS:
+        if found := shutil.which(name):
+            (folder / "bin" / name).write_text(format_filter(name, found))
+    for name in ("tee", *FILTERS):
+        if (folder / "bin" / name).exists():
+            (folder / "bin" / name).chmod(0o755)
     for path in re.findall(r"(?<![\w/$}.~])(?:\./)?([\w-][\w./-]*\.sh)\b", text):
         script = folder / "project" / path
         if ".." not in script.parts and not script.exists():

@@ -62,7 +62,7 @@ def _record(argv: Sequence[str]) -> None:
         "rank": int(rank),
         "world_size": int(environ.get("WORLD_SIZE") or tasks),
         "argv": list(argv),
-        "directory": environ.get("RANK_PROBE_CD") or str(Path.cwd()),
+        "directory": os.path.normpath(environ.get("RANK_PROBE_CD") or Path.cwd()),
         "cpus": sorted(os.sched_getaffinity(0)),
         "gpus": environ.get("CUDA_VISIBLE_DEVICES", ""),
         "host": environ.get("SLURMD_NODENAME", ""),
