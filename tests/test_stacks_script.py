@@ -129,7 +129,7 @@ def start_rank(folder: Path, end: str) -> subprocess.Popen[bytes]:
     """Start a rank as the launcher does, and wait until its program holds."""
     for name in ("attempts/0/failures", "attempts/0/ended", "attempts/0/local", "logs/0"):
         (folder / name).mkdir(parents=True, exist_ok=True)
-    for name in ("harness.sh", "stacks.sh"):
+    for name in ("harness.sh", "records.sh", "stacks.sh"):
         (folder / name).write_bytes((TEMPLATES / name).read_bytes())
     (folder / "program.py").write_text(PROGRAM)
     os.mkfifo(folder / "go")
@@ -250,7 +250,7 @@ def test_without_python_the_kernel_knows_something(tmp_path: Path, number: int, 
     folder = tmp_path / "run"
     for name in ("attempts/0/failures", "attempts/0/ended", "attempts/0/local", "logs/0"):
         (folder / name).mkdir(parents=True)
-    for name in ("harness.sh", "stacks.sh"):
+    for name in ("harness.sh", "records.sh", "stacks.sh"):
         (folder / name).write_bytes((TEMPLATES / name).read_bytes())
     process = subprocess.Popen(
         ["bash", str(folder / "harness.sh"), "rank", "sleep", "4711"], env=rank_env(folder)
