@@ -78,10 +78,9 @@ def test_a_role_that_uses_its_port_is_ready_when_it_accepts_connections() -> Non
     assert plans(roles)["train"].roles[0].ready == "tcp://{host}:{port}"
 
 
-@pytest.mark.parametrize("key", ["commands", "node_commands"])
-def test_port_in_the_setup_of_a_role_determines_when_it_is_ready(key: str) -> None:
+def test_port_in_the_setup_of_a_role_determines_when_it_is_ready() -> None:
     for text, ready in [("export PORT={port}", "tcp://{host}:{port}"), ("echo {{port}}", None)]:
-        server = Role(gpus=1, command=["serve"], setup=Setup(**{key: [text]}))
+        server = Role(gpus=1, command=["serve"], setup=Setup(commands=[text]))
         assert plans({**SHARED, "server": server})["train"].roles[0].ready == ready
 
 
