@@ -115,13 +115,19 @@ def decide_scope(
 def _spread_first_split(fields: list[Field]) -> None:
     """Apply the split that the first metric names to the others: "test acc: 76.8%, loss: 0.68".
 
-    This applies only if none of the following fields names a split.
+    This applies only if none of the following fields names a split. A loss next to a learning rate
+    or a norm of gradients is that of the training ("val acc: 0.5 | loss: 3.5 | lr: 0.001"), and so
+    is a metric that repeats the first one ("val loss: 2.5 | loss: 3.5").
     """
     behind = 1 + next((n for n, field in enumerate(fields) if not is_position_key(field.key)), 0)
-    side = SPLITS.get(fold(fields[behind - 1].key).partition("_")[0]) if fields else ""
-    named = (split_of(field.key) or field.split for field in fields[behind:])
-    if side in ("eval", "test") and not any(named):
-        fields[behind:] = [replace(field, split=side) for field in fields[behind:]]
+    word, _, first = fold(fields[behind - 1].key).partition("_") if fields else ("", "", "")
+    side, others = SPLITS.get(word, ""), fields[behind:]
+    if side not in ("eval", "test") or any(split_of(each.key) or each.split for each in others):
+        return
+    metrics = {name_of(each.key) for each in others}
+    is_loss_of_step = LOSS in metrics and not metrics.isdisjoint((LR, GRAD_NORM))
+    if not is_loss_of_step and first not in {fold(each.key) for each in others}:
+        fields[behind:] = [replace(each, split=side) for each in others]
 
 
 def _split_in(key: str, value: str) -> str:

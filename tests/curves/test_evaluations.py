@@ -263,3 +263,26 @@ def test_scores_below_a_bar_with_losses_are_read() -> None:
     score = "BLEU = 10.75 40.3/15.9/8.2/4.6 (BP = 0.868 ratio = 0.876 hyp_len = 19 ref_len = 22)"
     curve = parse_text([*lines, score]).curve
     assert curve.values("BLEU") == [10.75] and len(curve.values("loss")) == 40
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "Epoch {n} | val acc: 0.5{n} | loss: 3.{n} | lr: 0.001",
+        "step {n} test_acc=0.5{n} loss=3.{n} lr=0.001 grad_norm=1.2",
+        "Epoch {n} val loss: 2.{n} | loss: 3.{n}",
+    ],
+)
+def test_training_loss_behind_a_metric_of_an_evaluation_is_kept(
+    form: str,
+) -> None:
+    curve = parse_text([form.format(n=n) for n in range(1, 6)]).curve
+    assert curve.values("loss") == [3.1, 3.2, 3.3, 3.4, 3.5]
+    assert not {"test_loss", "test_grad_norm"} & {*curve.metrics}
+
+
+def test_metrics_behind_the_loss_of_an_evaluation_are_its_own_beside_a_learning_rate() -> None:
+    lines = [f"Epoch {n} val loss: 2.{n} acc: 0.{n} lr: 0.001" for n in range(1, 6)]
+    curve = parse_text(lines).curve
+    assert curve.values("eval_acc") == [0.1, 0.2, 0.3, 0.4, 0.5]
+    assert "loss" not in curve.metrics
