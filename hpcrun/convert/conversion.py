@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from hpcrun.convert.preamble import (
+    BackgroundStatement,
     Preamble,
     PreambleReader,
     Statement,
@@ -36,6 +37,13 @@ INDEX = "SLURM_ARRAY_TASK_ID"
 _MOST_INDICES = 256
 # Variables that a job of hpcrun has, too, with the same values.
 _SAME = {"HOME", "SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_JOB_NAME", "SLURM_GPUS_ON_NODE"}
+_SETUP = {
+    *("cd", "pushd", "source", ".", "conda", "mamba", "micromamba", "module", "ml", "export"),
+    "set",
+}
+_TESTS = {"[", "test", "grep", "egrep", "command", "which", "type", "true", "false", "diff", "cmp"}
+# Commands that display the output of the training, or write it to a file.
+_DISPLAYS = {"tee", "cat", "ts", "grep", "egrep", "stdbuf", "sed", "awk", "tr"}
 _LINE = 100  # the width of a line of the job file
 
 
@@ -233,14 +241,52 @@ class _Body(Struct):
 
 
 def _list_statements(script: Script) -> list[Any]:
-    """Return the top-level statements; ``A && B`` counts as two."""
+    """Return the top-level statements; ``cd A && B`` counts as two."""
+    children = script.tree.root_node.children
+    found: list[Any] = []
+    for node, follows in zip(children, [*children[1:], None], strict=True):
+        if follows is not None and follows.type == "&":
+            found.append(BackgroundStatement(node, node.start_byte, follows.end_byte))
+        else:
+            found += _split_list(node)
+    return found
 
-    def flatten(node: Any) -> list[Any]:
-        if node.type == "list" and any(child.type == "&&" for child in node.children):
-            return [each for child in node.children for each in flatten(child)]
-        return [node] if node.is_named and node.type != "comment" else []
 
-    return [each for node in script.tree.root_node.children for each in flatten(node)]
+def _split_list(node: Any) -> list[Any]:
+    """Split ``A && B`` if B would not run on its own after a failure of A.
+
+    A command of setup that fails ends the job, if it sets something up. Others, and tests, decide
+    whether B runs.
+    """
+    if node.type == "list" and node.children[1].type == "&&":
+        left, right = node.children[0], node.children[-1]
+        if _sets_up(left) or (_echoes(right) and not _tests(left)):
+            return [*_split_list(left), *_split_list(right)]
+    return [node] if node.is_named and node.type != "comment" else []
+
+
+def _name_of(node: Any) -> str:
+    name = node.child_by_field_name("name") if node.type == "command" else None
+    return name.text.decode("utf-8", "surrogateescape") if name is not None else ""
+
+
+def _sets_up(node: Any) -> bool:
+    if node.type == "redirected_statement":
+        return _sets_up(node.children[0])
+    if node.type == "list":
+        is_and = node.children[1].type == "&&"
+        return is_and and _sets_up(node.children[0]) and _sets_up(node.children[-1])
+    is_assignment = node.type == "variable_assignment" and not re.search(rb"[$]\(|`", node.text)
+    return is_assignment or node.type == "declaration_command" or _name_of(node) in _SETUP
+
+
+def _echoes(node: Any) -> bool:
+    return _name_of(node) in ("echo", "printf", "date") and b"$(" not in node.text
+
+
+def _tests(node: Any) -> bool:
+    is_test = node.type in ("test_command", "negated_command", "compound_statement")
+    return is_test or _name_of(node) in _TESTS or any(_tests(child) for child in node.children)
 
 
 def _find_program(script: Script) -> list[LaunchedProgram]:
@@ -289,13 +335,27 @@ def _read_body(
     for node in statements[:first]:
         reader.read(node)
     preamble = reader.made
-    after = [one for one in statements[last + 1 :] if not _is_idle(script, one, remarks)]
+    below = statements[last + 1 :]
+    after = [one for one in below if not _is_idle(script, one, remarks)]
     program = programs[-1]
     node = statements[last]
+    if node.type == "background" and any(
+        script.data[one.start_byte : one.end_byte].split()[:1] == [b"wait"] for one in below
+    ):
+        node = node.statement  # as in the foreground
     body.before = " ".join(script.data[node.start_byte : node.end_byte].decode().split())
-    is_simple = len(programs) == 1 and not after and not program.command.branch and _is_simple(node)
+    is_simple = (
+        len(programs) == 1
+        and not after
+        and not program.command.branch
+        and _is_simple(node, program.command.start)
+        and not (preamble.background and _can_run_as_text(request))
+    )
     converted: ConvertedProgram | None = None
-    problem = "the program is in a loop or branch, or there are several"
+    problem = (
+        "the program is in a loop, branch or pipeline, in the background or reads stdin, or there "
+        "are several"
+    )
     if is_simple:
         _report_redirections(script, node, remarks)
         converted = convert_program(program, script, request, home)
@@ -316,6 +376,7 @@ def _read_body(
             if not after:
                 remarks.missing(program.command.start, body.before, problem)
             body.program = {"command": ["bash", "-c", escape_placeholders(body.before, ())]}
+            _report_background(preamble, remarks)
             kept = _select_commands(preamble, set())
             _set_variables(body, preamble, kept)
             body.setup = _format_setup(preamble, kept, call)
@@ -332,10 +393,38 @@ def _index_of(statements: Sequence[Any], start: int) -> int:
     )
 
 
-def _is_simple(node: Any) -> bool:
+def _is_simple(node: Any, start: int) -> bool:
+    """Return True for a command that reads no input, and whose output is only displayed."""
     while node.type in ("redirected_statement", "pipeline"):
-        node = node.children[0]
-    return bool(node.type == "command")
+        first, *rest = node.children
+        if any(_reads(child) for child in rest if node.type == "redirected_statement"):
+            return False
+        if node.type == "pipeline" and not all(
+            _name_of(child.children[0] if child.type == "redirected_statement" else child)
+            in _DISPLAYS
+            for child in rest
+            if child.is_named
+        ):
+            return False
+        node = first
+    is_simple = node.type == "command" and node.start_byte <= start < node.end_byte
+    return is_simple and not any(_reads(child) for child in node.children)
+
+
+def _reads(node: Any) -> bool:
+    """Return True for a redirection of standard input."""
+    if node.type in ("heredoc_redirect", "herestring_redirect"):
+        return True
+    is_input = node.type == "file_redirect" and any(one.type == "<" for one in node.children)
+    return is_input and b"/dev/null" not in node.text
+
+
+def _report_background(preamble: Preamble, remarks: Remarks) -> None:
+    """Report the commands in the background, which setup would wait for or outlive."""
+    for one in preamble.background:
+        remarks.missing(one.start, one.text, "it runs in the background, beside the training")
+    preamble.kept = [one for one in preamble.kept if one not in preamble.background]
+    preamble.background = []
 
 
 def _is_idle(script: Script, node: Any, remarks: Remarks) -> bool:
@@ -389,6 +478,7 @@ def _finish(
     remarks: Remarks,
 ) -> None:
     """Join the program with the commands on which it depends."""
+    _report_background(preamble, remarks)
     names = set(converted.uses)
     if not converted.launcher:
         names |= {name for one in preamble.owned for name in one.uses}
@@ -524,6 +614,8 @@ def _format_setup(preamble: Preamble, kept: Sequence[Statement], call: _Call) ->
         text = one.text.strip()
         if one.is_plain and one.export:
             text = f"export {text}"
+        elif one.if_text and preamble.aborts:
+            text = one.if_text  # a test that fails does not end the script
         elif _may_fail(one) and not preamble.aborts:
             text = f"{text} || true"
         commands.append(text)

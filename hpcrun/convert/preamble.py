@@ -28,6 +28,7 @@ _NEUTRAL = {
     *("mkdir", "touch", "ulimit", "cp", "rm", "ln", "mv", "chmod", "umask", "[", "test", "cd"),
     *("pushd", "tar", "unzip", "rsync", "wget", "curl", "git", "sleep", "wait"),
 }
+_MOVES = {"cd", "pushd", "popd"}
 _INDEX = "SLURM_ARRAY_TASK_ID"
 _LAUNCHERS = re.compile(r"torchrun|accelerate launch|torch\.distributed|deepspeed|commands\.launch")
 
@@ -59,6 +60,16 @@ class Statement(Struct):
     is_plain: bool = False  # an assignment that is not exported
     is_array: bool = False
     exports: list[str] = field(default_factory=list)
+    if_text: str = ""  # ``A && B`` as ``if A; then B; fi``, which does not fail with A
+
+
+class BackgroundStatement(Struct):
+    """A statement with the ``&`` after it, in place of its node."""
+
+    statement: Any
+    start_byte: int
+    end_byte: int
+    type: str = "background"
 
 
 class Preamble(Struct):
@@ -67,6 +78,7 @@ class Preamble(Struct):
     Attributes:
         kept: Statements that are carried over as commands, in order.
         secrets: Variables whose values are secrets; the job file has only their names.
+        background: Those of ``kept`` that run in the background.
         folder: The directory to which the script changes; "" for the project.
         owned: Exports of ranks and world size, which hpcrun sets unless the job is a bare command.
     """
@@ -80,6 +92,7 @@ class Preamble(Struct):
     secrets: list[str] = field(default_factory=list)
     fabric: str = ""
     kept: list[Statement] = field(default_factory=list)
+    background: list[Statement] = field(default_factory=list)
     folder: str = ""
     aborts: bool = False  # set -e
     owned: list[Statement] = field(default_factory=list)
@@ -140,8 +153,11 @@ class PreambleReader:
             self._command(one, own[0])
         elif kind == "redirected_statement" and len(own) == 1 and self._only_prints(one, own[0]):
             self.remarks.replaced(start, one.text, "it only prints")
-        elif kind == "list" and len(own) == 2 and own[0].name in ("test", "[", "[["):
+        elif kind == "background":
             self._keep(one)
+            self.made.background.append(one)
+        elif kind == "list":
+            self._list(one, node)
         elif (
             kind == "pipeline"
             and own
@@ -152,6 +168,23 @@ class PreambleReader:
             self.remarks.replaced(start, one.text, "it only prints")
         else:
             self._keep(one)
+
+    def _list(self, one: Statement, node: Any) -> None:
+        first, operator, last = node.children[0], node.children[1].type, node.children[-1]
+        data = self.script.data
+        others = {
+            each.name for each in self.script.commands if last.start_byte <= each.start < one.end
+        }
+        if operator == "||" and _names_of(first) & _MOVES and others <= {"exit", "echo", "return"}:
+            self.read(first)  # a directory that does not exist ends the job, too
+            return
+        if _names_of(node) & _MOVES:
+            reason = "the training may start in another directory: change it without a condition"
+            self.remarks.missing(one.start, one.text, reason)
+        if operator == "&&" and "<<" not in one.text:
+            parts = [data[each.start_byte : each.end_byte].decode() for each in (first, last)]
+            one.if_text = f"if {parts[0]}; then {parts[1]}; fi"
+        self._keep(one)
 
     def _only_prints(self, one: Statement, command: Command) -> bool:
         targets = command.redirects
@@ -364,6 +397,15 @@ class PreambleReader:
             self.remarks.replaced(one.start, one.text, "survive: the harness handles signals")
         else:
             self.remarks.missing(one.start, one.text, "the job has no traps")
+
+
+def _names_of(node: Any) -> set[str]:
+    """Return the commands that run in this shell."""
+    if node.type in ("subshell", "command_substitution"):
+        return set()
+    name = node.child_by_field_name("name") if node.type == "command" else None
+    found = {name.text.decode("utf-8", "surrogateescape")} if name is not None else set()
+    return found.union(*(_names_of(child) for child in node.children))
 
 
 def _changes_state(command: Command) -> bool:

@@ -12,7 +12,15 @@ from hpcrun.convert.preamble import SECRET
 from hpcrun.convert.remarks import Effect
 from hpcrun.convert.resources import Request
 from hpcrun.convert.words import expand_marks, quote_word, used_names
-from hpcrun.lint import CLOSE, CONTAINERS, OPEN, LaunchedProgram, Script
+from hpcrun.lint import (
+    CLOSE,
+    CONTAINERS,
+    OPEN,
+    LaunchedProgram,
+    Script,
+    parse_srun,
+    skip_image,
+)
 from hpcrun.plan import escape_placeholders, looks_secret
 
 # Options of launchers that hpcrun sets, with dashes.
@@ -29,6 +37,14 @@ _OWNED_OF_SRUN = {
     *("label", "unbuffered", "kill-on-bad-exit", "jobid", "export", "job-name", "exclusive"),
     *("wait", "gpus-per-node", "gpus", "gres", "gpus-per-task", "nodelist", "exact", "overlap"),
     *("mem", "verbose", "comment", "time", "partition", "account", "cpu-bind-verbose"),
+}
+_PYTHON = re.compile(r"(.*/)?python[0-9.]*")
+# Commands that start the program without any effect on it.
+_PLAIN_WRAPPERS = {"time", "nohup", "exec", "command", "setsid", "unbuffer", "catchsegv", "stdbuf"}
+# Those that change how it runs, which a job lacks.
+_WRAPPERS = {
+    *("timeout", "numactl", "nsys", "ncu", "nice", "ionice", "xvfb-run", "shifter", "podman-hpc"),
+    *("uv", "poetry", "pipenv", "pixi", "hatch", "pdm", "conda", "mamba", "micromamba"),
 }
 _CPU_BIND = {"cpu_bind": "cpu-bind", "mem_bind": "mem-bind"}
 
@@ -103,6 +119,9 @@ def convert_program(
         made.remarks.append((program.command.start, f"{name}=***", "changed", SECRET))
     if made.env.pop("CUDA_VISIBLE_DEVICES", None):
         made.problem = "CUDA_VISIBLE_DEVICES selects GPUs: Slurm assigns those of the job"
+    if wrapper := _find_wrapper(program):
+        reason = f"the program starts without {wrapper.split()[0]}"
+        made.remarks.append((program.command.start, wrapper, "missing", reason))
     _convert_container(program, made)
     if program.kind in ("torchrun", "accelerate", "deepspeed"):
         words = _convert_launcher(program, made, request)
@@ -144,6 +163,32 @@ def convert_program(
     return made
 
 
+def _find_wrapper(program: LaunchedProgram) -> str:
+    """Return the words of the first command around a program that the job lacks; "" if none."""
+    commands = [program.command]
+    if program.inner is not None:
+        commands += [one for one in program.inner.commands if one.words and not one.substituted]
+    for command in commands:
+        words = [one.text for one in command.words]
+        while words:
+            name = words[0].rsplit("/", 1)[-1]
+            if name == "srun":
+                words = parse_srun(words[1:])[1]
+            elif name in CONTAINERS and words[1:2] in (["exec"], ["run"]):
+                words = skip_image(words[2:])
+            elif name == "env" or name in _PLAIN_WRAPPERS or re.match(r"-|[A-Za-z_]\w*=", name):
+                words = words[1:]
+            else:
+                break
+        if words and words[0].rsplit("/", 1)[-1] in _WRAPPERS:
+            end = next(
+                (i for i, word in enumerate(words) if word.rsplit("/", 1)[-1] == program.kind),
+                len(words) - len(program.args),
+            )
+            return " ".join(expand_marks(word) for word in words[: max(1, end)])
+    return ""
+
+
 def _has_more(inner: Script) -> bool:
     """Return True if the text of ``bash -c`` does more than to start a program."""
     commands = [one for one in inner.commands if one.words and not one.substituted]
@@ -174,10 +219,13 @@ def _set_program(program: LaunchedProgram, made: ConvertedProgram, words: Sequen
         return
     # python [-u] SCRIPT, or python -m MODULE
     rest = list(escaped)
-    if rest and re.fullmatch(r"(.*/)?python[0-9.]*", rest[0]):
+    if rest and _PYTHON.fullmatch(rest[0]):
         rest = rest[1:]
-        while rest and re.fullmatch("-[uOBEsSI]+", rest[0]):
+        while rest and re.fullmatch("-[uB]+", rest[0]):
             rest = rest[1:]
+        if rest and rest[0].startswith("-") and rest[0] != "-m":  # options of Python
+            made.program, made.args = {"command": escaped}, escaped[1:]
+            return
     elif program.kind not in ("torchrun", "accelerate", "deepspeed"):
         made.program, made.args = {"command": escaped}, escaped[1:]
         return
@@ -207,6 +255,10 @@ def _convert_step(program: LaunchedProgram, made: ConvertedProgram) -> None:
             else:
                 options = made.container.setdefault("options", [])
                 options.append(f"--{name}={one.value}" if one.value else f"--{name}")
+        elif name == "export" and one.value.upper() not in ("", "ALL"):
+            reason = "the ranks have the variables of the job: set those of this program in env:"
+            shown = f"srun --export={one.value}"
+            made.remarks.append((program.command.start, shown, "missing", reason))
         elif name in _OWNED_OF_SRUN or name in ("het-group", "relative", "gpu-bind", "accel-bind"):
             shown = f"{text} --{name}{'=' if one.value else ''}{one.value}"
             if name in ("het-group", "relative"):
@@ -349,6 +401,9 @@ def _own_words(program: LaunchedProgram) -> list[str]:
         return ["python", *program.args]
     words = [one.text for one in program.command.words]
     count = len(program.args)
+    if program.kind == "python":
+        found = [i for i, word in enumerate(words[: len(words) - count]) if _PYTHON.fullmatch(word)]
+        return words[found[-1] :] if found else ["python", *program.args]
     # The words before the arguments: the program and its own options.
     start = len(words) - count
     while start > 0 and words[start - 1].startswith("-") and start > 1:

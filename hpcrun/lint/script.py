@@ -392,7 +392,7 @@ class _Reader:
                 background=background,
                 pipes_into=pipes_into,
                 depends=operator,
-                **{**place, "branch": branch or (operator == "||")},
+                **{**place, "branch": branch or operator == "||" or self.may_skip(first, last)},
             )
         elif kind == "function_definition":
             word = node.child_by_field_name("name")
@@ -439,6 +439,18 @@ class _Reader:
                 )
         elif node.is_named and kind != "comment":
             self.expand_inside(node, substituted)
+
+    def may_skip(self, first: Parsed, last: Parsed) -> bool:
+        """Return True if ``first && last`` is a branch: after a test, or of an assignment."""
+        if first.type == "list":
+            return self.may_skip(first.children[-1], last) or self.may_skip(first.children[0], last)
+        name = self.first_name(first)
+        if first.type in ("test_command", "negated_command", "compound_statement"):
+            return True
+        if name in ("[", "test", "grep", "command", "which", "type", "true", "false"):
+            return True
+        is_setup = name in ("cd", "source", ".", "module", "ml", "conda", "export", "set", "")
+        return last.type in ("variable_assignment", "declaration_command") and not is_setup
 
     def first_name(self, node: Parsed) -> str:
         while node.type in ("redirected_statement", "pipeline", "list"):

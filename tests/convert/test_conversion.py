@@ -309,3 +309,92 @@ def test_secret_in_a_command_is_masked_and_reported(line: str) -> None:
     made = convert(f"#SBATCH --gpus=2\n{line.format(TOKEN, TORCHRUN.strip())}\n")
     assert any("it contains a secret" in one.reason for one in made.missing)
     assert TOKEN not in repr(made) and TOKEN not in format_converted_job(made, "a", "b")
+
+
+@pytest.mark.parametrize(
+    ("line", "commands"),
+    [
+        ("[ -f stale ] && rm -rf ckpt", ["[ -f stale ] && rm -rf ckpt || true"]),
+        ("[ -f .env ] && source .env", ["[ -f .env ] && source .env || true"]),
+        ("make data && make more", ["make data && make more || true"]),
+        ('set -e\n[ -n "$FOO" ] && make', ['if [ -n "$FOO" ]; then make; fi']),
+        ("cd /d && make", ["cd /d", "make || true"]),
+    ],
+)
+def test_command_after_a_test_stays_conditional(line: str, commands: list[str]) -> None:
+    found = job(f"{TWO}{line}\n{TORCHRUN}")["setup"]["commands"]
+    assert [one for one in found if one != HERE] == commands
+
+
+def test_variable_after_a_test_stays_conditional() -> None:
+    found = job(
+        f'{TWO}ARGS=""\n[[ $DEBUG == 1 ]] && ARGS="--debug"\n'
+        "srun torchrun --nnodes=2 --nproc-per-node=2 train.py $ARGS\n"
+    )
+    assert found["command"] == ["bash", "-c", "exec python train.py ${{ARGS}}"]
+    assert '[[ $DEBUG == 1 ]] && ARGS="--debug" || true' in found["setup"]["commands"]
+
+
+def test_training_after_a_command_depends_on_it() -> None:
+    found = job("#SBATCH --gpus=1\npython prep.py && python train.py\n")
+    assert found["command"] == ["bash", "-c", "python prep.py && python train.py"]
+    assert missing(f"{TWO}make data && {TORCHRUN}") != []
+
+
+def test_directory_that_must_exist_is_the_one_of_the_training() -> None:
+    found = job("#SBATCH --gpus=1\ncd sub || exit 1\npython train.py\n")
+    assert found["command"][-1].split("\n")[-2:] == ["cd sub", "exec python train.py"]
+    assert missing("#SBATCH --gpus=1\n[ -d sub ] && cd sub\npython train.py\n") != []
+
+
+def test_commands_in_the_background_stay_there() -> None:
+    found = job("#SBATCH --gpus=1\npython server.py &\npython train.py\n")
+    assert found["command"] == ["bash", "-c", "python server.py &\npython train.py"]
+    found = job("#SBATCH --gpus=1\n./monitor.sh &\npython train.py\n")
+    assert found["command"] == ["bash", "-c", "./monitor.sh &\npython train.py"]
+    found = job("#SBATCH --gpus=1\npython a.py &\npython b.py & wait\n")
+    assert found["command"] == ["bash", "-c", "python a.py &\npython b.py &\nwait"]
+    made = convert(f"{TWO}./monitor.sh &\n{TORCHRUN}")
+    assert [one.text for one in made.missing] == ["./monitor.sh &"] and "setup" not in made.job
+
+
+def test_program_in_the_background_that_is_waited_for_is_the_program() -> None:
+    found = job(f"{TWO}{TORCHRUN.strip()} &\nwait\n")
+    assert (found["script"], found["launcher"]) == ("train.py", "torchrun")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "python train.py < prompts.txt",
+        "cat x | python train.py",
+        "python train.py <<< yes",
+        "python train.py <<EOF\na\nEOF",
+        "python train.py | python post.py",
+    ],
+)
+def test_input_of_the_training_is_kept(line: str) -> None:
+    assert job(f"#SBATCH --gpus=1\n{line}\n")["command"] == ["bash", "-c", line]
+    assert missing(f"{TWO}srun {line}\n") != [] or line.startswith("cat")
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("timeout 3600 python t.py", "timeout 3600"),
+        ("srun numactl --cpunodebind=0 python t.py", "numactl --cpunodebind=0"),
+        ("srun nsys profile -o out python t.py", "nsys profile -o out"),
+        ("srun --export=ALL,FOO=1 python t.py", "srun --export=ALL,FOO=1"),
+        ("uv run python t.py", "uv run"),
+    ],
+)
+def test_commands_around_the_program_are_reported(line: str, text: str) -> None:
+    made = convert(f"#SBATCH --gpus=1\n{line}\n")
+    assert [one.text for one in made.missing] == [text]
+
+
+def test_options_of_python_are_kept() -> None:
+    for line in ("python -W ignore t.py", "python -X faulthandler -u t.py a"):
+        assert job(f"#SBATCH --gpus=1\n{line}\n")["command"] == line.split()
+        found = job(f"#SBATCH --gpus=1 --ntasks-per-node=1\nsrun {line}\n")
+        assert (found["command"], found["launcher"]) == (line.split(), "srun")
