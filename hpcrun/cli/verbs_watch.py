@@ -7,6 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -334,10 +335,12 @@ def ui(jobs: tuple[str, ...], port: int, actions: bool, opens: bool, cluster: st
     forward its port: ssh -L 8000:127.0.0.1:8000 LOGIN, with --port 8000. Slurm is queried as by
     hpcrun status --watch while a page is open, and not at all otherwise.
     """
-    from hpcrun.ui import Board, serve
+    from hpcrun.ui import Board, redirecting_file, serve
 
     where = make_context(cluster)
     board = Board(where, jobs, has_actions=actions)
+
+    files = ExitStack()  # removed when the server ends
 
     def announce(address: str) -> None:
         page = address + (f"#/run/{quote(board.first, safe='')}" if board.first else "")
@@ -346,9 +349,13 @@ def ui(jobs: tuple[str, ...], port: int, actions: bool, opens: bool, cluster: st
         if opens:
             import webbrowser
 
-            webbrowser.open(page)
+            from hpcrun.assets import state_dir
 
-    serve(board, port=port, announce=announce)
+            folder = state_dir(where.environ) / "ui"
+            webbrowser.open(files.enter_context(redirecting_file(folder, page)).as_uri())
+
+    with files:
+        serve(board, port=port, announce=announce)
     return 0
 
 

@@ -240,16 +240,25 @@ class Board:
                 self._wake.clear()
                 self._wake.wait()
                 continue
-            pause = FILES_INTERVAL_S
             try:
-                with self._trip:
-                    self._monitor.poll()
-                self._trouble = self._listing.silence
-            except HpcrunError as error:
-                self._trouble, pause = error.message, _RETRY_S
-            self._publish()
+                pause = self._poll()
+                self._publish()
+            except Exception as error:  # otherwise the page would show old states as current
+                self._trouble = f"internal error: {type(error).__name__}: {error}"
+                pause = _RETRY_S
             self._is_listed.set()
             time.sleep(max(0.1, min(pause, self._monitor.pause)) if not self._trouble else pause)
+
+    def _poll(self) -> float:
+        """Read and query what is due; return the seconds until the next time."""
+        try:
+            with self._trip:
+                self._monitor.poll()
+            self._trouble = self._listing.silence
+        except HpcrunError as error:
+            self._trouble = error.message
+            return _RETRY_S
+        return FILES_INTERVAL_S
 
     def _publish(self) -> None:
         """Number the rows that have changed."""
@@ -370,6 +379,8 @@ class Board:
                 return row.run
             if row.sweep is not None and row.sweep.sweep_id == key:
                 return row.sweep
+        if not self._is_run(key):  # a request cannot name folders and files
+            raise unknown_run_error(self._context, key)
         target = find_targets_by_word(self._context, [key])[key]
         if target is None or isinstance(target, str):
             raise unknown_run_error(self._context, key)
@@ -472,7 +483,7 @@ class Board:
     def _source(self, key: str) -> Source:
         if key in self._files:
             return self._files[key]
-        if key in self._jobs.known or not self._is_run(key):
+        if self._is_job(key):
             with self._trip:
                 (source,) = find_sources(self._context, [key], is_awaited=True)
             return source
@@ -483,8 +494,14 @@ class Board:
             fetch_records(self._context, [run], by_word=True, whole=True)
         return Source(run.run_id, run=run)
 
+    def _is_job(self, key: str) -> bool:
+        """Return True for a job that the user named, or a task of one."""
+        known = self._jobs.known
+        ids = {status.job_id for statuses in list(known.values()) for status in statuses}
+        return key in known or key in ids
+
     def _is_run(self, key: str) -> bool:
-        return bool(key[:8].isdigit() and "-" in key)
+        return bool(key[:8].isdigit() and "-" in key and "/" not in key)
 
     def _read(self, curve: _OpenCurve) -> None:
         now = time.monotonic()

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import json
+import os
 import secrets
 import socket
-from collections.abc import AsyncIterator, Callable
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,9 +88,13 @@ class Guard:
         is_change = scope["method"] not in ("GET", "HEAD")
         if (origin is not None or is_change) and origin != f"http://{host}":
             return 403, "requests from other sites are refused"
-        if headers.get(b"sec-fetch-site", "none") not in ("same-origin", "none"):
+        first, *inner = scope["path"].split("/")[1:]
+        # The file of --open is another site, whose navigation to the page itself is permitted.
+        is_page = inner == [""] and headers.get(b"sec-fetch-dest") == "document"
+        sites = ("same-origin", "none", "cross-site") if is_page else ("same-origin", "none")
+        if headers.get(b"sec-fetch-site", "none") not in sites:
             return 403, "requests from other sites are refused"
-        given = scope["path"].split("/")[1].encode("utf-8", "replace")
+        given = first.encode("utf-8", "replace")
         if not secrets.compare_digest(given, self._token):
             return 404, "open the address that hpcrun ui printed"
         return None
@@ -212,6 +220,28 @@ async def _stream(board: Board, since: int, keys: list[str]) -> AsyncIterator[by
 def _format_event(name: str, data: Any) -> bytes:
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     return f"event: {name}\ndata: {text}\n\n".encode()
+
+
+@contextmanager
+def redirecting_file(folder: Path, address: str) -> Iterator[Path]:
+    """Write a file, readable only by its owner, that leads a browser to an address.
+
+    A browser is started with the path of the file: other users can read the arguments of processes,
+    and the address contains the token.
+    """
+    folder.mkdir(0o700, parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(".html", "page-", folder)  # mode 0600
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            shown = html.escape(address)
+            file.write(
+                f'<!doctype html><meta charset="utf-8"><title>hpcrun</title>'
+                f'<meta name="referrer" content="no-referrer">'
+                f'<meta http-equiv="refresh" content="0; url={shown}"><a href="{shown}">hpcrun</a>'
+            )
+        yield Path(name)
+    finally:
+        Path(name).unlink(missing_ok=True)
 
 
 def serve(board: Board, *, port: int, announce: Callable[[str], None]) -> None:

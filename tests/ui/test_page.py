@@ -12,6 +12,9 @@ from urllib.parse import quote
 
 import pytest
 
+from hpcrun.context import load_context
+from hpcrun.ui.board import Board
+from hpcrun.ui.server import redirecting_file
 from tests.cli.calling import Caller
 from tests.cli.status_runs import answers
 from tests.curves.report.browser import Browser, Page, chromium
@@ -263,14 +266,49 @@ def test_requests_without_token_or_from_other_sites_are_refused(address: str) ->
     assert ask(address, "static/board.py")[0] == 404
 
 
-def test_unknown_runs_and_logs_are_errors_with_a_message(address: str) -> None:
+def test_unknown_runs_and_logs_are_errors_with_a_message(address: str, caller: Caller) -> None:
+    caller.write("other.log", training_log(5))
     for path in (
         "api/detail?key=nothing",
         f"api/log?key={RUNNING}&file=../plan.json",
+        "api/log?key=/etc/passwd",
+        "api/curves?key=/etc/passwd",
+        "api/curves?key=other.log",
+        f"api/detail?key={quote('20261120-x/../../..', safe='')}",
         "api/curves",
     ):
         status, text, _ = ask(address, path)
         assert status == 400 and json.loads(text)["error"], (path, text)
+
+
+def test_file_of_open_leads_to_the_page_and_is_private(
+    browser: Browser, address: str, tmp_path: Path
+) -> None:
+    with redirecting_file(tmp_path / "ui", f"{address}#/run/{RUNNING}") as file:
+        assert file.stat().st_mode & 0o777 == 0o600
+        page = Page(browser, file.as_uri(), dark=False)
+        page.wait_for(f"location.href === {json.dumps(f'{address}#/run/{RUNNING}')}")
+        page.wait_for("document.querySelector('.panel .plot')")
+        page.close()
+    assert list((tmp_path / "ui").iterdir()) == []
+    foreign = {"Sec_Fetch_Site": "cross-site"}
+    for path, dest in (("api/rows", "document"), ("", "iframe"), ("", "empty")):
+        assert ask(address, path, **foreign, Sec_Fetch_Dest=dest)[0] == 403
+
+
+def test_any_error_while_following_runs_is_shown(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    board = Board(load_context(caller.environ, caller.project))
+    monkeypatch.setattr(board._monitor, "poll", lambda: 1 / 0)
+    board.start()
+    board.want()
+    try:
+        assert until(lambda: board.news(0)["trouble"]) == (
+            "internal error: ZeroDivisionError: division by zero"
+        )
+    finally:
+        board.close()
 
 
 def test_slurm_is_not_queried_while_no_page_is_open(tmp_path: Path) -> None:
