@@ -30,9 +30,16 @@ from hpcrun.jobside import (
     read_config,
     send_test,
 )
-from hpcrun.monitor import RunFilter, SlurmCache, Source, list_rows
+from hpcrun.monitor import RunFilter, SlurmCache, Source, list_rows, parse_time
 from hpcrun.remote import RunCommand
-from hpcrun.runs import JobStatus, RunFolder, SweepFolder, read_plan
+from hpcrun.runs import (
+    CachedSweep,
+    JobStatus,
+    RunFolder,
+    SweepFolder,
+    read_optional_record,
+    read_plan,
+)
 from hpcrun.spec import Notify
 from hpcrun.views import describe_stall, format_cause
 
@@ -250,8 +257,26 @@ def _is_news(status: JobStatus) -> bool:
     folder = status.run or status.sweep
     if folder is None or not folder.notify.is_file():
         return False
-    ended = status.ended_at or status.submitted_at
-    return not status.final or ended is None or time.time() - ended < _NEWS_S
+    if not status.final:
+        return True
+    ended = _find_end_time(status)
+    return ended is None or time.time() - ended < _NEWS_S
+
+
+def _find_end_time(status: JobStatus) -> float | None:
+    """Return when a job ended, by its own record, Slurm or the cache; None if none of them knows.
+
+    A node that died wrote no record.
+    """
+    if status.ended_at is not None:
+        return status.ended_at
+    if status.job is not None and (end := parse_time(status.job.end)) is not None:
+        return end.timestamp()
+    if status.sweep is not None:
+        sweep = read_optional_record(status.sweep.seen, CachedSweep)
+        return sweep.ended_at if sweep is not None else None
+    seen = status.history.seen
+    return seen.kept.ended_at if seen is not None and seen.kept is not None else None
 
 
 def _needs_losses(word: str) -> bool:

@@ -17,10 +17,21 @@ _MAX_LOSSES = 4000
 
 _LOSS = re.compile(
     r"(?<![a-z0-9_./-])(?:train(?:ing)?[_/. -])?loss(?![a-z0-9_/.])[\"']?\s*[:=|(]?\s*"
-    r"([-+]?(?:[0-9]+\.?[0-9]*(?:e[-+]?[0-9]+)?|nan|inf))(?![a-z0-9])",
+    r"([-+]?(?:[0-9]{1,3}(?:,[0-9]{3})+\.[0-9]+|[0-9]+\.?[0-9]*(?:e[-+]?[0-9]+)?|nan|inf))"
+    r"(?![a-z0-9])",
     re.I,
 )
-_OTHER_LOSSES = re.compile(r"(?<![a-z])(eval|evaluation|val|valid|validation|test)(?![a-z])", re.I)
+# Words of an evaluation anywhere before the loss, and of other losses directly before it.
+_EVALUATION = re.compile(
+    r"(?<![a-z/])(eval|evaluat(e|ed|ing|ion)|val|valid|validat(e|ed|ing|ion)|test(ed|ing)?"
+    r"|dev(?![0-9]))(?![a-z])",
+    re.I,
+)
+_OTHER_LOSS = re.compile(
+    r"(?<![a-z])(best|lowest|min|minimum|prev|previous|initial|target|ema|aux|auxiliary|kl|reg"
+    r"|regulari[sz]ation|router|balance|balancing)[^a-z0-9]{1,3}$",
+    re.I,
+)
 
 
 class Condition(NamedTuple):
@@ -187,6 +198,8 @@ def _decide_condition(word: str, condition: Condition, facts: RunFacts) -> List[
         return []
     signs = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
     number = "{:g}".format(condition.value)
+    if float(number) != condition.value:  # :g has six digits
+        number = repr(condition.value)
     key = "-".join((condition.name, signs[condition.sign], number))
     if condition.name == "time_left":
         return [Event(key, word, "{} left until the time limit".format(format_time(value or 0)))]
@@ -294,8 +307,16 @@ def read_loss(line: str) -> Optional[float]:
     [2.5, 0.001, 2.1]
     >>> [read_loss(x) for x in ("eval loss: 2.5", "val_loss=2", "loss_scale: 4", "train_loss=nan")]
     [None, None, None, nan]
+    >>> [read_loss(x) for x in ("best loss: inf, loss: 1,234.5", "dev loss: 2", "loss: 1,234")]
+    [1234.5, None, None]
     """
-    found = _LOSS.search(line)
-    if found is None or _OTHER_LOSSES.search(line[: found.start()]):
-        return None
-    return float(found.group(1))
+    for found in _LOSS.finditer(line):
+        before = line[: found.start()]
+        if _EVALUATION.search(before):
+            return None
+        number = found.group(1)
+        if not _OTHER_LOSS.search(before):
+            # Of 1,234 it is unknown whether it is one number, two, or has a decimal comma.
+            is_clear = "." in number or not re.match(",[0-9]", line[found.end() :])
+            return float(number.replace(",", "")) if is_clear else None
+    return None

@@ -45,7 +45,10 @@ class JobNotifier:
         self.config = read_config(self.run)
         self.every = float(environ.get("HPCRUN_NOTIFY_EVERY") or EVERY_S)  # tests use less
         self.environ, self.complain = environ, complain
-        self.is_on = bool(self.config.get("in_job")) and not self.config.get("sweep")
+        is_here, sweep = bool(self.config.get("in_job")), self.config.get("sweep")
+        self.is_on = is_here and not sweep
+        # The start of the sweep is sent by the first of its runs that tries.
+        self.starts_sweep = is_here and bool(sweep) and "started" in (self.config.get("on") or [])
         self.thread: Optional[threading.Thread] = None
         self.logs: Dict[str, LogReader] = {}
         self.complaints: Set[str] = set()
@@ -54,10 +57,18 @@ class JobNotifier:
 
     def check(self) -> None:
         """Send new events in a thread, because a channel may take long to answer."""
-        if self.is_on and not self.is_busy():
+        if self.is_busy():
+            return
+        if self.is_on:
             self.thread = threading.Thread(target=self._send, args=(self._find_facts(),))
-            self.thread.daemon = True
-            self.thread.start()
+        elif self.starts_sweep:
+            self.starts_sweep = False
+            facts = SweepFacts(runs=self.config["sweep"]["runs"], begun=1, done=0, failed=0)
+            self.thread = threading.Thread(target=self._deliver_for_sweep, args=(facts,))
+        else:
+            return
+        self.thread.daemon = True
+        self.thread.start()
 
     def is_busy(self) -> bool:
         return self.thread is not None and self.thread.is_alive()
@@ -98,11 +109,13 @@ class JobNotifier:
             cancelled=ends.count("cancelled"),
             first_failure=failure if own == "failed" else "a run failed",
         )
-        config = read_config(sweep["folder"])
+        self._deliver_for_sweep(facts)
+
+    def _deliver_for_sweep(self, facts: SweepFacts) -> None:
+        folder = self.config["sweep"]["folder"]
+        config = read_config(folder)
         deadline = time.monotonic() + END_TIMEOUT_S
-        for text in deliver_for_sweep(
-            sweep["folder"], config, facts, deadline=deadline, leave=["apprise"]
-        ):
+        for text in deliver_for_sweep(folder, config, facts, deadline=deadline, leave=["apprise"]):
             self.complain("hpcrun: warning: notification not sent by " + text)
 
     def _send(

@@ -128,7 +128,7 @@ def watch(environ: Mapping[str, str], before: str, say: Say, complain: Say) -> N
             0.0,
         ),
     ]
-    if notifier is not None and notifier.is_on:
+    if notifier is not None and (notifier.is_on or notifier.starts_sweep):
         pause = notifier.every
         duties.append(Duty(notifier.check, lambda: pause, 0.0))
     while True:

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import re
+import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from hpcrun.actions.notify_sender import _is_news
 from hpcrun.actions.notify_settings import plan_notify, resolve_target
 from hpcrun.context import load_context
 from hpcrun.errors import InputError, SpecError
 from hpcrun.jobside.channels import KINDS
 from hpcrun.jobside.events import EVENTS, parse_condition
+from hpcrun.runs.layout import RunFolder, SweepFolder
+from hpcrun.runs.records import CachedRow, CachedState, CachedSweep, History, cache_record
+from hpcrun.runs.status import JobStatus
+from hpcrun.runs.verdict import Verdict
+from hpcrun.slurm.jobs import SlurmJob
 from hpcrun.spec.check import describe_struct, unwrap
 from hpcrun.spec.job import Notify
 from hpcrun.spec.load import load_cluster
@@ -86,3 +94,35 @@ def test_keys_accept_the_events_and_channels_that_the_job_knows() -> None:
     for word in ("time_left < 3", "loss < 2h", "lost", "loss < x"):
         assert not re.fullmatch(item.pattern, word) and parse_condition(word) is None, word
     assert len(KINDS) == 8
+
+
+def test_end_of_a_long_run_is_news_however_long_ago_it_was_submitted(tmp_path: Path) -> None:
+    run, sweep, now = RunFolder(tmp_path), SweepFolder(tmp_path), time.time()
+    run.notify.write_text("{}")
+    long_ago = now - 10 * 86400
+
+    def is_news(**more: Any) -> bool:
+        failed = Verdict(state="NODE_FAIL", final=True)
+        known: dict[str, Any] = {"history": History(run_id="x"), "submitted_at": long_ago, **more}
+        return _is_news(JobStatus(verdict=failed, **known))
+
+    def cached(ended_at: float) -> History:
+        row = CachedRow(
+            **dict.fromkeys(("elapsed", "step", "loss", "log")), run_id="x", stamp=0,
+            ended_at=ended_at,
+        )  # fmt: skip
+        state = CachedState(state="NODE_FAIL", reason="", attempts=1, kept=row)
+        return History(run_id="x", seen=state)
+
+    def ended(at: float) -> SlurmJob:
+        end = datetime.fromtimestamp(at).isoformat(timespec="seconds")
+        return SlurmJob(job_id="1", source="sacct", state="NODE_FAIL", end=end)
+
+    assert is_news(run=run)  # nothing is known about the end
+    assert is_news(run=run, job=ended(now - 60)) and not is_news(run=run, job=ended(long_ago))
+    assert is_news(run=run, history=cached(now - 60))
+    assert not is_news(run=run, history=cached(long_ago))
+    assert is_news(sweep=sweep)
+    for at in (now - 60, long_ago):
+        cache_record(sweep.seen, CachedSweep(ends={}, ended_at=at))
+        assert is_news(sweep=sweep) == (at != long_ago)

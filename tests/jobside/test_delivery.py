@@ -14,7 +14,7 @@ import pytest
 
 from hpcrun.jobside import delivery
 from hpcrun.jobside.delivery import deliver, list_failures, read_config, read_tries, write_config
-from hpcrun.jobside.events import RunFacts
+from hpcrun.jobside.events import RunFacts, decide_events, read_loss
 from hpcrun.jobside.notifier import JobNotifier
 from tests.http_recorder import Recorder, recording
 
@@ -227,11 +227,52 @@ def test_sweep_sends_its_first_failure_and_one_summary(tmp_path: Path, server: R
         sweep = {"folder": str(folder), "before": str(tmp_path / "s."), "after": "-x", "runs": 4}
         job = notifier(run, {**own, "sweep": {**sweep, "label": f"lr={index}"}})
         job.check()
+        job.finish()
+        if not index:  # the start is sent when the first run starts
+            assert [text.partition(".")[0] for text in server.texts] == ["lr on lumi started"]
         job.send_end(None)
     started, failed, over = server.texts
     assert "lr on lumi started" in started
     assert "lr=1 failed: exit code 1; 2 of 4 runs are over" in failed
     assert "lr on lumi is over: of 4 runs 2 are done, 2 failed" in over
+
+
+@pytest.mark.parametrize(
+    ("line", "loss"),
+    [
+        ("loss: 1,234.5 lr: 1", 1234.5),
+        ("loss: 12,345,678.25", 12345678.25),
+        ("loss: 1,234", None),  # one number, two, or a decimal comma
+        ("loss=2,acc=3", 2.0),
+        ("loss=2.5,300 tok/s", 2.5),
+        ("best loss: inf", None),
+        ("best loss: inf, loss: 2.5", 2.5),
+        ("loss: 2.5, best loss: 1.5", 2.5),
+        ("best: loss 1.5", None),
+        ("best acc 0.5 loss 2.5", 2.5),
+        ("aux loss: 0.01", None),
+        ("dev loss: 1.5", None),
+        ("[dev] epoch 1 loss: 1.5", None),
+        ("/dev/nvidia0 dev0 loss: 2.5", 2.5),
+        ("validate loss: 1.5", None),
+        ("validating: loss 1.5", None),
+        ("evaluated loss 1.5", None),
+        ("total loss: 2.5", 2.5),
+        ("train loss 2.5 | val loss 1.5", 2.5),
+    ],
+)
+def test_loss_in_a_line_is_that_of_the_training(line: str, loss: float | None) -> None:
+    assert read_loss(line) == loss
+
+
+def test_conditions_on_near_numbers_are_different_events() -> None:
+    facts = RunFacts(step=2_000_000, losses=[0.5])
+    events = decide_events(["step >= 1234567", "step >= 1234568", "loss < 2.0"], facts)
+    assert [event.key for event in events] == [
+        "step-ge-1234567.0",
+        "step-ge-1234568.0",
+        "loss-lt-2",
+    ]
 
 
 def test_slow_channel_does_not_hold_up_the_watcher(run: Path, tmp_path: Path) -> None:
