@@ -63,7 +63,7 @@ def _record(argv: Sequence[str]) -> None:
         "world_size": int(environ.get("WORLD_SIZE") or tasks),
         "argv": list(argv),
         "directory": os.path.normpath(environ.get("RANK_PROBE_CD") or Path.cwd()),
-        "cpus": sorted(os.sched_getaffinity(0)),
+        "cpus": sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else [],
         "gpus": environ.get("CUDA_VISIBLE_DEVICES", ""),
         "host": environ.get("SLURMD_NODENAME", ""),
         "task": environ.get("SLURM_ARRAY_TASK_ID", ""),
