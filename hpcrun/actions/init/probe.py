@@ -58,12 +58,15 @@ def _record(argv: Sequence[str]) -> None:
     in_step = environ.get("SLURM_STEP_ID", "").isdigit()
     rank = environ.get("RANK") or (environ.get("SLURM_PROCID", "0") if in_step else "0")
     tasks = environ.get("SLURM_STEP_NUM_TASKS", "1") if in_step else "1"
+    cpus: list[int] = []
+    if sys.platform == "linux":  # mypy checks hpcrun for macOS, too
+        cpus = sorted(os.sched_getaffinity(0))
     found = {
         "rank": int(rank),
         "world_size": int(environ.get("WORLD_SIZE") or tasks),
         "argv": list(argv),
         "directory": os.path.normpath(environ.get("RANK_PROBE_CD") or Path.cwd()),
-        "cpus": sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else [],
+        "cpus": cpus,
         "gpus": environ.get("CUDA_VISIBLE_DEVICES", ""),
         "host": environ.get("SLURMD_NODENAME", ""),
         "task": environ.get("SLURM_ARRAY_TASK_ID", ""),
