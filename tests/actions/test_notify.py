@@ -107,10 +107,8 @@ def test_end_of_a_long_run_is_news_however_long_ago_it_was_submitted(tmp_path: P
         return _is_news(JobStatus(verdict=failed, **known))
 
     def cached(ended_at: float) -> History:
-        row = CachedRow(
-            **dict.fromkeys(("elapsed", "step", "loss", "log")), run_id="x", stamp=0,
-            ended_at=ended_at,
-        )  # fmt: skip
+        unknown: dict[str, Any] = dict.fromkeys(("elapsed", "step", "loss", "log"))
+        row = CachedRow(run_id="x", stamp=0, ended_at=ended_at, **unknown)
         state = CachedState(state="NODE_FAIL", reason="", attempts=1, kept=row)
         return History(run_id="x", seen=state)
 
