@@ -27,6 +27,7 @@ from hpcrun.curves.names import (
     LOSS,
     LOSSES,
     STEP_SECONDS,
+    split_of,
 )
 from hpcrun.curves.passes import (
     Bools,
@@ -66,6 +67,8 @@ _EQUAL_TOLERANCE = 1e-3
 _MIN_REPEATED_SHARE, _MAX_COMPARED = 0.9, 16
 # Rows are duplicates if this share of them is printed equally often.
 _MIN_DUPLICATED_SHARE = 0.8
+# More names of data on which a metric was computed are counts of steps or epochs.
+_MAX_DATA = 16
 # Losses of batches are at least this many times as numerous as means of epochs.
 _MIN_BATCHES_PER_MEAN = 2
 
@@ -78,12 +81,42 @@ def read_rows(log: StoredLog) -> list[Rows]:
     headings = np.array([each.offset for each in marks], dtype=np.int64)
     epochs = np.array([each.epoch for each in marks], dtype=np.float64)
     times = times_by_form(log)
-    rows = [_build_rows(form, headings, epochs, times.get(id(form))) for form in log.forms.values()]
+    forms = [*log.forms.values()]
+    rows = [
+        _build_rows(named, headings, epochs, times.get(id(form)))
+        for form, named in zip(forms, _name_data(forms), strict=True)
+    ]
     blocks = [each for each in log.marks if each.split and each.epoch is None]
     rows = scope_by_context(_drop_redrawn_bars(log, rows, headings), [*marks, *blocks])
     rows = _keep_evaluation_means(rows, headings)
     rows = _drop_epoch_means(_drop_repeated_losses(rows))
     return _count_through_epochs(rows)
+
+
+def _name_data(forms: Sequence[StoredRows]) -> list[StoredRows]:
+    """Add the name of the data to the names of metrics that were computed over several data.
+
+    Losses of ``[val c4]`` and ``[val wiki]`` become ``eval_c4_loss`` and ``eval_wiki_loss``; those
+    of a single evaluation remain ``eval_loss``. Many different names are counts.
+    """
+    data: dict[str, set[str]] = {}
+    for form in forms:
+        for name in form.layout.names:
+            if split_of(name) == form.layout.scope.split:
+                data.setdefault(name, set()).add(form.layout.scope.data)
+    found = []
+    for form in forms:
+        split, _, on = form.layout.scope
+        if on:
+            names = tuple(
+                f"{split}_{on}_{name.removeprefix(f'{split}_')}"
+                if 1 < len(data.get(name, ())) <= _MAX_DATA
+                else name
+                for name in form.layout.names
+            )
+            form = replace(form, layout=replace(form.layout, names=names))
+        found.append(form)
+    return found
 
 
 def _build_rows(form: StoredRows, headings: Ints, epochs_of: Floats, times: Floats | None) -> Rows:

@@ -26,10 +26,13 @@ class Scope(NamedTuple):
         split: The data: "train", "eval" or "test".
         span: "step" for values at one point of the training, "epoch" for the mean of an epoch,
             "run" for a summary of the whole training.
+        data: The name of the data in a prefix (``[val c4]``), or "". It becomes part of the names
+            of metrics if the same metric was computed over several data.
     """
 
     split: str = "train"
     span: str = "step"
+    data: str = ""
 
 
 class Field(Struct, frozen=True, gc=False):

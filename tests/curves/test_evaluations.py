@@ -286,3 +286,48 @@ def test_metrics_behind_the_loss_of_an_evaluation_are_its_own_beside_a_learning_
     curve = parse_text(lines).curve
     assert curve.values("eval_acc") == [0.1, 0.2, 0.3, 0.4, 0.5]
     assert "loss" not in curve.metrics
+
+
+@pytest.mark.parametrize(
+    ("tag", "split"),
+    [
+        ("val c4", "eval"),
+        ("val_1", "eval"),
+        ("Valid C4", "eval"),
+        ("test2017", "test"),
+        ("val.clean", "eval"),
+        ("eval/c4", "eval"),
+    ],
+)
+@pytest.mark.parametrize("form", ["step {n} loss 3.{n}", "epoch {n}: loss 3.{n}"])
+def test_evaluation_on_named_data_is_recognized(tag: str, split: str, form: str) -> None:
+    lines = [f"{form.format(n=n)}\n[{tag}] loss 4.{n} acc 0.{n}" for n in range(1, 6)]
+    curve = parse_text(lines).curve
+    assert curve.values("loss") == [3.1, 3.2, 3.3, 3.4, 3.5]
+    assert curve.values(f"{split}_loss") == [4.1, 4.2, 4.3, 4.4, 4.5]
+    assert curve.values(f"{split}_acc") == [0.1, 0.2, 0.3, 0.4, 0.5]
+
+
+@pytest.mark.parametrize("form", ["[val c4] {}", "[val_1] {}", "[val/c4] step {n} {}"])
+def test_evaluations_on_several_data_are_kept_apart(form: str) -> None:
+    other = form.replace("c4", "wiki").replace("_1", "_2")
+    lines = [
+        line
+        for n in range(1, 6)
+        for line in (
+            f"step {n} loss 3.{n}",
+            form.format(f"loss 4.{n}", n=n),
+            other.format(f"loss 5.{n}", n=n),
+        )
+    ]
+    curve = parse_text(lines).curve
+    assert curve.values("loss") == [3.1, 3.2, 3.3, 3.4, 3.5]
+    first, second = (name for name in curve.metrics if name.startswith("eval_"))
+    assert {first, second} in ({"eval_c4_loss", "eval_wiki_loss"}, {"eval_1_loss", "eval_2_loss"})
+    assert curve.values(first) == [4.1, 4.2, 4.3, 4.4, 4.5]
+    assert curve.values(second) == [5.1, 5.2, 5.3, 5.4, 5.5]
+
+
+def test_numbers_of_many_evaluations_are_no_names_of_data() -> None:
+    lines = [f"step {n} loss 3.{n}\n[val_{n}] loss 4.{n}" for n in range(1, 31)]
+    assert len(parse_text(lines).curve.values("eval_loss")) == 30

@@ -220,3 +220,11 @@ def test_duration_with_dotted_dates_is_correct() -> None:
     stamps = [f"{day:02d}.12.2025 12:00:00" for day in range(9, 16)]
     times = [read_time(f"{stamp} - INFO - step=3 loss=2.5") for stamp in stamps]
     assert times[0] is not None and times[-1] == times[0] + 6 * 86400
+
+
+@pytest.mark.parametrize(
+    "source", ["eval.py:12", "val.py", "eval:12", "test01", "test-node1", "test_runner.cc", "val 3"]
+)
+def test_source_or_host_or_count_in_brackets_names_no_evaluation(source: str) -> None:
+    line = strip_prefixes(f"[{source}] loss 2.5")
+    assert (line.tag, line.data) == ("", "")

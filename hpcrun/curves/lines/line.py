@@ -89,6 +89,8 @@ def read_line(
     rank = row.rank if line.rank is None else line.rank
     if rank is None and row.step is not None:
         rank = line.label
+    if line.data and row.scope.split == SPLITS[line.tag]:
+        row = structs.replace(row, scope=row.scope._replace(data=line.data))
     return reading[0], structs.replace(row, rank=rank)
 
 

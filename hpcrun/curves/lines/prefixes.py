@@ -87,12 +87,21 @@ _PLACE = pattern_of(
 )
 # A bracket that names a split ("[Diff-Val (clean)]") must not be mistaken for a source location.
 _WORDS, _SOURCE = pattern_of(r"[a-z]+"), pattern_of(r"[.:\d]")
+# A split and the name of its data: "[val c4]", "[val.clean]", "[val_1]", "[test2017]"; but neither
+# a count ("[val 100]") nor a file or a host ("[eval.py]", "[test01]").
+_DATA = pattern_of(
+    r"(?P<split>[a-z]{3,12}) (?: [ /.] (?! (?:py|cc|cpp|cu|rs|go|set|data|results?|metrics) $ )"
+    r" (?P<named> [a-z] [\w-]{0,40} )"
+    r"| _? (?P<numbered> [1-9]\d{0,3} ) | _ (?P<worded> [a-z] [\w-]{0,40} ) )",
+    re.VERBOSE | re.ASCII,
+)
 _DATED = pattern_of(r"\d{1,4}[-/]\d{1,2}[-/]\d{1,4}|\d:\d\d:\d\d")
 # Suffix that the logging handlers of rich and absl print at the right edge: "   train.py:123".
 _SUFFIX = pattern_of(
     r"(?:[ ]+[\w./-]{1,100}|[ ]+\([\w./: -]{1,100})\.(?:py|cc):\d{1,6}\)?$", re.ASCII
 )
 _MAX_PREFIXES = 14
+_EVALUATED = ("eval", "test")
 
 
 class StrippedLine(Struct, frozen=True, gc=False):
@@ -104,12 +113,14 @@ class StrippedLine(Struct, frozen=True, gc=False):
         label: Number from a prefix that may be a rank or a count of the program (``3:``, printed by
             srun --label), or None.
         tag: Last bracket before the message that names a split (``[valid]``), in lower case.
+        data: Name of the data of an evaluation in that bracket (``c4`` in ``[val c4]``), or "".
     """
 
     text: str
     rank: int | None = None
     label: int | None = None
     tag: str = ""
+    data: str = ""
 
 
 def strip_escapes(text: str) -> str:
@@ -131,14 +142,14 @@ def strip_prefixes(text: str) -> StrippedLine:
     indented. After a timestamp, all spaces are removed.
 
     >>> strip_prefixes("[rank3]: [2026-11-20 08:04:09,098] [INFO] [train.py:7:log] step=1")
-    StrippedLine(text='step=1', rank=3, label=None, tag='')
+    StrippedLine(text='step=1', rank=3, label=None, tag='', data='')
     >>> strip_prefixes("2: 2026-11-20 08:04:09 - trainer - INFO - step=1 - loss=2").text
     'step=1 - loss=2'
     >>> strip_prefixes("[1,5]<stdout>:INFO:root:[Epoch 0][Batch 99] loss=2")
-    StrippedLine(text='[Epoch 0][Batch 99] loss=2', rank=5, label=None, tag='')
+    StrippedLine(text='[Epoch 0][Batch 99] loss=2', rank=5, label=None, tag='', data='')
     """
     text = strip_escapes(text)
-    start, rank, label, tag, stamped = 0, None, None, "", False
+    start, rank, label, tag, data, stamped = 0, None, None, "", "", False
     for _ in range(_MAX_PREFIXES):
         found = _PREFIX.match(text, start)
         if found is None or (found["between"] and not start):
@@ -152,6 +163,8 @@ def strip_prefixes(text: str) -> StrippedLine:
                 label = int(inside)
             elif ranked := _RANK.fullmatch(inside.strip()):
                 rank = int(ranked[1])
+            elif (on := _DATA.fullmatch(inside.lower())) and SPLITS.get(on["split"]) in _EVALUATED:
+                tag, data = on["split"], on["named"] or on["numbered"] or on["worded"]
             elif not _SOURCE.search(inside):
                 names = (inside.lower(), *_WORDS.findall(inside.lower()))
                 tag = next((name for name in names if name in SPLITS), tag)
@@ -173,4 +186,4 @@ def strip_prefixes(text: str) -> StrippedLine:
         suffix := _SUFFIX.search(text, max(0, len(text) - 120))
     ):
         text = text[: suffix.start()].rstrip()
-    return StrippedLine(text, rank, label, tag)
+    return StrippedLine(text, rank, label, tag, data)
