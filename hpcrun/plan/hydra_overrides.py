@@ -103,7 +103,7 @@ def check_hydra_overrides(
     for word in overrides:
         key, equals, value = word.partition("=")
         new = key.lstrip("+")
-        if key != new and re.fullmatch(r"\w+(?:\.\w+)+", new):
+        if key != new and new not in groups and re.fullmatch(r"\w+(?:\.\w+)*", new):
             added.append(new)
         elif key != new or "@" in key:
             # It may add an option of a group, which can have any keys and a defaults list.
