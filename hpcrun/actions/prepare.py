@@ -248,7 +248,8 @@ def prepare_spec(
         spec, extra_args = _only_run(spec, extra_args, origin)
     if run_id is None:
         run_id = new_run_id(spec)
-    if spec.roles:
+    has_range = isinstance(spec.resources.nodes, str)
+    if spec.roles or has_range:
         host = query_host(context, spec, extra_args, host)
         how = {
             "host": host,
@@ -260,21 +261,9 @@ def prepare_spec(
             "checks": checks or Checks(),
             "checkpoint_dir": checkpoint_dir,
         }
-        return _for_each_role(context, spec, extra_args, how, origin)
-    if isinstance(spec.resources.nodes, str):
-        host = query_host(context, spec, extra_args, host)
-        how = {
-            "host": host,
-            "extra_args": extra_args,
-            "after": after,
-            "origin": origin,
-            "run_id": run_id,
-            "shared_code": shared_code,
-            "templates": templates,
-            "checks": checks or Checks(),
-            "checkpoint_dir": checkpoint_dir,
-            "runs_per_job": runs_per_job,
-        }
+        if spec.roles:
+            return _for_each_role(context, spec, extra_args, how, origin)
+        how |= {"extra_args": extra_args, "runs_per_job": runs_per_job}
         return _for_each_count(partial(prepare_spec, context, **how), spec, origin)
     errors: list[InputError] = []
     found, plan, given = Interpreter(python=""), None, DeepSpeedInput()

@@ -335,7 +335,7 @@ def _convert_launcher(
         if given is None and kind == "torchrun":
             made.problem = "torchrun has no --nnodes: each node would train on its own"
         elif given is not None and given.isdigit() and given != request.nodes:
-            made.problem = f"{kind} is told of {given} nodes, and the job has {request.nodes}"
+            made.problem = f"{kind} starts on {given} nodes, but the job has {request.nodes}"
     made.launcher = kind
     for one in program.options:
         if one.name in _OWNED or one.name == "module":

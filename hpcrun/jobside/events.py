@@ -35,7 +35,7 @@ _OTHER_LOSS = re.compile(
 
 
 class Condition(NamedTuple):
-    """A comparison that an event stands for; times are in seconds."""
+    """The comparison of an event such as ``loss < 2.0``; times are in seconds."""
 
     name: str
     sign: str

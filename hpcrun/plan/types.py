@@ -260,7 +260,7 @@ class SurvivePlan(Struct, frozen=True, kw_only=True):
 
 
 class NotifyPlan(Struct, frozen=True, kw_only=True):
-    """The events of a run that the user is told of.
+    """The events of a run that cause notifications, and the channels of these.
 
     Attributes:
         on: Events and conditions as in ``hpcrun.jobside.events``.

@@ -350,7 +350,7 @@ class Survive(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Notify(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The events of a run that you are told of, and how."""
+    """The events of a run that cause notifications, and the channels of these."""
 
     on: Annotated[
         list[NotifyEvent] | None,

@@ -102,6 +102,15 @@ def _build_job(
     return spec
 
 
+def _parse_document(text: str, source: str, problems: list[Problem]) -> Node:
+    """Parse a document; return an empty one, and add the problems, if it is invalid."""
+    try:
+        return parse_document(text, source, problems)
+    except SpecError as error:
+        problems.extend(error.problems)
+        return Node({}, source, 1)
+
+
 def load_user_config(text: str, *, source: str) -> UserConfig:
     """Load a user's settings for all jobs.
 
@@ -112,11 +121,7 @@ def load_user_config(text: str, *, source: str) -> UserConfig:
     ['failed']
     """
     problems: list[Problem] = []
-    tree = Node({}, source, 1)
-    try:
-        tree = parse_document(text, source, problems)
-    except SpecError as error:
-        problems.extend(error.problems)
+    tree = _parse_document(text, source, problems)
     config = build_struct(UserConfig, tree, problems)
     rules.check_notify(config.notify, tree, problems)
     _raise_problems(problems)
@@ -133,11 +138,7 @@ def load_cluster(text: str, *, source: str) -> Cluster:
     '012345'
     """
     problems: list[Problem] = []
-    tree = Node({}, source, 1)
-    try:
-        tree = parse_document(text, source, problems)
-    except SpecError as error:
-        problems.extend(error.problems)
+    tree = _parse_document(text, source, problems)
     cluster = build_struct(Cluster, tree, problems)
     rules.check_names(tree, problems, job=False)
     rules.check_notify(cluster.notify, tree, problems)

@@ -163,7 +163,7 @@ def run_fake(function: Any, args: Any, kwargs: Any) -> Any:
 
 
 def assumed_number(tensor: Any) -> Any:
-    """Return the number that stands for an element of a fake tensor."""
+    """Return the number that replaces an element of a fake tensor."""
     if tensor.dtype == torch.bool:
         return getattr(tensor, "_assumed_true", False)
     return 1.0 if tensor.dtype.is_floating_point else 1

@@ -17,8 +17,7 @@ from hpcrun.ui.board import Board
 from hpcrun.ui.server import redirecting_file
 from tests.cli.calling import Caller
 from tests.cli.status_runs import answers
-from tests.curves.report.browser import Browser, Page, chromium
-from tests.needs import require_command
+from tests.curves.report.browser import Browser, Page
 from tests.slurm_answers import show_job, squeue_row
 from tests.ui.project import (
     FAILED,
@@ -55,13 +54,6 @@ def address(caller: Caller) -> Iterator[str]:
     """The address of the page, without the part after #."""
     with served(caller, "train.log") as found:
         yield found.partition("#")[0]
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    require_command("chromium")
-    with chromium(tmp_path_factory.mktemp("profile")) as started:
-        yield started
 
 
 class Opening:

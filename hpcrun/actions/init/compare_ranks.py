@@ -341,15 +341,15 @@ def _run(
             timeout=_SECONDS,
             check=False,
         )
-        said = (done.stdout + done.stderr).decode("utf-8", "replace")
+        output = (done.stdout + done.stderr).decode("utf-8", "replace")
     except subprocess.TimeoutExpired:
-        said = f"no end within {_SECONDS} s"
+        output = f"no end within {_SECONDS} s"
     found = [json.loads(path.read_text()) for path in sorted((folder / name).glob("*.json"))]
     if not found:
         logs = [*folder.glob(f"{name}.*"), *folder.glob("home/hpcrun/runs/*/logs/*.log")]
         log = "\n".join(one.read_text(errors="replace")[-2000:] for one in logs)
         what = "the script" if name == "plain" else "the job"
-        raise HpcrunError(f"--check: {what} started no program: {said.strip()[-2000:]}\n{log}")
+        raise HpcrunError(f"--check: {what} started no program: {output.strip()[-2000:]}\n{log}")
     return found
 
 

@@ -403,14 +403,14 @@
         actions.dataset.stamp = stamp;
         actions.replaceChildren(...actionButtons(key, row, row.name || key));
       }
-      const told = [
+      const summary = [
         ["job", row.job_id], ["step", formatNumber(row.step)], ["loss", formatNumber(row.loss)],
         ["time", formatDuration(row.elapsed_seconds) + (row.limit_seconds ? ` of ${formatDuration(row.limit_seconds)}` : "")],
         ["nodes", row.nodes], ["GPUs per node", row.gpus_per_node], ["GPU hours", formatNumber(row.gpu_hours)],
         ["values", valuesOf(row)], ["node list", run.node_list], ["partition", run.partition], ["user", run.user],
         ["remark", remarkOf(row)], ["folder", row.run_dir || run.work_dir],
       ].filter(([, value]) => value);
-      facts.replaceChildren(...told.map(([name, value]) => element("span", {}, `${name} `, element("b", { textContent: value }))));
+      facts.replaceChildren(...summary.map(([name, value]) => element("span", {}, `${name} `, element("b", { textContent: value }))));
     };
     fillHead();
     onRows = fillHead;

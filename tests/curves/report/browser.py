@@ -18,6 +18,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from tests.needs import require_command
 from tests.waiting import PATIENCE
 
 OPTIONS = (
@@ -215,3 +218,10 @@ def chromium(profile: Path, command: str = "chromium") -> Iterator[Browser]:
         process.wait(30)
         os.close(to)
         os.close(answers)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    require_command("chromium")
+    with chromium(tmp_path_factory.mktemp("profile")) as started:
+        yield started

@@ -14,21 +14,13 @@ from hpcrun.curves.curve import Curve, Restart, build_series
 from hpcrun.curves.report.html import write_html
 from hpcrun.curves.report.parsed import ParsedRun
 from tests.curves.report import runs
-from tests.curves.report.browser import Browser, Page, chromium
+from tests.curves.report.browser import Browser, Page
 from tests.curves.report.ewma import ewma
 from tests.curves.report.hostile_names import HOSTILE, hostile, made
-from tests.needs import require_command
 
 pytestmark = pytest.mark.slow
 
 PLOT = "document.querySelector('.panel .plot')"
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    require_command("chromium")
-    with chromium(tmp_path_factory.mktemp("profile")) as started:
-        yield started
 
 
 class Opened:
