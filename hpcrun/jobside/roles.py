@@ -170,14 +170,21 @@ class Role:
 
 
 class RoleRunner:
-    """Starts the roles of a job, and ends them when the main one ends or any of them fails."""
+    """Starts the roles of a job, and ends them when the main one ends or any of them fails.
+
+    Raises:
+        LookupError: Slurm does not name all nodes of the job.
+    """
 
     def __init__(self, environ: Mapping[str, str], say: Say, complain: Say) -> None:
         self.environ, self.say, self.complain = dict(environ), say, complain
         self.job = job = Job(environ, complain)
         hosts = job.host_names(job.node_list) if job.is_slurm else [job.host]
         self.roles: List[Role] = []
-        for plan in read_roles(job.run):
+        plans = read_roles(job.run)
+        if len(hosts) <= max(node for plan in plans for node in plan.nodes):
+            raise LookupError("Slurm does not name the job's nodes ({})".format(job.node_list))
+        for plan in plans:
             folder = job.run if plan.is_main else os.path.join(job.run, "roles", plan.name)
             names = [hosts[node] for node in plan.nodes]
             self.roles.append(Role(plan, folder, names, job.attempt))
@@ -524,4 +531,9 @@ def _unblock_signals() -> None:
 
 def run_roles(environ: Mapping[str, str], say: Say, complain: Say) -> int:
     """Run the roles of a job, and return the exit code of the batch script's body."""
-    return RoleRunner(environ, say, complain).run()
+    try:
+        runner = RoleRunner(environ, say, complain)
+    except LookupError as error:
+        complain("hpcrun: error: no role was started: {}".format(error))
+        return 1
+    return runner.run()

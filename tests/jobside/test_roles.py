@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.jobside.roles import RoleRunner, find_port, route_address
+from hpcrun.jobside.roles import run_roles as supervise_roles
 from tests.jobside.slurm_commands import StandIns
 from tests.jobside.slurm_commands import slurm as slurm
 
@@ -173,3 +174,14 @@ def test_ports_differ_between_roles_and_attempts() -> None:
 
 def test_the_address_on_the_route_to_this_machine_is_loopback() -> None:
     assert route_address("127.0.0.1") == "127.0.0.1"
+
+
+def test_job_whose_nodes_slurm_does_not_name_fails_with_one_message(slurm: StandIns) -> None:
+    slurm.answer("scontrol show hostnames", "", code=1, error="Unable to contact slurm controller")
+    plan = {"name": "train", "is_main": True, "nodes": [0, 1], "gpus": 0, "ready": None}
+    plans = [plan | {"waits_for": [], "ready_within": 1}]
+    (slurm.run / "roles.json").write_text(json.dumps(plans))
+    environ = {**os.environ, **slurm.environ, "SLURM_JOB_NODELIST": "n[1-2]"}
+    assert supervise_roles(environ, slurm.said.append, slurm.said.append) == 1
+    message = "hpcrun: error: no role was started: Slurm does not name the job's nodes (n[1-2])"
+    assert slurm.said == [message]
