@@ -584,16 +584,9 @@ class _Call(Struct, frozen=True):
     arguments: Sequence[str]
     values: Mapping[str, str]
 
-    def prepare(self, lines: list[str], *, moves: bool = False) -> list[str]:
-        """Set ``$1`` and so on, and the directory, before lines that read them.
-
-        Args:
-            moves: The lines run in another directory than the project.
-        """
+    def prepare(self, lines: list[str]) -> list[str]:
+        """Set ``$1`` and so on before lines that read them."""
         text, first = "\n".join(lines), []
-        depends = [one for one in lines if not re.fullmatch(r"(export )?\w+=[^$`(]*", one)]
-        if moves and depends and not re.match(r"(cd|pushd) (-- )?/", lines[0]):
-            first.append('cd -- "$HPCRUN_PROJECT_DIR"')
         if re.search(r"\$([1-9@*#]|\{[1-9@*][^\w]|\{#\})", text):
             first.append(shlex.join(["set", "--", *self.arguments]))
         for name, value in self.values.items():
@@ -622,7 +615,7 @@ def _format_setup(preamble: Preamble, kept: Sequence[Statement], call: _Call) ->
         if one.exports:
             commands.append(f"export {' '.join(one.exports)}")
     if commands:
-        setup["commands"] = call.prepare(commands, moves=True)
+        setup["commands"] = call.prepare(commands)
     return setup
 
 

@@ -313,7 +313,8 @@ class Setup(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     container: Container | None = None
     python: Annotated[str | None, about("the Python that runs the training")] = None
     commands: Annotated[
-        list[str], about("bash commands before training, run once, on the first node")
+        list[str],
+        about("bash commands before training, run once, on the first node, in the project"),
     ] = []
     node_commands: Annotated[
         list[str], about("bash commands before training, run once on every node")
