@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import jinja2
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.environ import make_environ
 from tests.order import long_first
 from tests.torch_extensions import clear_stale_locks
 
@@ -52,11 +54,18 @@ def pytest_collection() -> Generator[None, object, object]:
     Nothing of it is ever garbage, and to look through it takes a good part of the time.
     """
     gc.disable()
+    had_torch = "torch" in sys.modules
     try:
-        return (yield)
+        collected = yield
     finally:
         gc.freeze()
         gc.enable()
+    # In each worker that would take as long as the rest of the collection, and 250 MB.
+    if "torch" in sys.modules and not had_torch:
+        raise pytest.UsageError(
+            "a module imports torch when it is collected; see --ignore in setup.cfg"
+        )
+    return collected
 
 
 @pytest.hookimpl(trylast=True)
@@ -94,12 +103,4 @@ def compiled_once() -> Iterator[None]:
 @pytest.fixture
 def clean_environ(tmp_path: Path) -> dict[str, str]:
     """An environment of its own: a home without settings, no cluster, no sandbox."""
-    home = tmp_path / "home"
-    home.mkdir()
-    return {
-        "HOME": str(home),
-        "PATH": os.environ["PATH"],
-        "LANG": "C.UTF-8",
-        # Nothing is there; and not below tmp_path, whose paths are too long for a sandbox.
-        "HPCRUN_SANDBOX_DIR": f"/tmp/hpcrun-none-{os.getpid()}",
-    }
+    return make_environ(tmp_path)

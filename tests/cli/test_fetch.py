@@ -19,6 +19,7 @@ from hpcrun.remote import Result
 from hpcrun.remote.local import LocalTransport
 from hpcrun.runs import take_snapshot
 from tests.cli.calling import Caller
+from tests.environ import make_environ
 from tests.needs import require_command
 
 WRITES = """\
@@ -30,13 +31,33 @@ echo png >"$HPCRUN_RUN_DIR/out/a.png"; echo csv >"$HPCRUN_RUN_DIR/out/a.csv"
 """
 
 
-@pytest.fixture
-def run(hpcrun: Caller) -> Path:
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Run the job once; return the folder of its project, home and runs."""
+    folder = tmp_path_factory.mktemp("finished")
+    hpcrun = Caller(folder, make_environ(folder))
     hpcrun.environ["PATH"] = os.environ["PATH"]
     hpcrun.write("write.sh", WRITES)
     hpcrun.write("job.yaml", "command: [bash, write.sh]\nresources: {gpus_per_node: 0}\n")
     assert hpcrun.process("run", "job.yaml").code == 0
+    return folder
+
+
+@pytest.fixture
+def run(hpcrun: Caller, finished: Path) -> Path:
+    """Copy the run and its job, with the paths in its records changed to the new place."""
+    hpcrun.environ["PATH"] = os.environ["PATH"]
+    for name in ("write.sh", "job.yaml"):
+        shutil.copy2(finished / "my project" / name, hpcrun.project)
+    shutil.copytree(finished / "runs", hpcrun.runs, symlinks=True)
     (run,) = hpcrun.runs.glob("2*")
+    for record in [path for path in run.rglob("*") if path.is_file() and not path.is_symlink()]:
+        data = record.read_bytes()
+        changed = data.replace(bytes(finished), bytes(hpcrun.runs.parent))
+        if changed != data:
+            facts = record.stat()
+            record.write_bytes(changed)
+            os.utime(record, ns=(facts.st_atime_ns, facts.st_mtime_ns))
     return run
 
 
