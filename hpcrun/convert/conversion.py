@@ -10,11 +10,13 @@ from typing import Any
 from msgspec import Struct, field
 
 from hpcrun.convert.preamble import (
+    NOT_EXPORTED,
     BackgroundStatement,
     Preamble,
     PreambleReader,
     Statement,
     depends_on,
+    is_read_by_programs,
 )
 from hpcrun.convert.program import ConvertedProgram, convert_program
 from hpcrun.convert.remarks import Remark, Remarks
@@ -28,7 +30,7 @@ from hpcrun.lint import (
     parse_script,
     parse_srun,
 )
-from hpcrun.plan import escape_placeholders
+from hpcrun.plan import escape_placeholders, uses_modules
 from hpcrun.secrets import Masker, contains_secret
 from hpcrun.spec import format_comment, format_flow
 
@@ -113,6 +115,8 @@ def convert_script(
         made.job["name"] = request.name
     if not arguments:
         _report_arguments(script, remarks)
+    if script.tree is not None:
+        _report_changed_arguments(script, remarks)
     _report_surroundings(script, request, remarks)
     start = request.folder or (folder if folder not in ("", project) else "")
     body = _read_body(script, remarks, request, project, start, home, text, values, arguments)
@@ -198,13 +202,41 @@ def _report_arguments(script: Script, remarks: Remarks) -> None:
         for one in script.tree.root_node.children
         if one.type == "function_definition"
     ]
+    first_set = next((one.start for one in script.commands if _sets_arguments(one)), None)
     for use in script.uses:
         inside = any(start <= use.start < end for start, end in functions)
+        if first_set is not None and use.start > first_set:
+            return
         if re.fullmatch(r"[1-9]", use.name) and not use.default and not inside:
             line = script.text.split("\n")[script.line_of(use.start) - 1].strip()
             fix = "give the arguments: hpcrun init SCRIPT -- ARGUMENTS"
             remarks.missing(use.start, line, f"${use.name} is an argument of the script; {fix}")
             return
+
+
+def _sets_arguments(command: Any) -> bool:
+    """Return True for ``set -- A B``."""
+    return command.name == "set" and command.args[:1] == ["--"] and not command.branch
+
+
+def _report_changed_arguments(script: Script, remarks: Remarks) -> None:
+    """Report parameters of the script after a loop or branch that shifts them."""
+    for node in script.tree.root_node.children:
+        inside = [one for one in script.commands if node.start_byte <= one.start < node.end_byte]
+        if node.type == "function_definition" or not any(
+            one.branch
+            and not one.substituted
+            and not one.function
+            and (one.name == "shift" or (one.name == "set" and one.args[:1] == ["--"]))
+            for one in inside
+        ):
+            continue
+        for use in script.uses:
+            if use.start >= node.end_byte and re.fullmatch(r"[1-9@*#]", use.name):
+                line = script.text.split("\n")[script.line_of(use.start) - 1].strip()
+                reason = f"${use.name} is what a loop or branch above leaves of the arguments"
+                remarks.missing(use.start, line, reason)
+                return
 
 
 def _report_surroundings(script: Script, request: Request, remarks: Remarks) -> None:
@@ -349,7 +381,7 @@ def _read_body(
         and not after
         and not program.command.branch
         and _is_simple(node, program.command.start)
-        and not (preamble.background and _can_run_as_text(request))
+        and not (preamble.needs_text and _can_run_as_text(request))
     )
     converted: ConvertedProgram | None = None
     problem = (
@@ -359,6 +391,9 @@ def _read_body(
     if is_simple:
         _report_redirections(script, node, remarks)
         converted = convert_program(program, script, request, home)
+        first_word = program.command.name
+        if first_word in script.functions | preamble.aliases:
+            converted.problem = f"{first_word} is a function or an alias of the script"
         if converted.problem:
             problem, converted = converted.problem, None
     if request.indices is not None:
@@ -376,7 +411,7 @@ def _read_body(
             if not after:
                 remarks.missing(program.command.start, body.before, problem)
             body.program = {"command": ["bash", "-c", escape_placeholders(body.before, ())]}
-            _report_background(preamble, remarks)
+            _report_shell(preamble, remarks)
             kept = _select_commands(preamble, set())
             _set_variables(body, preamble, kept)
             body.setup = _format_setup(preamble, kept, call)
@@ -419,8 +454,13 @@ def _reads(node: Any) -> bool:
     return is_input and b"/dev/null" not in node.text
 
 
-def _report_background(preamble: Preamble, remarks: Remarks) -> None:
-    """Report the commands in the background, which setup would wait for or outlive."""
+def _report_shell(preamble: Preamble, remarks: Remarks) -> None:
+    """Report the statements whose effect ends with the shell of the setup.
+
+    Among them are commands in the background, which setup would wait for or outlive.
+    """
+    for remark in preamble.only_in_shell:
+        remarks.add(*remark)
     for one in preamble.background:
         remarks.missing(one.start, one.text, "it runs in the background, beside the training")
     preamble.kept = [one for one in preamble.kept if one not in preamble.background]
@@ -478,16 +518,24 @@ def _finish(
     remarks: Remarks,
 ) -> None:
     """Join the program with the commands on which it depends."""
-    _report_background(preamble, remarks)
+    _report_shell(preamble, remarks)
     names = set(converted.uses)
     if not converted.launcher:
         names |= {name for one in preamble.owned for name in one.uses}
+    if preamble.wanders:
+        _export_folder(preamble, remarks.script)
     needs_folder = bool(preamble.folder)
     if needs_folder:
         names |= set(re.findall(r"\$\{?([A-Za-z_]\w*)", preamble.folder))
     kept = _select_commands(preamble, names)
     arrays = [one for one in depends_on(names, preamble.kept) if one.is_array or one.functions]
     by_index = [] if indices is None else _depend_on_index(kept, names)
+    moving = [one for one in by_index if one.moves]
+    if moving and not preamble.wanders:
+        needs_folder = False  # it is among the lines of each task
+    elif moving:
+        reason = "the training's directory depends on the index of the array"
+        remarks.missing(moving[0].start, moving[0].text, reason)
     if by_index and indices is not None:
         body.sweep = _sweep_over_index(indices)
     kept = [one for one in kept if one not in by_index]
@@ -499,6 +547,8 @@ def _finish(
         body.setup = _format_setup(preamble, kept, call)
     if converted.container:
         body.setup["container"] = converted.container
+    if converted.python and converted.python.rpartition("/bin/")[0] != preamble.venv:
+        body.setup["python"] = converted.python
     body.env |= converted.env
     body.secrets += converted.secrets
     body.srun = converted.srun
@@ -509,7 +559,8 @@ def _finish(
             launcher["launcher_args"] = converted.launcher_args
     by_number = "array_task_id" in body.sweep.get("sweep", {})
     if arrays or by_number or needs_folder or owned or converted.needs_shell:
-        lines = [one.text for one in (*(by_index or arrays), *owned)]
+        expansion = [one for one in preamble.expansion if one not in by_index]
+        lines = [one.text for one in (*expansion, *(by_index or arrays), *owned)]
         if needs_folder:
             lines.append(preamble.folder)
         text = converted.shell_text.strip()
@@ -525,6 +576,15 @@ def _finish(
         remarks.add(start, text, effect, reason)
     _report_unused(preamble, kept, body, remarks)
     body.after = _format_program(body.program)
+
+
+def _export_folder(preamble: Preamble, script: Script) -> None:
+    """Pass on the directory in which the setup ends, because several statements decide it."""
+    name = "START_FOLDER"
+    while script.exports(name) or script.uses_of(name):
+        name += "_"
+    preamble.kept.append(Statement(len(script.data), len(script.data), f"export {name}=$PWD"))
+    preamble.folder = f'cd -- "${name}"'
 
 
 def _depend_on_index(kept: Sequence[Statement], names: set[str]) -> list[Statement]:
@@ -622,8 +682,21 @@ def _format_setup(preamble: Preamble, kept: Sequence[Statement], call: _Call) ->
 def _may_fail(one: Statement) -> bool:
     """Return True for a statement whose failure the script ignores."""
     first = one.text.split()[0] if one.text.split() else ""
-    changes = ("cd", "pushd", "source", ".", "conda", "module", "ml", "export", "eval", "unset")
-    is_constant = one.is_plain and not re.search(r"[$`]\(|`", one.text)
+    changes = (
+        "cd",
+        "pushd",
+        "source",
+        ".",
+        "conda",
+        "module",
+        "ml",
+        "export",
+        "eval",
+        "unset",
+        "set",
+    )
+    is_assignment = one.is_plain or re.match(r"\w+\+?=", first) is not None
+    is_constant = is_assignment and not re.search(r"[$`]\(|`", one.text)
     return (
         not is_constant
         and not one.functions
@@ -642,7 +715,9 @@ def _report_unused(
         if one not in kept and not one.assigns & named:
             text = str(body.program.get("command", ""))
             inside = any(name in text for name in one.assigns | one.functions)
-            if not inside:
+            if one.is_plain and any(is_read_by_programs(name) for name in one.assigns):
+                remarks.changed(one.start, one.text, NOT_EXPORTED)
+            elif not inside:
                 reason = "its value is in the job, or hpcrun determines it"
                 remarks.replaced(one.start, one.text, reason)
 
@@ -739,11 +814,18 @@ def _texts_without_srun(
     """
     known = preamble.env.keys() | preamble.nccl.keys()
     places = [
-        (one.start, one.end) for one in preamble.kept if not (one.export and one.assigns & known)
+        (one.start, one.end, one.text)
+        for one in (*preamble.kept, *preamble.shell)
+        if not (one.export and one.assigns & known)
     ]
-    places += [(one.start_byte, one.end_byte) for one in nodes]
+    # Those without a place in the script, e.g. for an option of its first line, come first.
+    places.sort(key=lambda place: place[:2])
+    places += [(one.start_byte, one.end_byte, "") for one in nodes]
     texts = []
-    for start, end in places:
+    for start, end, alone in places:
+        if start == end:
+            texts.append(alone)
+            continue
         data, at = b"", start
         for one in script.commands:
             if not start <= one.start < end or one.name != "srun":
@@ -781,8 +863,10 @@ def _run_as_text(
     remarks: Remarks,
 ) -> None:
     """Run the statements from the first program on as a text for bash."""
-    text = "\n".join(call.prepare(list(texts)))
-    text = escape_placeholders(text, ())
+    lines = call.prepare(list(texts))
+    if uses_modules(lines):  # a step has no functions of the batch shell
+        lines = ['. "$HPCRUN_RUN_DIR/setup.sh" && init_modules', *lines]
+    text = escape_placeholders("\n".join(lines), ())
     if body.sweep:
         body.sweep = _sweep_over_index(request.indices or [])
         text = f"export {INDEX}={{array_task_id}}\n{text}"

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from hpcrun.convert.remarks import Remarks
+from hpcrun.convert.remarks import Effect, Remarks
 from hpcrun.lint import OPEN, Assignment, Command, Script
 from hpcrun.plan import looks_secret
 
@@ -29,8 +29,39 @@ _NEUTRAL = {
     *("pushd", "tar", "unzip", "rsync", "wget", "curl", "git", "sleep", "wait"),
 }
 _MOVES = {"cd", "pushd", "popd"}
+# Commands whose output may be displayed: they change nothing.
+_READS = {
+    *(
+        "basename",
+        "dirname",
+        "wc",
+        "head",
+        "tail",
+        "grep",
+        "sed",
+        "awk",
+        "cut",
+        "tr",
+        "sort",
+        "seq",
+    ),
+    *("python", "python3", "expr", "realpath", "readlink", "getconf", "bc", "tput"),
+}
+# Variables that programs read, which may be in the environment of the submitting shell.
+_READ_BY_PROGRAMS = re.compile(
+    r"(OMP|MKL|OPENBLAS|NUMEXPR|KMP|GOMP|NCCL|RCCL|GLOO|UCX|FI|CUDA|ROCR|HIP|TORCH|PYTORCH|PYTHON|HF"
+    r"|TRANSFORMERS|TOKENIZERS|WANDB|XLA|TF|JAX|TRITON|DS|DEEPSPEED|ACCELERATE|XDG|LD)_?\w*"
+    r"|TMPDIR|TMP|TEMP"
+)
+_ALWAYS_EXPORTED = {"PATH", "HOME", "USER", "SHELL", "LANG", "LOGNAME", "SLURM_EXPORT_ENV"}
 _INDEX = "SLURM_ARRAY_TASK_ID"
 _LAUNCHERS = re.compile(r"torchrun|accelerate launch|torch\.distributed|deepspeed|commands\.launch")
+
+NOT_EXPORTED = (
+    "not exported: the training gets this value only if the shell from which you submit exports "
+    "the variable"
+)
+_EXPORTS = re.compile(r"export\b|(declare|typeset)\s+(-\w+\s+)*-\w*x")
 
 SECRET = (
     "secrets: a job file holds no values of secrets: export the variable in the shell from which "
@@ -60,6 +91,7 @@ class Statement(Struct):
     is_plain: bool = False  # an assignment that is not exported
     is_array: bool = False
     exports: list[str] = field(default_factory=list)
+    moves: bool = False  # it changes the directory
     if_text: str = ""  # ``A && B`` as ``if A; then B; fi``, which does not fail with A
 
 
@@ -79,8 +111,14 @@ class Preamble(Struct):
         kept: Statements that are carried over as commands, in order.
         secrets: Variables whose values are secrets; the job file has only their names.
         background: Those of ``kept`` that run in the background.
-        folder: The directory to which the script changes; "" for the project.
+        folder: The statement that changes to the training's directory; "" for the project.
+        wanders: ``folder`` is not all: the directory depends on several statements or on the job.
         owned: Exports of ranks and world size, which hpcrun sets unless the job is a bare command.
+        shell: Statements that concern only the shell of the script, e.g. ``set -e``, in order. A
+            job whose command is the text of the script has them, too.
+        expansion: Those of ``kept`` that change how bash expands words, e.g. ``shopt -s nullglob``.
+        aliases: The names of aliases.
+        only_in_shell: Remarks that do not apply if the command of the job is the script's text.
     """
 
     modules: list[str] = field(default_factory=list)
@@ -96,6 +134,17 @@ class Preamble(Struct):
     folder: str = ""
     aborts: bool = False  # set -e
     owned: list[Statement] = field(default_factory=list)
+    wanders: bool = False
+    shell: list[Statement] = field(default_factory=list)
+    expansion: list[Statement] = field(default_factory=list)
+    aliases: set[str] = field(default_factory=set)
+    only_in_shell: list[tuple[int, str, Effect, str]] = field(default_factory=list)
+
+    @property
+    def needs_text(self) -> bool:
+        """True if only the text of the script does all that the script does."""
+        effects = {effect for _, _, effect, _ in self.only_in_shell}
+        return bool(self.background) or "missing" in effects
 
 
 def describe_statement(script: Script, start: int, end: int) -> Statement:
@@ -116,6 +165,10 @@ def describe_statement(script: Script, start: int, end: int) -> Statement:
         made.functions = {found[1]} & script.functions
     if commands and commands[0].name in ("read", "mapfile", "readarray", "getopts"):
         made.assigns |= {word for word in commands[0].args if re.fullmatch(r"[A-Za-z_]\w*", word)}
+        is_list = commands[0].name in ("mapfile", "readarray") or "-a" in commands[0].args
+        made.is_array = is_list and commands[0].name != "getopts"
+    if commands and commands[0].name == "printf" and commands[0].args[:1] == ["-v"]:
+        made.assigns |= set(commands[0].args[1:2])
     return made
 
 
@@ -127,13 +180,22 @@ class PreambleReader:
         self.made = Preamble()
         # A command that is not converted may change the environment of those below it.
         self.has_commands = False
+        # So may the search paths that a script sets before it loads a module.
+        self.paths: set[str] = set()
         self.conda_home = ""
+        self.conda_hooks: list[tuple[Statement, str]] = []
         self.commands: set[str] = set()
+        self.exported = set(_ALWAYS_EXPORTED)
+        self.exports_all = False
+        self.functions: dict[str, Any] = {}
+        flags = re.search(r"^#!.*?sh\s+-(\w+)", script.text.split("\n", 1)[0])
+        if flags and (options := "".join(sorted(set(flags[1]) & set("aef")))):
+            self._read_flags(Statement(0, 0, f"set -{options}"), [f"-{options}"])
 
     def start_in(self, folder: str) -> None:
         """Begin in another directory than the project's folder."""
         self.made.folder = shlex.join(["cd", "--", folder])
-        self.made.kept.append(Statement(0, 0, self.made.folder))
+        self.made.kept.append(Statement(0, 0, self.made.folder, moves=True))
 
     def read(self, node: Any) -> None:
         """Convert one statement."""
@@ -143,14 +205,17 @@ class PreambleReader:
         kind = node.type
         commands = [each for each in script.commands if start <= each.start < end]
         own = [each for each in commands if not each.substituted]
+        self._report_effects(one, node)
         if kind == "variable_assignment":
             self._assignment(one, exported=False)
         elif kind == "declaration_command":
-            self._assignment(one, exported=one.text.startswith("export"))
+            self._assignment(one, exported=bool(_EXPORTS.match(one.text)))
         elif kind == "unset_command":
             self._keep(one)
         elif kind == "command" and own:
             self._command(one, own[0])
+        elif kind == "redirected_statement" and own and own[0].name == "exec" and not own[0].args:
+            self._redirect_shell(one)
         elif kind == "redirected_statement" and len(own) == 1 and self._only_prints(one, own[0]):
             self.remarks.replaced(start, one.text, "it only prints")
         elif kind == "background":
@@ -172,21 +237,86 @@ class PreambleReader:
     def _list(self, one: Statement, node: Any) -> None:
         first, operator, last = node.children[0], node.children[1].type, node.children[-1]
         data = self.script.data
-        others = {
-            each.name for each in self.script.commands if last.start_byte <= each.start < one.end
-        }
-        if operator == "||" and _names_of(first) & _MOVES and others <= {"exit", "echo", "return"}:
+        if self._ends_without(node):
+            before = len(self.made.kept)
             self.read(first)  # a directory that does not exist ends the job, too
+            for each in self.made.kept[before:]:
+                each.end = one.end  # as text, the statement is complete
             return
-        if _names_of(node) & _MOVES:
-            reason = "the training may start in another directory: change it without a condition"
-            self.remarks.missing(one.start, one.text, reason)
         if operator == "&&" and "<<" not in one.text:
             parts = [data[each.start_byte : each.end_byte].decode() for each in (first, last)]
             one.if_text = f"if {parts[0]}; then {parts[1]}; fi"
         self._keep(one)
 
+    def _report_effects(self, one: Statement, node: Any) -> None:
+        """Report what a statement, or a function that it calls, does to the shell of the script."""
+        if node.type == "function_definition":
+            name = node.child_by_field_name("name")
+            self.functions[name.text.decode() if name is not None else ""] = node
+            return
+        if node.type == "background":
+            return
+        if node.type == "list" and self._ends_without(node):
+            return  # its first command is read on its own
+        nodes = self._list_executed(node)
+        names = set().union(*(_names_of(each) for each in nodes))
+        if "eval" in names:
+            names |= set(re.findall(r"\b(?:cd|pushd)\b", one.text))
+        is_plain_move = node.type == "command" and _names_of(node) & {"cd", "pushd"}
+        if names & _MOVES:
+            one.moves = True
+            self.made.wanders |= not is_plain_move
+        if any(_has_background(each) for each in nodes):
+            self.made.background.append(one)
+        if any(_may_succeed(each) for each in nodes):
+            reason = "a job whose setup ends is a failed one, and so the job fails where this exits"
+            self.made.only_in_shell.append((one.start, one.text, "missing", reason))
+
+    def _list_executed(self, node: Any) -> list[Any]:
+        """Return a statement, and the functions that it calls."""
+        found, names = [node], _names_of(node)
+        while called := [self.functions[name] for name in names if name in self.functions]:
+            called = [each for each in called if each not in found]
+            if not called:
+                break
+            found += called
+            names = set().union(*(_names_of(each) for each in called))
+        return found
+
+    def _redirect_shell(self, one: Statement) -> None:
+        """Convert ``exec >FILE``, which redirects all that is below it."""
+        self.made.shell.append(one)
+        effect: Effect = "replaced"
+        reason = "each rank has its own log: hpcrun logs"
+        if re.search(r"\d*<(?!\s*/dev/null)", one.text.replace("<(", "(")):
+            effect, reason = "missing", "the training would read it as its input"
+        elif re.search(r"[\d}][<>]|\{\w+\}>", re.sub(r"\b[12]>", ">", one.text)):
+            effect, reason = "missing", "the training would have it as an open file"
+        self.made.only_in_shell.append((one.start, one.text, effect, reason))
+
+    def _ends_without(self, node: Any) -> bool:
+        """Return True for ``cd FOLDER || exit 1``, perhaps with a message."""
+        last = node.children[-1]
+        others = {
+            each.name
+            for each in self.script.commands
+            if last.start_byte <= each.start < last.end_byte
+        }
+        return (
+            node.children[1].type == "||"
+            and bool(_names_of(node.children[0]) & _MOVES)
+            and "exit" in others
+            and others <= {"exit", "echo", "printf"}
+        )
+
     def _only_prints(self, one: Statement, command: Command) -> bool:
+        inner = [
+            each.name
+            for each in self.script.commands
+            if each.substituted and one.start <= each.start < one.end
+        ]
+        if not set(inner) <= _PRINTS | _READS:
+            return False
         targets = command.redirects
         is_here = all(re.fullmatch(r"\d?>&\d|2?>\s*/dev/null", each.strip()) for each in targets)
         return is_here and command.name in _PRINTS and not _changes_state(command)
@@ -203,7 +333,25 @@ class PreambleReader:
             for each in self.script.assignments
             if one.start <= each.start < one.end and not each.prefix
         ]
-        if len(inside) != 1 or inside[0].items is not None or "+=" in one.text.split("=")[0] + "=":
+        exported = exported or self.exports_all or bool(one.assigns & self.exported)
+        # Slurm exports the job's GPUs.
+        exported |= any(name.endswith("_VISIBLE_DEVICES") for name in one.assigns)
+        if exported:
+            names = set(re.findall(r"[A-Za-z_]\w*", one.text)) if not inside else set()
+            self.exported |= one.assigns | names
+            self.paths |= {name for name in one.assigns if _is_search_path(name)}
+        if one.assigns == {"IFS"}:
+            self.made.shell.append(one)
+            reason = "the words of the program are split at blanks"
+            self.made.only_in_shell.append((one.start, one.text, "missing", reason))
+            return
+        appends = "+=" in one.text.split("=")[0] + "="
+        if appends and exported and len(inside) == 1 and inside[0].items is None:
+            one.uses |= one.assigns
+            one.exports = sorted(one.assigns)
+            self.made.kept.append(one)
+            return
+        if len(inside) != 1 or inside[0].items is not None or appends:
             one.export = exported
             one.is_plain = not exported
             one.is_array = any(each.items is not None for each in inside)
@@ -232,12 +380,29 @@ class PreambleReader:
         elif exported and value.constant and not _is_search_path(name):
             self._constant(one, each)
         else:
+            if not exported and value.constant and self._is_inherited(name):
+                self._set_if_exported(one, name)
+                return
             is_command = bool(_LAUNCHERS.search(one.text)) or bool(one.uses & self.commands)
             if is_command and OPEN in value.text:
                 self.commands.add(name)  # the command of the training, which is in the job
                 exported = False
             one.export, one.is_plain = exported, not exported
             self.made.kept.append(one)
+
+    def _is_inherited(self, name: str) -> bool:
+        """Return True for a variable that only the programs read, if the shell has exported it."""
+        exports = rf"(export|declare|typeset|env)\b[^\n]*\b{name}\b"
+        return (
+            is_read_by_programs(name)
+            and not self.script.uses_of(name)
+            and not re.search(exports, self.script.text)
+        )
+
+    def _set_if_exported(self, one: Statement, name: str) -> None:
+        self.remarks.changed(one.start, one.text, NOT_EXPORTED)
+        one.text = f'[ -z "${{{name}+x}}" ] || {one.text}'
+        self.made.kept.append(one)
 
     def _visible_devices(self, one: Statement, value: str) -> None:
         devices = value.replace(" ", "").split(",")
@@ -272,13 +437,22 @@ class PreambleReader:
             if self.has_commands:
                 self._keep(one)
             else:
-                self.remarks.replaced(one.start, one.text, "hpcrun finds conda by itself")
+                self._replace_hook(one, "hpcrun finds conda by itself")
         elif name in ("cd", "pushd"):
             self._change_folder(one, command)
+        elif name == "shopt":
+            self.made.expansion.append(one)
+            self._keep(one)
+        elif name == "alias":
+            self.made.aliases |= {word.split("=")[0] for word in args}
+            self._keep(one)
         elif name == "set":
             self._set(one, args)
         elif name == "trap":
             self._trap(one, args)
+        elif name == "wait" and self.made.background:
+            self.made.background = []  # the commands above have ended
+            self._keep(one)
         elif name in ("sleep", "wait", "true", ":") and not one.assigns and name != ":":
             self.remarks.replaced(one.start, one.text, "not needed")
         elif name == "python" or re.fullmatch(r"python[0-9.]*", name):
@@ -308,7 +482,11 @@ class PreambleReader:
                 "hpcrun does not unload the modules of your shell: submit from one without "
                 "modules, or set environment: clean",
             )
-        elif verb in ("load", "add") and not self.has_commands and not self._has_python():
+        elif (
+            verb in ("load", "add")
+            and not (self.has_commands or self.paths)
+            and not self._has_python()
+        ):
             self.made.modules += rest
         elif verb == "use" and not self.has_commands and not self.made.modules:
             self.made.module_paths += rest
@@ -329,7 +507,7 @@ class PreambleReader:
             if len(args) > 1:  # source .../anaconda3/bin/activate NAME
                 self.conda_home = found[1]
                 self._conda(one, ["activate", *args[1:]])
-            elif is_known and not self.has_commands and not self._has_python():
+            elif is_known and not self._is_ordered() and not self._has_python():
                 self.made.venv = found[1]
             else:
                 self._keep(one)
@@ -338,20 +516,39 @@ class PreambleReader:
                 self._keep(one)
             else:
                 self.conda_home = found[1]
+                self.conda_hooks.append((one, ""))
         elif re.fullmatch(r"(~|\$HOME|.*)/\.(bashrc|bash_profile|profile)", path):
             if self.has_commands:
                 self._keep(one)
             else:
-                self.remarks.replaced(
-                    one.start,
-                    one.text,
+                self._replace_hook(
+                    one,
                     "the job inherits the variables of the submitting shell, and hpcrun finds "
                     "conda by itself",
                 )
         elif re.fullmatch(r"/etc/profile(\.d/(modules|lmod|z00_lmod)\.(ba)?sh)?", path):
             self.remarks.replaced(one.start, one.text, "hpcrun finds the module command by itself")
         else:
+            reason = f"a directory to which {args[0]} changes is not the training's"
+            if not self.made.wanders:
+                self.made.only_in_shell.append((one.start, one.text, "changed", reason))
             self._keep(one)
+
+    def _is_ordered(self) -> bool:
+        """Return True if statements above an activation change what it does."""
+        return self.has_commands or "PATH" in self.paths
+
+    def _replace_hook(self, one: Statement, reason: str) -> None:
+        self.conda_hooks.append((one, reason))
+        self.remarks.replaced(one.start, one.text, reason)
+
+    def _keep_hooks(self) -> None:
+        """Keep the statements that define conda, which an activation among the commands needs."""
+        for one, reason in self.conda_hooks:
+            self.remarks.drop(one.start, reason)
+            self.made.kept.append(one)
+        self.made.kept.sort(key=lambda one: one.start)
+        self.conda_hooks = []
 
     def _conda(self, one: Statement, args: Sequence[str]) -> None:
         if args[:1] == ["deactivate"]:
@@ -362,7 +559,8 @@ class PreambleReader:
             return
         names = [word for word in args[1:] if not word.startswith("-")]
         is_plain = args[:1] == ["activate"] and len(names) == 1 and OPEN not in names[0]
-        if not is_plain or self.has_commands or self._has_python():
+        if not is_plain or self._is_ordered() or self._has_python():
+            self._keep_hooks()
             self._keep(one)
             return
         name = names[0]
@@ -379,33 +577,80 @@ class PreambleReader:
         if target.rstrip("/") in (".", self.project) and not self.made.folder:
             self.remarks.replaced(one.start, one.text, "a job starts in the folder of the project")
             return
+        self.made.wanders |= bool(self.made.folder) or target == "-"
         self.made.folder = one.text
         self._keep(one)
 
     def _set(self, one: Statement, args: Sequence[str]) -> None:
-        flags = "".join(word[1:] for word in args if re.fullmatch(r"-[a-z]+", word))
-        if "e" in flags or "errexit" in args:
-            self.made.aborts = True
-        if set(flags) <= set("exuovE"):
-            reason = "a command of setup that fails ends the job"
-            self.remarks.replaced(one.start, one.text, reason)
-        else:
+        if not args or args[0] == "--" or not args[0].startswith(("-", "+")):
+            self._keep(one)  # the positional parameters
+            return
+        self._read_flags(one, args)
+
+    def _read_flags(self, one: Statement, args: Sequence[str]) -> None:
+        """Convert the options of the shell."""
+        added = "".join(word[1:] for word in args if re.fullmatch(r"-\w+", word))
+        removed = "".join(word[1:] for word in args if re.fullmatch(r"\+\w+", word))
+        self.made.aborts = "e" not in removed and (
+            self.made.aborts or "e" in added or "errexit" in args
+        )
+        self.made.shell.append(one)
+        if "a" in added + removed or "allexport" in args:
+            self.exports_all = "a" in added or ("allexport" in args and "+o" not in args)
             self._keep(one)
+        elif "f" in added + removed or "noglob" in args:
+            self.made.expansion.append(one)
+            self._keep(one)
+        elif one.end:
+            reason = "a command of setup that fails ends the job"
+            self.made.only_in_shell.append((one.start, one.text, "replaced", reason))
 
     def _trap(self, one: Statement, args: Sequence[str]) -> None:
-        if "requeue" in one.text or any(re.search("USR1|TERM|USR2|CONT", x) for x in args[1:]):
+        handler = one.text + "".join(
+            self.functions[name].text.decode("utf-8", "replace")
+            for name in self.functions
+            if args and re.search(rf"\b{re.escape(name)}\b", args[0])
+        )
+        signals = any(re.search("USR1|TERM|USR2|CONT", word) for word in args[1:])
+        if re.search(r"requeue|sbatch|\bkill\b", handler) or (signals and not args[0].strip()):
             self.remarks.replaced(one.start, one.text, "survive: the harness handles signals")
         else:
-            self.remarks.missing(one.start, one.text, "the job has no traps")
+            self.made.shell.append(one)
+            self.made.only_in_shell.append((one.start, one.text, "missing", "the job has no traps"))
+
+
+def is_read_by_programs(name: str) -> bool:
+    """Return True for a variable with a meaning to training programs and their libraries."""
+    return bool(_READ_BY_PROGRAMS.fullmatch(name))
 
 
 def _names_of(node: Any) -> set[str]:
     """Return the commands that run in this shell."""
-    if node.type in ("subshell", "command_substitution"):
+    if node.type in ("subshell", "command_substitution", "pipeline"):
         return set()
     name = node.child_by_field_name("name") if node.type == "command" else None
     found = {name.text.decode("utf-8", "surrogateescape")} if name is not None else set()
     return found.union(*(_names_of(child) for child in node.children))
+
+
+def _has_background(node: Any) -> bool:
+    """Return True if a part of a statement, but not all of it, runs in the background."""
+    if node.type == "command_substitution":
+        return False
+    if node.type == "command" and _names_of(node) == {"coproc"}:
+        return True
+    return any(child.type == "&" or _has_background(child) for child in node.children)
+
+
+def _may_succeed(node: Any) -> bool:
+    """Return True if a statement may end the script with success, by ``exit 0``."""
+    if node.type in ("subshell", "command_substitution", "pipeline"):
+        return False
+    if node.type == "command" and _names_of(node) == {"exit"}:
+        return node.text.split()[1:] in ([], [b"0"])
+    if node.type == "list" and node.children[1].type == "||" and node.children[-1].text == b"exit":
+        return _may_succeed(node.children[0])
+    return any(_may_succeed(child) for child in node.children)
 
 
 def _changes_state(command: Command) -> bool:
@@ -416,6 +661,8 @@ def _changes_state(command: Command) -> bool:
         return any(re.match("-(pm|c|pl|ac|lgc|mig)", word) for word in command.args)
     if command.name == "env":
         return bool(command.args)
+    if command.name == "printf":
+        return command.args[:1] == ["-v"]
     return False
 
 

@@ -17,11 +17,14 @@ from hpcrun.lint import (
     CONTAINERS,
     OPEN,
     LaunchedProgram,
+    LaunchOption,
     Script,
+    count_gpus_of,
     parse_srun,
     skip_image,
 )
 from hpcrun.plan import escape_placeholders, looks_secret
+from hpcrun.spec import REFUSED_OF_SRUN
 
 # Options of launchers that hpcrun sets, with dashes.
 _OWNED = {
@@ -31,12 +34,14 @@ _OWNED = {
     *("num-machines", "num-processes", "machine-rank", "main-process-ip", "main-process-port"),
     *("multi-gpu", "same-network", "role", "tee", "redirects", "nproc", "gpu-ids", "num-nodes"),
 }
+# Those of them that do nothing else; the training gets the same without them.
+_LOGS_OF_SRUN = {"output", "error", "label", "unbuffered"}
 # Options of srun that describe the layout of the job, or its output.
 _OWNED_OF_SRUN = {
     *("nodes", "ntasks", "ntasks-per-node", "tasks-per-node", "cpus-per-task", "output", "error"),
     *("label", "unbuffered", "kill-on-bad-exit", "jobid", "export", "job-name", "exclusive"),
     *("wait", "gpus-per-node", "gpus", "gres", "gpus-per-task", "nodelist", "exact", "overlap"),
-    *("mem", "verbose", "comment", "time", "partition", "account", "cpu-bind-verbose"),
+    *("mem", "verbose", "comment", "partition", "account", "cpu-bind-verbose"),
 }
 _PYTHON = re.compile(r"(.*/)?python[0-9.]*")
 # Commands that start the program without any effect on it.
@@ -59,6 +64,7 @@ class ConvertedProgram(Struct):
         needs_shell: Only bash can expand some of the words.
         is_text: ``shell_text`` has several commands.
         uses: Variables that the words expand.
+        python: The Python of the ranks, if the script names its path.
         problem: Why the job cannot start the ranks as the script does; "" if it can.
     """
 
@@ -76,6 +82,7 @@ class ConvertedProgram(Struct):
     uses: set[str] = field(default_factory=set)
     uses_index: bool = False
     problem: str = ""
+    python: str = ""
     remarks: list[tuple[int, str, Effect, str]] = field(default_factory=list)
 
     def describe_head(self) -> str:
@@ -105,7 +112,7 @@ def convert_program(
     if OPEN in program.kind or program.kind.startswith("$"):
         made.problem = "the program depends on the job"
         return made
-    _convert_step(program, made)
+    _convert_step(program, made, request)
     made.env = {k: escape_placeholders(v, ()) for k, v in program.env.items() if OPEN not in v}
     if len(made.env) != len(program.env):
         made.problem = "a variable before the command depends on the job"
@@ -158,9 +165,39 @@ def convert_program(
         else quote_word(word, splits=word in unquoted, in_shell=program.in_shell)
         for word in words
     )
+    if made.launcher:
+        _set_python(program, made, home)
     if not made.needs_shell:
         _set_program(program, made, [_expand_home(word, home, unquoted) for word in words])
     return made
+
+
+def _set_python(program: LaunchedProgram, made: ConvertedProgram, home: str) -> None:
+    """Set the Python of a program that the launcher of the job starts."""
+    words = [one.text for one in program.command.words]
+    if program.inner is not None:
+        words = [
+            word for one in program.inner.commands for word in (each.text for each in one.words)
+        ]
+    words = words[: len(words) - len(program.args)] if program.args else words
+    for word in words:
+        folder, _, name = word.rpartition("/")
+        is_python = bool(_PYTHON.fullmatch(name))
+        if not (is_python or name in ("torchrun", "accelerate", "deepspeed")):
+            continue
+        if OPEN in word or "$" in word:
+            made.problem = f"the path of {name} depends on the job"
+        elif folder:
+            made.python = _expand_home(f"{folder}/{name if is_python else 'python'}", home, {word})
+            if word.startswith("~"):
+                made.python = home + made.python.removeprefix("~")
+        options = words[words.index(word) + 1 :]
+        options = options[: options.index("-m")] if "-m" in options else []
+        if is_python and program.kind != "python" and any(x != "-u" for x in options):
+            reason = f"options of Python reach {program.kind}, not its ranks"
+            shown = " ".join([name, *options])
+            made.remarks.append((program.command.start, shown, "replaced", reason))
+        return
 
 
 def _find_wrapper(program: LaunchedProgram) -> str:
@@ -176,6 +213,8 @@ def _find_wrapper(program: LaunchedProgram) -> str:
                 words = parse_srun(words[1:])[1]
             elif name in CONTAINERS and words[1:2] in (["exec"], ["run"]):
                 words = skip_image(words[2:])
+            elif name == "env" and words[1:] and words[1].startswith("-"):
+                return " ".join(expand_marks(word) for word in words[:2])
             elif name == "env" or name in _PLAIN_WRAPPERS or re.match(r"-|[A-Za-z_]\w*=", name):
                 words = words[1:]
             else:
@@ -237,7 +276,19 @@ def _set_program(program: LaunchedProgram, made: ConvertedProgram, words: Sequen
         made.program["args"] = list(made.args)
 
 
-def _convert_step(program: LaunchedProgram, made: ConvertedProgram) -> None:
+def _gives_all_gpus(option: LaunchOption, request: Request) -> bool:
+    """Return True if srun gives the ranks of a node all GPUs of the job there."""
+    if OPEN in option.value or request.gpus is None:
+        return True  # a variable of Slurm; the number is that of the job
+    gpus = count_gpus_of(option.value)
+    if option.name == "gpus" and request.nodes.isdigit():
+        return gpus == request.gpus * int(request.nodes)
+    if option.name == "gpus-per-task":
+        return gpus is not None and gpus * (request.tasks or 1) == request.gpus
+    return gpus == request.gpus or (option.name == "gres" and "gpu" not in option.value)
+
+
+def _convert_step(program: LaunchedProgram, made: ConvertedProgram, request: Request) -> None:
     step = program.step
     if step is None:
         return
@@ -263,9 +314,26 @@ def _convert_step(program: LaunchedProgram, made: ConvertedProgram) -> None:
             shown = f"{text} --{name}{'=' if one.value else ''}{one.value}"
             if name in ("het-group", "relative"):
                 made.problem = f"srun --{name}"
+            elif name in _LOGS_OF_SRUN:
+                reason = "each rank has its own log: hpcrun logs"
+                made.remarks.append((program.command.start, shown, "replaced", reason))
+            elif name == "cpus-per-task" and one.value != str(request.cpus or ""):
+                reason = "the ranks of a node have all CPUs of the job: resources.cpus_per_gpu"
+                made.remarks.append((program.command.start, shown, "changed", reason))
+            elif name in ("mem", "nodelist"):
+                reason = "the ranks have what the job has: set it in slurm"
+                made.remarks.append((program.command.start, shown, "changed", reason))
+            elif name.startswith(("gpus", "gres")) and not _gives_all_gpus(one, request):
+                made.problem = f"srun --{name}={one.value}: the ranks have all GPUs of the job"
             elif name in ("gpu-bind", "accel-bind"):
                 reason = "each rank sees all GPUs of its node, and LOCAL_RANK selects its own"
                 made.remarks.append((program.command.start, shown, "changed", reason))
+        elif name == "multi-prog":
+            made.problem = "srun --multi-prog: each rank has its own program"
+        elif name in REFUSED_OF_SRUN or name == "time":
+            reason = REFUSED_OF_SRUN.get(name, "set resources.time")
+            shown = f"{text} --{name}{'=' if one.value else ''}{one.value}"
+            made.remarks.append((program.command.start, shown, "missing", reason))
         else:
             made.srun[name] = one.value or True
     if made.container and any(OPEN in str(x) for x in made.container.values()):

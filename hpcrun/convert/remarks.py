@@ -44,6 +44,11 @@ class Remarks:
         if one not in self.found:
             self.found.append(one)
 
+    def drop(self, start: int, reason: str) -> None:
+        """Remove a remark on the line of a statement that the job has after all."""
+        line = self.script.line_of(start)
+        self.found = [one for one in self.found if (one.line, one.reason) != (line, reason)]
+
     def missing(self, start: int, text: str, reason: str) -> None:
         """Report a statement that the job lacks."""
         self.add(start, text, "missing", reason)

@@ -210,6 +210,8 @@ def _convert_survival(script: Script, remarks: Remarks, made: Request) -> None:
     if script.has("requeue"):
         made.survive["when"] = ["preempted", "node_fail"]
     signal = script.option("signal")
+    if signal is None and requeues and any(one.name == "trap" for one in script.commands):
+        made.survive["when"] = [*made.survive.get("when", []), "time_limit"]
     if signal is not None:
         found = re.fullmatch(r"(?:[BR]+:)?(?:SIG)?(\w+)(?:@(\d+))?", signal.value)
         name = {"10": "USR1", "15": "TERM"}.get(found[1], found[1]) if found else ""

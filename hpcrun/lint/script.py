@@ -342,7 +342,10 @@ class _Reader:
         elif kind == "variable_assignment":
             self.assignment(node, exported=False, **place)
         elif kind in ("declaration_command", "unset_command"):
-            exported = self.text(node.children[0]) in ("export", "declare", "typeset")
+            flags = [self.text(one) for one in node.children[1:] if one.type == "word"]
+            exported = self.text(node.children[0]) == "export" or any(
+                re.match(r"-\w*x", flag) for flag in flags
+            )
             for child in node.children[1:]:
                 if child.type == "variable_assignment":
                     self.assignment(child, exported=exported, **place)
@@ -498,6 +501,27 @@ class _Reader:
             **place,
         )
         self.script.commands.append(command)
+        if not substituted and not place["function"]:
+            self.change_arguments(command)
+
+    def change_arguments(self, command: Command) -> None:
+        """Follow ``set -- A B`` and ``shift``, which change the positional parameters."""
+        args = command.args
+        sets = command.name == "set" and args and (args[0] == "--" or args[0][0] not in "-+")
+        if not sets and command.name != "shift":
+            return
+        before = self.arrays.get("@")
+        after: list[str] | None = None
+        if sets:
+            words = command.words[2 if args[0] == "--" else 1 :]
+            after = [one.text for one in words] if all(one.constant for one in words) else None
+        elif before is not None and (not args or args[0].isdigit()):
+            after = [one.text for one in before[int(args[0]) if args else 1 :]]
+        if after is None or command.branch:
+            self.arrays["@"] = None
+            self.known |= dict.fromkeys((*map(str, range(1, 10)), "#", "*", "@"))
+        else:
+            self.set_arguments(after)
 
     def assignment(self, node: Parsed, **place: Any) -> None:
         one = self.assign_value(node, exported=place["exported"], branch=place["branch"])

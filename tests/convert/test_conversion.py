@@ -265,7 +265,20 @@ def test_several_programs_on_one_node_are_one_command_without_srun() -> None:
         (f"#SBATCH -N1\n#SBATCH hetjob\n{TORCHRUN}", "a job has one kind of nodes"),
         (f'{TWO}if x; then L=torchrun; fi\nsrun bash -c "$L t.py"\n', "depends on the job"),
         ("#SBATCH --gpus=1\nmodule load cuda\n", "no program that trains was found"),
-        ("#SBATCH --gpus=1\ntrap 'rm x' EXIT\npython t.py\n", "the job has no traps"),
+        (f"{TWO}trap 'rm x' EXIT\n{TORCHRUN}", "the job has no traps"),
+        (f"{TWO}save() {{ touch x; }}\ntrap save USR1\n{TORCHRUN}", "the job has no traps"),
+        (f"{TWO}exec < prompts.txt\n{TORCHRUN}", "read it as its input"),
+        (f"{TWO}[ -f done ] && exit 0\n{TORCHRUN}", "so the job fails where this exits"),
+        (f"{TWO}check() {{ [ -f x ] && exit; }}\ncheck\n{TORCHRUN}", "fails where this exits"),
+        (f"{TWO}start() {{ redis-server & }}\nstart\n{TORCHRUN}", "runs in the background"),
+        (f"{TWO}if x; then redis-server & fi\n{TORCHRUN}", "runs in the background"),
+        (f"{TWO}IFS=,\nA=1,2\n{TORCHRUN.strip()} $A\n", "split at blanks"),
+        (f"{TWO}srun --time=10 {TORCHRUN[5:]}", "set resources.time"),
+        (f"{TWO}srun --chdir=/x {TORCHRUN[5:]}", "starts in the project"),
+        (f"{TWO}srun --gpus-per-node=1 {TORCHRUN[5:]}", "have all GPUs of the job"),
+        (f"{TWO}srun --multi-prog conf\n", "each rank has its own program"),
+        (f"{TWO}srun env -u LD_PRELOAD {TORCHRUN[5:]}", "starts without env"),
+        (f"{TWO}while [ $1 = -x ]; do shift; done\n{TORCHRUN.strip()} $1\n", "leaves of the"),
         ("#SBATCH --gpus=1\ncp $0 copy\npython t.py\n", "the job is not the script"),
     ],
 )
@@ -343,7 +356,115 @@ def test_training_after_a_command_depends_on_it() -> None:
 def test_directory_that_must_exist_is_the_one_of_the_training() -> None:
     found = job("#SBATCH --gpus=1\ncd sub || exit 1\npython train.py\n")
     assert found["command"][-1].split("\n")[-2:] == ["cd sub", "exec python train.py"]
-    assert missing("#SBATCH --gpus=1\n[ -d sub ] && cd sub\npython train.py\n") != []
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["if [ -d sub ]; then cd sub; fi"],
+        ["[ -d sub ] && cd sub"],
+        ["go() { cd sub; }", "go"],
+        ["{ cd sub; }"],
+        ["for d in a b; do cd $d; done"],
+        ["cd a", "cd b"],
+        ["cd a", "cd -"],
+        ["pushd a", "popd"],
+        ["eval 'cd sub'"],
+    ],
+)
+def test_directory_that_several_statements_decide_is_that_of_the_setup(lines: list[str]) -> None:
+    text = "".join(f"{line}\n" for line in lines)
+    found = job(f"{TWO}{text}srun torchrun --nnodes=2 --nproc-per-node=2 t.py\n")
+    assert found["command"][-1] == 'cd -- "$START_FOLDER"\nexec python t.py'
+    commands = [one.removesuffix(" || true") for one in found["setup"]["commands"]]
+    assert commands == [*lines, "export START_FOLDER=$PWD"]
+
+
+def test_directory_of_an_array_task_is_changed_once() -> None:
+    text = "#SBATCH --gpus=1 --array=1-2\ncd run_$SLURM_ARRAY_TASK_ID\npython t.py\n"
+    lines = job(text)["command"][-1].split("\n")
+    assert lines[1:] == ["cd run_$SLURM_ARRAY_TASK_ID", "exec python t.py"]
+    assert missing(text.replace("cd", "cd x\ncd")) != []
+
+
+@pytest.mark.parametrize(
+    ("lines", "text"),
+    [
+        ("#SBATCH --chdir=/d\npython a.py", "cd -- /d\npython a.py"),
+        ("set -e\npython a.py", "set -e\npython a.py"),
+        ("cd x || exit 1\npython a.py", "cd x || exit 1\npython a.py"),
+        ("trap 'rm x' EXIT\npython a.py", "trap 'rm x' EXIT\npython a.py"),
+        ("[ -f done ] && exit 0\npython a.py", "[ -f done ] && exit 0\npython a.py"),
+        (
+            "python() {\n  command python -O t.py\n}\npython a.py",
+            "python() {{\n  command python -O t.py\n}}\npython a.py",
+        ),
+        (
+            "python a.py\nmodule load x",
+            '. "$HPCRUN_RUN_DIR/setup.sh" && init_modules\npython a.py\nmodule load x',
+        ),
+    ],
+)
+def test_statements_of_the_shell_stay_in_the_text_of_a_job(lines: str, text: str) -> None:
+    found = job(f"#SBATCH --gpus=1\n{lines}\npython b.py\n")
+    assert found["command"] == ["bash", "-c", f"{text}\npython b.py"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "env", "commands"),
+    [
+        ("declare -x A=1", {"A": "1"}, []),
+        ("export A=1\nA=2", {"A": "2"}, []),
+        ("export A=1\nA+=2", {}, ["export A=1", "A+=2"]),
+        ("set -a\nA=1\nset +a", {"A": "1"}, ["set -a", "set +a"]),
+        ("PATH=/x:$PATH", {}, ["PATH=/x:$PATH"]),
+        ("PYTHONPATH=/x", {}, ['[ -z "${PYTHONPATH+x}" ] || PYTHONPATH=/x']),
+        ("printf -v A x\nexport A", {}, ["printf -v A x || true", "export A"]),
+        ("echo $(mkdir x)", {}, ["echo $(mkdir x) || true"]),
+        ("for f in a b; do get $f & done\nwait", {}, None),
+    ],
+)
+def test_variables_and_commands_keep_their_effect(
+    lines: str, env: dict[str, str], commands: list[str] | None
+) -> None:
+    found = job(f"{TWO}{lines}\n{TORCHRUN}")
+    assert found.get("env", {}) == env
+    if commands is None:
+        commands = ["for f in a b; do get $f & done || true", "wait || true"]
+    assert found.get("setup", {}).get("commands", []) == commands
+
+
+def test_activation_after_a_search_path_stays_after_it() -> None:
+    lines = ['eval "$(conda shell.bash hook)"', "export PATH=/x:$PATH", "conda activate a"]
+    found = job(TWO + "\n".join(lines) + f"\n{TORCHRUN}")
+    assert found["setup"] == {"commands": lines}
+
+
+def test_python_of_the_launcher_is_that_of_the_job() -> None:
+    for word in ("/opt/bin/torchrun", "/opt/bin/python -m torch.distributed.run"):
+        found = job(f"{TWO}srun {word} --nnodes=2 --nproc-per-node=2 t.py\n")
+        assert (found["script"], found["setup"]) == ("t.py", {"python": "/opt/bin/python"})
+    made = convert(f"{TWO}srun python -O -m torch.distributed.run {TORCHRUN[14:]}")
+    (remark,) = made.remarks
+    assert remark.reason == "options of Python reach torchrun, not its ranks"
+
+
+def test_arguments_that_the_script_sets_are_used() -> None:
+    text = "#SBATCH --gpus=1\nset -- a b\nshift\npython t.py $1\n"
+    assert job(text, "x")["command"] == ["python", "t.py", "b"]
+
+
+def test_words_of_a_program_expand_as_in_the_script() -> None:
+    for line in ("shopt -s nullglob", "set -f"):
+        found = job(f"{TWO}{line}\n{TORCHRUN.strip()} *.x\n")
+        assert found["command"][-1] == f"{line}\nexec python train.py *.x"
+    found = job(f'{TWO}mapfile -t A < f\n{TORCHRUN.strip()} "${{A[@]}}"\n')
+    assert found["command"][-1].startswith("mapfile -t A < f\nexec python")
+
+
+def test_trap_that_requeues_is_a_restart_at_the_time_limit() -> None:
+    text = f"{TWO}trap 'scontrol requeue $SLURM_JOB_ID' TERM\n{TORCHRUN}"
+    assert job(text)["survive"] == {"when": ["time_limit"]}
 
 
 def test_commands_in_the_background_stay_there() -> None:

@@ -54,18 +54,20 @@ _HARMLESS = (
 _START = '. "$RANK_PROBE_FUNCTIONS"; PATH=$RANK_PROBE_BIN\n'
 # A directory outside of it is only recorded.
 _FUNCTIONS = r"""_probe_cd() {
-  local target=$1
-  [[ $target == /* ]] || target=${RANK_PROBE_CD:-$PWD}/$target
+  local target=$1 before=${RANK_PROBE_CD:-$PWD}
+  [ "$target" != - ] || target=${RANK_PROBE_OLD:-$PWD}
+  [[ $target == /* ]] || target=$before/$target
+  RANK_PROBE_OLD=$before
   if [[ $target/ == "${RANK_PROBE_BIN%/bin}"/* && $target/ != */../* ]] &&
     builtin cd -- "$target" 2>/dev/null; then
     unset RANK_PROBE_CD
   else
-    export RANK_PROBE_CD=$target
+    export RANK_PROBE_CD=$target PWD=$target
   fi
 }
 cd() { [ "${1-}" != -- ] || shift; _probe_cd "${1-$HOME}"; }
-pushd() { _probe_cd "${1-$HOME}"; }
-popd() { :; }
+pushd() { RANK_PROBE_STACK=("$PWD" "${RANK_PROBE_STACK[@]}"); _probe_cd "${1-$HOME}"; }
+popd() { _probe_cd "${RANK_PROBE_STACK[0]-$PWD}"; RANK_PROBE_STACK=("${RANK_PROBE_STACK[@]:1}"); }
 source() {
   case $1 in
     */../*) : ;;
@@ -84,7 +86,7 @@ command_not_found_handle() { :; }
 """
 _RESTORE = (
     "unset -f cd pushd popd source . module ml conda mamba ulimit command_not_found_handle; "
-    "unset RANK_PROBE_CD; PATH=$RANK_PROBE_PATH; export BASH_ENV=$RANK_PROBE_FUNCTIONS"
+    "unset RANK_PROBE_CD RANK_PROBE_OLD RANK_PROBE_STACK; PATH=$RANK_PROBE_PATH; export BASH_ENV=$RANK_PROBE_FUNCTIONS"
 )
 _COMPARED = ("world_size", "argv", "directory", "cpus", "gpus", "host")
 
