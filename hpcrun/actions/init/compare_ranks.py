@@ -86,7 +86,8 @@ command_not_found_handle() { :; }
 """
 _RESTORE = (
     "unset -f cd pushd popd source . module ml conda mamba ulimit command_not_found_handle; "
-    "unset RANK_PROBE_CD RANK_PROBE_OLD RANK_PROBE_STACK; PATH=$RANK_PROBE_PATH; export BASH_ENV=$RANK_PROBE_FUNCTIONS"
+    "unset RANK_PROBE_CD RANK_PROBE_OLD RANK_PROBE_STACK; PATH=$RANK_PROBE_PATH; "
+    "export BASH_ENV=$RANK_PROBE_FUNCTIONS"
 )
 _COMPARED = ("world_size", "argv", "directory", "cpus", "gpus", "host")
 
