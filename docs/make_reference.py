@@ -234,6 +234,9 @@ def _type(schema: Mapping[str, Any]) -> str:
     if "integer" in kinds:
         least = schema.get("minimum")
         return "whole number" + (f", {least} or more" if least is not None else "")
+    if "number" in kinds:
+        least = schema.get("minimum")
+        return "number" + (f", {least:g} or more" if least is not None else "")
     return "true \\| false" if "boolean" in kinds else ""
 
 

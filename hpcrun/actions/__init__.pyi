@@ -78,6 +78,9 @@ from hpcrun.actions.rehearse import FAULTS as FAULTS
 from hpcrun.actions.rehearse import RehearsalRequest as RehearsalRequest
 from hpcrun.actions.rehearse import Trial as Trial
 from hpcrun.actions.rehearse import rehearse_job as rehearse_job
+from hpcrun.actions.report import check_report_files as check_report_files
+from hpcrun.actions.report import measure_runs as measure_runs
+from hpcrun.actions.report import write_report_csv as write_report_csv
 from hpcrun.actions.resubmit import Again as Again
 from hpcrun.actions.resubmit import prepare_again as prepare_again
 from hpcrun.actions.resubmit import submit_again as submit_again

@@ -45,6 +45,7 @@ SECTIONS = {
         "why": "Explain why a job failed, and how to fix it.",
         "parse": "Plot the loss curve of a run, a job or any log file.",
         "compare": "Compare runs or logs: curves, speed-up, settings.",
+        "report": "Report GPU hours, use and goodput of runs, with advice.",
         "lint": "Find mistakes in sbatch scripts.",
     },
     "Change": {

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from hpcrun.context import Context
+    from hpcrun.monitor import RunFilter
     from hpcrun.spec import JobSpec, Origin
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -310,3 +311,28 @@ def parse_when(text: str, now: float) -> float:
             f"--since {text}: not a time",
             fix="as in 10m, 2h, 1d, 08:00, 2026-11-20 or 2026-11-20T08:00",
         ) from error
+
+
+def parse_filter(
+    name: str | None, since: str | None, states: str | None, project: str | None
+) -> RunFilter | None:
+    """Return the filter of a listing; None without any option. Raises InputError."""
+    import time
+
+    from hpcrun.monitor import LISTED_STATES, RunFilter
+
+    if name is None and since is None and states is None and project is None:
+        return None
+    words = [word.strip().upper() for word in (states or "").split(",") if word.strip()]
+    unknown = [word for word in words if word not in LISTED_STATES]
+    if unknown or (states is not None and not words):
+        raise InputError(
+            f"--state {states}: no such state",
+            fix=f"one or several of {', '.join(sorted(LISTED_STATES)).lower()}",
+        )
+    earliest = parse_when(since, time.time()) if since is not None else None
+    if project is not None and (project.startswith((".", "~")) or "/" in project):
+        project = os.path.realpath(Path(project).expanduser())
+    return RunFilter(
+        name=name or "", since=earliest, states=frozenset(words), project=project or ""
+    )

@@ -1,4 +1,4 @@
-"""The verbs why, parse, compare and lint."""
+"""The verbs why, parse, compare, report and lint."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from hpcrun.cli.options import (
     cluster_option,
     json_option,
     make_context,
+    parse_filter,
 )
 from hpcrun.cli.output import drawing_display, emit_json, print_line
 from hpcrun.errors import InputError
@@ -343,6 +344,79 @@ def _set_gpus(runs: Sequence[ParsedRun], gpus: str | None) -> list[ParsedRun]:
             fix=f"one for each, in this order: {named}",
         )
     return [structs.replace(run, gpus=int(each)) for run, each in zip(runs, numbers, strict=True)]
+
+
+@click.command("report")
+@click.argument("jobs", nargs=-1, metavar="[JOB]...", type=RUN)
+@click.option(
+    "--since", metavar="WHEN", help="Report all runs submitted since this time, e.g. 30d."
+)
+@click.option(
+    "--project", metavar="DIR", help="Report all runs of this project: its directory, or its name."
+)
+@click.option("--name", metavar="PATTERN", help="Report all runs of this name, e.g. 'lr*'.")
+@json_option
+@click.option("--csv", type=FILE, help="Write a row per run as CSV.")
+@click.option("--html", type=FILE, help="Write a self-contained HTML page.")
+@cluster_option
+def report(
+    jobs: tuple[str, ...],
+    since: str | None,
+    project: str | None,
+    name: str | None,
+    as_json: bool,
+    cluster: str | None,
+    **files: str | None,
+) -> int:
+    """Report what runs held and how much of it trained, and suggest what to request instead.
+
+    JOB is a run id, a sweep, a group or any Slurm job id; the default is the newest run. Runs
+    of a sweep, and tasks of an array, have a row each, and a total.
+
+    The report has GPU hours, the mean use and the peak memory of each GPU, the goodput and what the
+    rest of the time was lost to, the energy and, with cost in the cluster profile, money and CO2.
+    Suggestions about GPUs need samples of ten minutes and of half of the run.
+    """
+    from hpcrun.actions import check_report_files, measure_runs, write_report_csv
+    from hpcrun.cli.output import output_display, print_lines, print_note
+    from hpcrun.runs import advise
+    from hpcrun.views import (
+        efficiencies_json,
+        efficiencies_rows,
+        format_efficiencies,
+        list_page_sections,
+    )
+
+    where = make_context(cluster)
+    only = parse_filter(name, since, None, project)
+    if jobs and only is not None:
+        raise InputError(
+            "--since, --project and --name select the runs, so no JOB can be named",
+            fix="leave out JOB, or the options",
+        )
+    check_report_files(where, files)
+    runs, silence = measure_runs(where, jobs, only)
+    advice, notes = advise(runs)
+    currency = where.cluster.cost.currency
+    if as_json:
+        emit_json(efficiencies_json(runs, advice, notes, currency))
+    elif runs:
+        print_lines(format_efficiencies(runs, advice, notes, currency, output_display()))
+    else:
+        print_line("no run matches; hpcrun status shows the newest runs")
+    if (file := files["csv"]) is not None:
+        write_report_csv(where.cwd / file, efficiencies_rows(runs))
+        print_note(f"wrote {file}")
+    if (file := files["html"]) is not None:
+        from hpcrun.curves import write_table_page
+
+        title = (runs[0].name or runs[0].word) if len(runs) == 1 else f"{len(runs)} runs"
+        tiles, sections = list_page_sections(runs, advice, notes, currency)
+        write_table_page(where.cwd / file, title, tiles, sections)
+        print_note(f"wrote {file}")
+    if silence:
+        print_note(f"Slurm cannot be reached: {silence}")
+    return 4 if silence else 0
 
 
 @click.command("lint")

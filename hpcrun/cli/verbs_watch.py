@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -25,6 +24,7 @@ from hpcrun.cli.options import (
     make_all_contexts,
     make_context,
     parse_duration,
+    parse_filter,
     parse_when,
 )
 from hpcrun.cli.output import (
@@ -45,7 +45,7 @@ _NOTIFY_EVERY_S = 60.0
 
 if TYPE_CHECKING:
     from hpcrun.context import Context
-    from hpcrun.monitor import RunFilter, SortKey
+    from hpcrun.monitor import SortKey
     from hpcrun.runs import JobStatus
 
 
@@ -108,7 +108,7 @@ def status(
     """
     from hpcrun.cli.show_status import StatusQuery, show_status
 
-    only = _parse_filter(name, since, states, project)
+    only = parse_filter(name, since, states, project)
     if job is not None and (only is not None or sort is not None):
         raise InputError(
             "--name, --since, --state, --project and --sort apply to the list of runs, not to one "
@@ -125,29 +125,6 @@ def status(
     from hpcrun.cli.watch_status import watch_status
 
     return watch_status(make_context(cluster), query)
-
-
-def _parse_filter(
-    name: str | None, since: str | None, states: str | None, project: str | None
-) -> RunFilter | None:
-    """Return the filter of a listing; None without any option. Raises InputError."""
-    from hpcrun.monitor import LISTED_STATES, RunFilter
-
-    if name is None and since is None and states is None and project is None:
-        return None
-    words = [word.strip().upper() for word in (states or "").split(",") if word.strip()]
-    unknown = [word for word in words if word not in LISTED_STATES]
-    if unknown or (states is not None and not words):
-        raise InputError(
-            f"--state {states}: no such state",
-            fix=f"one or several of {', '.join(sorted(LISTED_STATES)).lower()}",
-        )
-    earliest = parse_when(since, time.time()) if since is not None else None
-    if project is not None and (project.startswith((".", "~")) or "/" in project):
-        project = os.path.realpath(Path(project).expanduser())
-    return RunFilter(
-        name=name or "", since=earliest, states=frozenset(words), project=project or ""
-    )
 
 
 @click.command("logs")

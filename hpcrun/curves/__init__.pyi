@@ -40,6 +40,8 @@ from hpcrun.curves.report.live import end_by_signal as end_by_signal
 from hpcrun.curves.report.parsed import ParsedRun as ParsedRun
 from hpcrun.curves.report.parsed import Usage as Usage
 from hpcrun.curves.report.parsed import parse_stored as parse_stored
+from hpcrun.curves.report.tables import PageSection as PageSection
+from hpcrun.curves.report.tables import write_table_page as write_table_page
 from hpcrun.curves.report.terminal import HEAD as HEAD
 from hpcrun.curves.report.terminal import format_report as format_report
 from hpcrun.curves.report.thin import quantile as quantile

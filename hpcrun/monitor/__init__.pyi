@@ -1,6 +1,7 @@
 from hpcrun.monitor.disk import describe_full_disk as describe_full_disk
 from hpcrun.monitor.ended import add_accounting as add_accounting
 from hpcrun.monitor.ended import add_resource_usage as add_resource_usage
+from hpcrun.monitor.ended import measure_resources as measure_resources
 from hpcrun.monitor.ended import record_gpu_usage as record_gpu_usage
 from hpcrun.monitor.job_output import TRIP_EVERY as TRIP_EVERY
 from hpcrun.monitor.job_output import TRIP_PAUSE as TRIP_PAUSE
@@ -20,6 +21,7 @@ from hpcrun.monitor.poll import WatchedRuns as WatchedRuns
 from hpcrun.monitor.poll import WatchedSlurmJobs as WatchedSlurmJobs
 from hpcrun.monitor.poll import poll_all as poll_all
 from hpcrun.monitor.poll import watch_key as watch_key
+from hpcrun.monitor.progress import read_checkpoint_seconds as read_checkpoint_seconds
 from hpcrun.monitor.progress import with_steps as with_steps
 from hpcrun.monitor.sources import STDIN as STDIN
 from hpcrun.monitor.sources import Source as Source

@@ -86,9 +86,14 @@ def add_resource_usage(context: Context, status: JobStatus) -> JobStatus:
     """Add the resources that a finished job used, by its records, its log, Slurm and ``top``."""
     if not status.final or not (status.attempts or status.run is None):
         return status
+    nodes = [] if status.run is None else read_node_usage(status.run, with_series=False)
+    return structs.replace(_add_step_note(status), used=measure_resources(status, nodes))
+
+
+def measure_resources(status: JobStatus, nodes: Sequence[NodeSeries]) -> ResourceUsage:
+    """Return the resources that a job used so far; ``nodes`` is the use in its last attempt."""
     account, run = status.account or JobAccounting(), status.run
     looks, logged = GpuSamples(), None
-    nodes = [] if run is None else read_node_usage(run, with_series=False)
     if run is not None and status.gpus_per_node:
         from hpcrun.monitor.progress import (
             most_memory,  # deferred: the log reader takes long to import
@@ -104,7 +109,7 @@ def add_resource_usage(context: Context, status: JobStatus) -> JobStatus:
         looks = structs.replace(looks, looks=0, use=sum(uses) / len(uses))
     peaks = (logged, looks.memory, *(gpu.memory_peak for gpu in gpus))
     totals = (looks.memory_total, *(gpu.memory_total for gpu in gpus))
-    used = ResourceUsage(
+    return ResourceUsage(
         memory_asked=account.memory_asked,
         memory_used=account.memory_used or _sum_memory(nodes),
         cpus=account.cpus or _sum_cpus(nodes),
@@ -115,7 +120,6 @@ def add_resource_usage(context: Context, status: JobStatus) -> JobStatus:
         looks=looks.looks,
         trained_share=compute_trained_share(status),
     )
-    return structs.replace(_add_step_note(status), used=used)
 
 
 def _sum_memory(nodes: Sequence[NodeSeries]) -> int | None:

@@ -40,6 +40,19 @@ _MAX_LINE_BYTES = 10_000
 # takes a third of a millisecond.
 _MEMORY_LINE = re.compile(rb"(?i)mem|vram|[0-9] ?[kmgt](?:i?b)?\b")
 _MAX_MEMORY_LINES = 300
+# Lines that state how long a checkpoint took to save: torchtitan's "Finished saving the checkpoint
+# ... in 3.21 seconds.", "Saved checkpoint at step 100 in 3.2 s", "checkpoint written, took 850 ms",
+# and the timers of Megatron, in ms for the fastest and the slowest rank.
+_SAVING = re.compile(
+    rb"(?i)(?:(?:sav(?:ed|ing)|wr(?:ote|itten|iting))\b.{0,60}\bcheckpoint|checkpoint\b.{0,60}\b"
+    rb"(?:saved|written))\b.{0,120}?\b(?:in|took)[ :=]+([0-9]+(?:\.[0-9]+)?) ?"
+    rb"(ms|seconds|secs?|s|minutes|min)\b"
+)
+_MEGATRON_SAVING = re.compile(rb"\bsave-checkpoint[ .]*: ?\([0-9.]+, ?([0-9]+(?:\.[0-9]+)?)\)")
+# The units of these times in seconds, by their first two letters.
+_SAVING_UNITS = {b"ms": 1e-3, b"s": 1.0, b"se": 1.0, b"mi": 60.0}
+# A log that is larger is not searched for such lines.
+_MAX_SEARCHED_BYTES = 1 << 28
 _RANK_LOG = re.compile(r"rank-(\d+)\.log")
 
 
@@ -141,6 +154,42 @@ def with_steps(
         more = {"first_step": first, "last_step": last, "resumed": resumed}
         found.append(structs.replace(attempt, **more))
     return found
+
+
+def read_checkpoint_seconds(run: RunFolder, attempt: int) -> float | None:
+    """Sum the times that the log of an attempt states for saving checkpoints; None if it has none.
+
+    Loading a checkpoint is part of the startup.
+    """
+    for _, path in _find_progress_logs(run, attempt):
+        with contextlib.suppress(OSError), open_plain(path) as file:
+            if os.fstat(file.fileno()).st_size > _MAX_SEARCHED_BYTES:
+                return None
+            data = file.read(_MAX_SEARCHED_BYTES)
+            found = [*_find_saving_times(data)]
+            if found:
+                return sum(found)
+    return None
+
+
+def _find_saving_times(data: bytes) -> Iterator[float]:
+    r"""Yield the seconds in the lines of a log that state how long a checkpoint took to save.
+
+    >>> log = b"Saved checkpoint at step 5 in 1.5 s\nloaded checkpoint a in 9 s\n"
+    >>> log += b"Finished saving the checkpoint (or staging if async is enabled) in 3.25 seconds.\n"
+    >>> [*_find_saving_times(log + b"    save-checkpoint ......: (1200.00, 1250.50)\n")]
+    [1.5, 3.25, 1.2505]
+    """
+    at = 0
+    while (found := re.compile(rb"(?i)checkpoint").search(data, at)) is not None:
+        start = max(data.rfind(b"\n", 0, found.start()), data.rfind(b"\r", 0, found.start())) + 1
+        end = data.find(b"\n", found.end())
+        at = len(data) if end < 0 else end
+        line = data[start : min(at, start + _MAX_LINE_BYTES)]
+        if match := _SAVING.search(line):
+            yield float(match[1]) * _SAVING_UNITS[match[2].lower()[:2]]
+        elif match := _MEGATRON_SAVING.search(line):
+            yield float(match[1]) / 1000
 
 
 def _restarts(steps: Sequence[int]) -> bool:

@@ -136,7 +136,7 @@ def count_nodes(attempt: Attempt, spare: int = 0) -> int:
     return (len(known) or 1) + spare
 
 
-def _compute_startup(attempt: Attempt, seconds: float) -> float:
+def compute_startup(attempt: Attempt, seconds: float) -> float:
     """Return how many of an attempt's ``seconds`` passed before its first step was noticed."""
     if attempt.moved is None or attempt.begin is None:
         return seconds
@@ -202,7 +202,7 @@ def compute_cost(
         hours = count_nodes(attempt, spare) * (gpus_per_node or 1) / 3600
         held += seconds * hours
         first, last = attempt.first_step, attempt.last_step
-        starting = 0.0 if first is not None and not is_seen else _compute_startup(attempt, seconds)
+        starting = 0.0 if first is not None and not is_seen else compute_startup(attempt, seconds)
         is_known = is_known and not (first is None and attempt.moved is not None)
         restarting += starting * hours if attempt is not attempts[0] else 0.0
         still = min(_compute_stall(attempt), seconds - starting)
@@ -517,7 +517,7 @@ def compute_trained_share(status: JobStatus) -> float | None:
             seconds = status.elapsed
         is_known |= attempt.moved is not None
         total += seconds
-        lost += min(seconds, _compute_startup(attempt, seconds) + _compute_stall(attempt))
+        lost += min(seconds, compute_startup(attempt, seconds) + _compute_stall(attempt))
     if status.cost is not None and status.cost.hours:
         lost += (status.cost.replayed or 0.0) / status.cost.hours * total
     return max(0.0, 1 - lost / total) if total and is_known else None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from hpcrun.slurm.states import is_final, parse_duration, parse_state
 
@@ -26,6 +27,10 @@ _FIELDS = (
     "MaxRSS",
     "TRESUsageInTot",
 )
+# Fields of a report; all exist in Slurm 20.11 to 26.05, whether or not it measures energy.
+_REPORT_FIELDS = (*_FIELDS, "ConsumedEnergyRaw", "Submit", "Start")
+# Larger numbers are Slurm's marks of missing values, near 2^64.
+_MAX_JOULES = 1e15
 _UNITS = {unit: 1024**power for power, unit in enumerate(("", "K", "M", "G", "T", "P"))}
 
 
@@ -42,6 +47,8 @@ class JobAccounting(Struct, frozen=True, kw_only=True):
             bytes.
         held_seconds: Allocated CPU time, that is run time times ``cpus``.
         cpu_seconds: The part of ``held_seconds`` in which the CPUs were busy.
+        energy_joules: Energy of its nodes, if Slurm measures it.
+        submitted: When it was submitted, in Slurm's format, as ``started``.
     """
 
     cancelled_by: str = ""
@@ -54,6 +61,9 @@ class JobAccounting(Struct, frozen=True, kw_only=True):
     held_seconds: float | None = None
     memory_asked: int | None = None
     memory_used: int | None = None
+    energy_joules: float | None = None
+    submitted: str = ""
+    started: str = ""
 
 
 def accounting_argv(job_id: str) -> list[str]:
@@ -73,9 +83,55 @@ def parse_accounting(stdout: str, job_id: str) -> JobAccounting | None:
     >>> found.memory_asked >> 20, found.memory_used >> 20
     (1000, 620)
     """
+    return _build_accounting(_read_rows(stdout, _FIELDS), job_id)
+
+
+def report_argv(job_ids: Sequence[str]) -> list[str]:
+    """Return the query for the usage, the energy and the times of several jobs and their steps."""
+    argv = ["sacct", "--noheader", "--parsable2", f"--delimiter={_FIELD}"]
+    return [*argv, f"--format={','.join(_REPORT_FIELDS)}", f"--jobs={','.join(job_ids)}"]
+
+
+def parse_report(stdout: str) -> dict[str, JobAccounting]:
+    r"""Parse the output of report_argv() to the records of finished jobs, by their ids.
+
+    >>> text = ("7|COMPLETED|1|me|0:0|19|40|2|1|1000M|mem=1000M||||7200000|"
+    ...         "2026-11-20T08:00:00|2026-11-20T08:01:00\n"
+    ...         "7.0|COMPLETED||||19|40|2|1|||2|310000K|mem=620M|7200000||\n"
+    ...         "8|RUNNING|1|me|0:0|0|40|2|1|1000M||||||2026-11-20T08:00:00|Unknown\n")
+    >>> found = parse_report(text.replace("|", "\x1f"))
+    >>> [*found], found["7"].energy_joules, found["7"].started, found["7"].memory_used >> 20
+    (['7'], 7200000.0, '2026-11-20T08:01:00', 620)
+    """
+    jobs: dict[str, list[dict[str, str]]] = {}
+    for row in _read_rows(stdout, _REPORT_FIELDS):
+        jobs.setdefault(row["JobID"].partition(".")[0], []).append(row)
+    found = {job_id: _build_accounting(rows, job_id) for job_id, rows in jobs.items()}
+    return {
+        job_id: structs.replace(
+            each,
+            energy_joules=_read_energy(jobs[job_id]),
+            submitted=jobs[job_id][0]["Submit"],
+            started=jobs[job_id][0]["Start"],
+        )
+        for job_id, each in found.items()
+        if each is not None
+    }
+
+
+def _read_rows(stdout: str, fields: Sequence[str]) -> list[dict[str, str]]:
     rows = [line.split(_FIELD) for line in stdout.splitlines()]
-    rows = [row for row in rows if len(row) == len(_FIELDS)]
-    jobs = [dict(zip(_FIELDS, row, strict=True)) for row in rows]
+    return [dict(zip(fields, row, strict=True)) for row in rows if len(row) == len(fields)]
+
+
+def _read_energy(rows: Sequence[dict[str, str]]) -> float | None:
+    """Return the energy of a job: its own value, or else the sum of its steps'."""
+    joules = [float(_parse_integer(row["ConsumedEnergyRaw"]) or 0) for row in rows]
+    known = [each if each < _MAX_JOULES else 0.0 for each in joules]
+    return known[0] or sum(known[1:]) or None
+
+
+def _build_accounting(jobs: Sequence[dict[str, str]], job_id: str) -> JobAccounting | None:
     own = [job for job in jobs if job["JobID"] == job_id]
     if not own or not all(is_final(parse_state(job["State"])) for job in jobs):
         return None

@@ -21,6 +21,8 @@ from hpcrun.slurm.reasons import matches_answer, refusal_fix
 
 # Replies may take long on a busy cluster (MessageTimeout is 10 s, and clients retry).
 TIMEOUT = 60.0
+# sacct reads the steps of each job, which takes the database longer than the jobs alone.
+_MAX_JOBS_PER_REPORT = 500
 _NO_CLUSTER = "try again later; or, to try hpcrun without a cluster: hpcrun sandbox up"
 _WRAPPER = "does squeue work in your shell? It may be the site's wrapper, or a broken Slurm"
 
@@ -183,6 +185,24 @@ def query_job_accounting(transport: Transport, job_id: str) -> JobAccounting | N
     result = transport.run(accounts.accounting_argv(job_id), timeout=TIMEOUT)
     found = result.exit_code == 0
     return accounts.parse_accounting(result.stdout, job_id) if found else None
+
+
+def query_reports(transport: Transport, job_ids: Sequence[str]) -> dict[str, JobAccounting]:
+    """Return sacct's usage, energy and times of finished jobs, by their ids.
+
+    Jobs without a record are missing, as are all without accounting.
+
+    Raises:
+        OutOfReach: Slurm did not answer.
+    """
+    found: dict[str, JobAccounting] = {}
+    for start in range(0, len(job_ids), _MAX_JOBS_PER_REPORT):
+        argv = accounts.report_argv(job_ids[start : start + _MAX_JOBS_PER_REPORT])
+        result = transport.run(argv, timeout=TIMEOUT)
+        if result.exit_code != 0:
+            break
+        found |= accounts.parse_report(result.stdout)
+    return found
 
 
 def query_node_reason(transport: Transport, node: str) -> str:

@@ -14,6 +14,7 @@ from hpcrun.spec.job import Batch as Batch
 from hpcrun.spec.job import Cluster as Cluster
 from hpcrun.spec.job import Container as Container
 from hpcrun.spec.job import ContainerRuntime as ContainerRuntime
+from hpcrun.spec.job import CostFactors as CostFactors
 from hpcrun.spec.job import DeepSpeed as DeepSpeed
 from hpcrun.spec.job import EndCause as EndCause
 from hpcrun.spec.job import Env as Env

@@ -7,6 +7,7 @@ be a number, a boolean or text, as the field requires. A quoted scalar is text.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -34,6 +35,7 @@ _KIND_NAMES = {
     mi.DictType: "keys, as in {KEY: VALUE}",
     mi.StructType: "keys, as in {KEY: VALUE}",
     mi.IntType: "a whole number",
+    mi.FloatType: "a number",
     mi.BoolType: "true or false",
     mi.StrType: "text",
 }
@@ -201,6 +203,7 @@ class _Conversion:
             mi.ListType: self.list,
             mi.LiteralType: self.literal,
             mi.IntType: self.integer,
+            mi.FloatType: self.number,
             mi.BoolType: self.boolean,
         }
         return convert[type(of)](of, node, path)
@@ -310,6 +313,16 @@ class _Conversion:
         elif abs(number) >= 1 << 63:
             message = f"{format_node(node)}: a whole number that does not fit into 64 bits"
         return self.refuse(node, path, message) if message else int(number)
+
+    def number(self, of: mi.FloatType, node: Node, path: str) -> Any:
+        """Convert a node to a finite number in any spelling: 1, 1.0 and 1e0 are equal."""
+        number = parse_plain_value(node)
+        if type(number) not in (int, float) or not math.isfinite(number):
+            return self.refuse_kind(of, node, path)
+        if of.ge is not None and number < of.ge:
+            message = f"must be at least {of.ge:g}; got {format_node(node)}"
+            return self.refuse(node, path, message)
+        return float(number)
 
     def boolean(self, of: mi.BoolType, node: Node, path: str) -> Any:
         value = parse_plain_value(node)

@@ -736,6 +736,23 @@ class GpuType(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ] = None
 
 
+class CostFactors(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Factors for the cost of runs in ``hpcrun report``; a missing one means unknown."""
+
+    per_gpu_hour: Annotated[
+        Annotated[float, Meta(ge=0)] | None, about("price of a GPU for an hour")
+    ] = None
+    per_node_hour: Annotated[
+        Annotated[float, Meta(ge=0)] | None,
+        about("price of a node for an hour, for jobs without GPUs"),
+    ] = None
+    currency: Annotated[Line, about("the currency of the prices, as in EUR")] = ""
+    kg_co2_per_kwh: Annotated[
+        Annotated[float, Meta(ge=0)] | None,
+        about("CO2 in kg for each kWh of energy, including the cooling if you count it"),
+    ] = None
+
+
 class Cluster(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A cluster profile: ``hpcrun.yaml`` in a project, or a file in ~/.config/hpcrun/clusters/."""
 
@@ -818,6 +835,7 @@ class Cluster(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         ),
     ] = {}
     notify: Notify = field(default_factory=Notify)
+    cost: CostFactors = field(default_factory=CostFactors)
     rename: Annotated[
         dict[SbatchOption, SbatchOption],
         about("sbatch options that have another name here, as in gres: gpus-per-node"),

@@ -125,6 +125,8 @@ def _describe_type(of: mi.Type) -> Schema:
     if isinstance(of, mi.IntType):
         bounds = {"minimum": of.ge, "maximum": of.le}
         return {"type": "integer", **{k: v for k, v in bounds.items() if v is not None}}
+    if isinstance(of, mi.FloatType):
+        return {"type": "number", **({} if of.ge is None else {"minimum": of.ge})}
     return {"type": "boolean"} if isinstance(of, mi.BoolType) else {}
 
 

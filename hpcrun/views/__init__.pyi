@@ -5,6 +5,10 @@ from hpcrun.views.attempts import format_cost as format_cost
 from hpcrun.views.cause import diagnosis_json as diagnosis_json
 from hpcrun.views.cause import format_cause as format_cause
 from hpcrun.views.cause import format_diagnosis as format_diagnosis
+from hpcrun.views.efficiency import efficiencies_json as efficiencies_json
+from hpcrun.views.efficiency import efficiencies_rows as efficiencies_rows
+from hpcrun.views.efficiency import format_efficiencies as format_efficiencies
+from hpcrun.views.efficiency import list_page_sections as list_page_sections
 from hpcrun.views.status import describe_diverged_loss as describe_diverged_loss
 from hpcrun.views.status import describe_reason as describe_reason
 from hpcrun.views.status import describe_stall as describe_stall

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from msgspec import Struct, field
 
@@ -362,6 +364,29 @@ extends: base
         "c.yaml:5: env.RANK: hpcrun sets this variable itself",
         "c.yaml:6: extends: unknown key; expected one of " + ", ".join(Cluster.__struct_fields__),
     ]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("-1", "cost.per_gpu_hour: must be at least 0; got -1"),
+        ("much", "cost.per_gpu_hour: expected a number; got much"),
+        ('"1.5"', 'cost.per_gpu_hour: expected a number; got "1.5"'),
+        ("true", "cost.per_gpu_hour: expected a number; got true"),
+        (".inf", "cost.per_gpu_hour: expected a number; got .inf"),
+        ("1e999", "cost.per_gpu_hour: expected a number; got 1e999"),
+        ("[1]", "cost.per_gpu_hour: expected a number; got a list"),
+    ],
+)
+def test_problems_of_a_price_are_reported(value: str, expected: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(expected)):
+        load_cluster(f"cost: {{per_gpu_hour: {value}}}", source="c.yaml")
+
+
+@pytest.mark.parametrize("value", ["1.5", "15e-1", "+1.50"])
+def test_prices_are_read_in_any_spelling(value: str) -> None:
+    cost = load_cluster(f"cost: {{per_gpu_hour: {value}}}", source="c.yaml").cost
+    assert (cost.per_gpu_hour, cost.per_node_hour, cost.currency) == (1.5, None, "")
 
 
 def test_cluster_profile_that_is_not_yaml_is_refused() -> None:

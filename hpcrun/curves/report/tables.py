@@ -1,0 +1,61 @@
+"""Write tables and lists as one self-contained HTML page in the style of the reports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from hpcrun.curves.report.html import page_part
+from hpcrun.files import write_atomically
+from hpcrun.text import replace_unprintable
+
+_PAGE = Path(__file__).parent / "page" / "tables.html.j2"
+# The page has no script, and requests nothing.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+
+
+class PageSection(Struct, frozen=True, kw_only=True):
+    """A section of a page: a table, or a list without ``headings``.
+
+    Attributes:
+        rows: The texts of each row; of a list one text per row.
+    """
+
+    title: str
+    headings: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+
+
+def write_table_page(
+    path: Path, title: str, tiles: Sequence[tuple[str, str, str]], sections: Sequence[PageSection]
+) -> None:
+    """Write the page.
+
+    Args:
+        tiles: Name, value and details of the facts at the top.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    import jinja2
+
+    environment = jinja2.Environment(
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: (
+            value if hasattr(value, "__html__") else replace_unprintable(str(value))
+        ),
+    )
+    text = environment.from_string(_PAGE.read_text("utf-8")).render(
+        title=title,
+        policy=_POLICY,
+        style=page_part("page.css"),
+        tiles=tiles,
+        sections=[section for section in sections if section.rows],
+    )
+    with write_atomically(path) as file:
+        file.write(text.encode("utf-8"))
