@@ -13,7 +13,11 @@ from itertools import groupby
 import pytest
 
 # What trains in forks of a process that has imported a framework: one worker has all these.
-FORKED = ("tests/workloads/", "tests/jobside/test_checkpoints.py")
+FORKED = (
+    "tests/workloads/",
+    "tests/jobside/test_checkpoints.py",
+    "tests/cli/test_settings.py",
+)
 
 # About how long a test of a file or folder takes beside another's, where it is not the usual:
 # seconds on two cores. They only have to have the right order.
@@ -44,6 +48,7 @@ LONG: Mapping[str, float] = {
     "tests/slurm/test_hostfile.py": 6,
     "tests/traps/test_mutations.py": 2,
     "tests/workloads/": 8,
+    "tests/cli/test_settings.py": 4,
     "tests/cluster/": 3,
     "tests/sandbox/": 3,
 }

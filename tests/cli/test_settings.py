@@ -1,4 +1,8 @@
-"""What a script sets itself is what trains: the real Accelerate and Trainer, in real runs."""
+"""What a script sets itself is what trains: the real Accelerate and Trainer, in real runs.
+
+A run records what its launcher gives the script, which then runs in a fork of a process that has
+imported the framework: importing it takes longer than everything else.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,16 @@ from typing import Any
 import pytest
 
 from tests.cli.calling import Caller
+from tests.workloads.trainer import free_port, run_forked
 
+# The first lines of each script, in the run itself.
+RECORD = """\
+import json, os, sys
+if "RECORD" in os.environ:
+    print("given", json.dumps([dict(os.environ), sys.argv[1:]]), flush=True)
+    sys.exit()
+"""
 ACCELERATE = """\
-import json, os
 from accelerate import Accelerator
 accelerator = Accelerator({arguments})
 print("seen", json.dumps({{
@@ -21,7 +32,6 @@ print("seen", json.dumps({{
 }}), flush=True)
 """
 TRAINER = """\
-import json
 from transformers import Trainer, TrainingArguments
 import torch
 arguments = TrainingArguments(output_dir="out", report_to="none", {arguments})
@@ -34,15 +44,27 @@ print("seen", json.dumps({{
 """
 
 
-def seen(hpcrun: Caller, script: str, job: str) -> dict[str, Any]:
+def printed(output: str, word: str) -> Any:
+    """Parse the JSON after a word that a script printed once."""
+    (line,) = [line for line in output.splitlines() if f"{word} " in line]
+    return json.loads(line.partition(f"{word} ")[2])
+
+
+def seen(hpcrun: Caller, script: str, job: str, module: str = "accelerate") -> dict[str, Any]:
     """Run a script on this machine, and return what it reported of itself."""
     hpcrun.write("hpcrun.yaml", f"accelerator: cpu\npython: {sys.executable}\n")
-    hpcrun.write("train.py", script)
+    path = hpcrun.write("train.py", RECORD + script)
     hpcrun.write("jobs/train.yaml", f"script: train.py\nresources: {{gpus_per_node: 1}}\n{job}\n")
+    hpcrun.environ["RECORD"] = "1"
     done = hpcrun.process("run", "train")
     assert done.code == 0, done
-    (line,) = [line for line in done.out.splitlines() if "seen {" in line]
-    found: dict[str, Any] = json.loads(line[line.index("{") :])
+    environ, arguments = printed(done.out, "given")
+    del environ["RECORD"]
+    # torchrun's store ended with the run.
+    environ |= {"TORCHELASTIC_USE_AGENT_STORE": "False", "MASTER_PORT": str(free_port())}
+    trained = run_forked([environ], arguments, program=path, module=module)
+    assert trained.returncode == 0, trained.stderr
+    found: dict[str, Any] = printed(trained.stdout, "seen")
     return found
 
 
@@ -52,7 +74,7 @@ def seen(hpcrun: Caller, script: str, job: str) -> dict[str, Any]:
     ("arguments", "job", "steps", "precision"),
     [
         ("gradient_accumulation_steps=4, mixed_precision='bf16'", "", 4, "bf16"),
-        ("", "", 1, "no"),
+        pytest.param("", "", 1, "no", marks=pytest.mark.thorough),
         ("", "precision: bf16\nbatch: {gradient_accumulation_steps: 2}", 2, "bf16"),
         ("gradient_accumulation_steps=4", "batch: {micro_batch_per_gpu: 8}", 4, "no"),
     ],
@@ -77,7 +99,8 @@ def test_accelerator_trains_what_the_script_sets(
 def test_trainer_trains_what_its_arguments_say(
     hpcrun: Caller, arguments: str, job: str, steps: int, precision: str
 ) -> None:
-    found = seen(hpcrun, TRAINER.format(arguments=arguments), f"framework: transformers\n{job}")
+    script = TRAINER.format(arguments=arguments)
+    found = seen(hpcrun, script, f"framework: transformers\n{job}", "transformers.trainer")
     assert (found["steps"], found["precision"]) == (steps, precision)
 
 

@@ -146,7 +146,8 @@ task.leave()
 """
 
 
-def test_deepspeed_enabled_by_the_script_trains_or_is_refused(site: Site) -> None:
+def write_own_job(site: Site) -> list[str]:
+    """Write a script that enables DeepSpeed itself; return the words that submit it."""
     shutil.copytree(WORKLOADS, site.project, dirs_exist_ok=True)
     (site.project / "own.py").write_text(OWN_WORDS)
     (site.project / "ds.json").write_text(
@@ -156,10 +157,21 @@ def test_deepspeed_enabled_by_the_script_trains_or_is_refused(site: Site) -> Non
     resources = {"gpus_per_node": 1, "time": 10}
     job = {"script": "own.py", "framework": "transformers", "resources": resources}
     (site.project / "own.yaml").write_text(yaml.safe_dump({**job, "precision": "fp32"}))
-    words = ["--", "--output_dir=out", "--max_steps=2", "--save_strategy=no", "--report_to=none"]
-    words += ["--optim=sgd", "--remove_unused_columns=false", "--deepspeed", "ds.json"]
-    run = site.submit("./own.yaml", *words)
+    words = ["./own.yaml", "--gpus-per-node", "1", "--", "--output_dir=out", "--max_steps=2"]
+    words += ["--save_strategy=no", "--report_to=none", "--optim=sgd"]
+    return [*words, "--remove_unused_columns=false", "--deepspeed", "ds.json"]
+
+
+@pytest.mark.thorough  # the Trainer trains with DeepSpeed above
+def test_deepspeed_enabled_by_the_script_trains_on_one_gpu(site: Site) -> None:
+    run = site.submit(*write_own_job(site))
     assert site.follow(run).returncode == 0, run.log()
     assert "trained by DeepSpeedEngine" in run.log()
-    done = site.hpcrun("submit", "./own.yaml", "--gpus-per-node", "2", *words)
+
+
+def test_deepspeed_enabled_by_the_script_is_refused_on_two_gpus(site: Site) -> None:
+    words = write_own_job(site)
+    assert site.hpcrun("submit", "--dry-run", *words).returncode == 0
+    words[2] = "2"
+    done = site.hpcrun("submit", *words)
     assert done.returncode == 2 and "deepspeed.config_file instead" in done.stderr

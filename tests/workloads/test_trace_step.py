@@ -79,7 +79,9 @@ def test_trace_counts_what_a_script_for_gpus_keeps(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("setting", ["plain", "checkpointing"])
+@pytest.mark.parametrize(
+    "setting", [pytest.param("plain", marks=pytest.mark.thorough), "checkpointing"]
+)
 def test_trace_of_a_transformer_agrees_with_the_memory_model(tmp_path: Path, setting: str) -> None:
     (tmp_path / "llama").mkdir()
     (tmp_path / "llama" / "config.json").write_text(json.dumps(LLAMA))
