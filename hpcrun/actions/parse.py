@@ -341,7 +341,11 @@ def _file_choices(source: Source) -> list[list[tuple[int, Path]]]:
     """Return choices of files to read, with their attempts, in the order to try them."""
     if source.run is None:
         return [[(0, path) for path in source.files]]
-    ranks = [file for file in list_log_files(source.run) if file.attempt is not None]
+    files = list_log_files(source.run)
+    ranks = [file for file in files if file.attempt is not None]
+    if not ranks and source.run.batch_script.is_file():
+        # The user's own sbatch script writes to the output of the job.
+        return [[(0, file.path) for file in files]]
     last = max((file.rank or 0 for file in ranks), default=0)
     return [
         [(file.attempt or 0, file.path) for file in ranks if not chosen or file.rank in chosen]

@@ -85,6 +85,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
         options: Options of sbatch besides the directives.
         arguments: The arguments of the user's own sbatch script.
         is_own_script: The job is the user's own sbatch script.
+        code_folders: Directories that the copy of the code needs even if they are empty.
     """
 
     spec: JobSpec
@@ -98,6 +99,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     options: list[str] = []
     arguments: list[str] = []
     is_own_script: bool = False
+    code_folders: list[str] = []
 
     @property
     def is_sweep(self) -> bool:

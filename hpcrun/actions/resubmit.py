@@ -109,34 +109,30 @@ def prepare_again(
     for status in statuses:
         _check_over(status, fresh=fresh)
     plan = _plan_of(statuses[0])
+    changed: list[str] = []
     if isinstance(found, SweepFolder) and (found.path / "script.json").is_file():
         raise InputError(
             f"{found.sweep_id} is an array of an sbatch script, which is submitted as a whole",
             fix="hpcrun submit SCRIPT",
         )
     if isinstance(found, RunFolder) and found.batch_script.is_file():
+        where = context
+        if plan.snapshot:
+            where = _find_context(context, statuses[0], plan, named_cluster=named_cluster)
+        if code == "then" and plan.snapshot:
+            where, changed = _use_original_code(context, where, statuses[0], plan)
         return _script_again(
-            context, statuses[0], overrides=overrides, extra_args=extra_args, code=code
+            *(where, statuses[0]),
+            overrides=overrides,
+            extra_args=extra_args,
+            code=code,
+            changed=changed,
         )
     where = _find_context(context, statuses[0], plan, named_cluster=named_cluster)
     notes: list[str] = []
-    changed: list[str] = []
     if code == "then" and (plan.snapshot or plan.reference_trainer):
-        task, first = statuses[0].history.task, statuses[0].folder
-        whole = sweep_folder(first.path.parent, task.sweep_id) if task is not None else first
-        copy = whole.code
-        if not copy.is_dir() and is_in_mirror(copy, context.environ):
-            fetch_code(context, whole.path)
-        if not copy.is_dir():
-            raise InputError(f"{copy}: the run's copy of the code is gone", fix="--code now")
-        changed = _changed_files(where.project, copy) if plan.snapshot else []
-        if changed:
-            notes.append(
-                f"{_format_list(changed)} changed since: the run takes the original code; --code "
-                "now "
-                "uses the current one"
-            )
-        where = structs.replace(where, code=copy)
+        where, changed = _use_original_code(context, where, statuses[0], plan)
+        notes += _describe_changed(changed)
     elif code == "then":
         notes.append("using the current code: the earlier run used it in place")
     spec = _spec_of(where, found, overrides)
@@ -193,6 +189,33 @@ def prepare_again(
     )
 
 
+def _use_original_code(
+    context: Context, where: Context, status: JobStatus, plan: Plan
+) -> tuple[Context, list[str]]:
+    """Return ``where`` with the run's copy of the code, and the files that have changed since.
+
+    Raises InputError, OutOfReach.
+    """
+    task, first = status.history.task, status.folder
+    whole = sweep_folder(first.path.parent, task.sweep_id) if task is not None else first
+    copy = whole.code
+    if not copy.is_dir() and is_in_mirror(copy, context.environ):
+        fetch_code(context, whole.path)
+    if not copy.is_dir():
+        raise InputError(f"{copy}: the run's copy of the code is gone", fix="--code now")
+    changed = _changed_files(where.project, copy) if plan.snapshot else []
+    return structs.replace(where, code=copy), changed
+
+
+def _describe_changed(changed: Sequence[str]) -> list[str]:
+    if not changed:
+        return []
+    return [
+        f"{_format_list(changed)} changed since: the run takes the original code; --code now "
+        "uses the current one"
+    ]
+
+
 def _script_again(
     context: Context,
     status: JobStatus,
@@ -200,6 +223,7 @@ def _script_again(
     overrides: Sequence[str],
     extra_args: Sequence[str],
     code: Code,
+    changed: Sequence[str],
 ) -> Again:
     """Prepare the sbatch script of an earlier run for another submission. Raises InputError."""
     record = read_record(status.folder.batch_script, BatchScript)
@@ -213,13 +237,22 @@ def _script_again(
             f"--set {overrides[0]}: the run is that of an sbatch script, and of no job",
             fix=f"change {record.path}, and hpcrun submit it",
         )
-    notes = []
     path = Path(record.path)
-    is_changed = not path.is_file() or read_text(path) != record.text
+    # A script of another machine may have the path of a different file here.
+    is_ours = verify_submitted_records(context, status.folder.path)
+    if code == "now" and not is_ours:
+        raise InputError(
+            f"{status.run_id} was submitted from another machine, on which its script is",
+            fix="hpcrun submit SCRIPT; without --code now, the original script and code are used",
+        )
+    is_changed = is_ours and (not path.is_file() or read_text(path) != record.text)
     if code == "now" and path.is_file():
         record = structs.replace(record, text=read_text(path))
-    elif is_changed:
-        notes.append(f"{path.name} has changed since: the run uses the original script")
+        is_changed = False
+    others = [name for name in changed if Path(context.project, name) != path]
+    notes = _describe_changed(others)
+    if is_changed:
+        notes.insert(0, f"{path.name} has changed since: the run uses the original script")
     record = structs.replace(record, arguments=[*record.arguments, *extra_args])
     made = prepare_script(context, record, options=record.options)
     made.files.append(
@@ -235,7 +268,12 @@ def _script_again(
         )
     )
     return Again(
-        context=context, prepared=made, earlier=[status], checkpoint_dirs=[None], notes=notes
+        context=context,
+        prepared=made,
+        earlier=[status],
+        checkpoint_dirs=[None],
+        notes=notes,
+        changed=others,
     )
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import shlex
 import time
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from msgspec import Struct, structs
@@ -42,7 +43,8 @@ class BatchScript(Struct, frozen=True, kw_only=True):
         path: The file, as an absolute path.
         arguments: The arguments of the script.
         options: Options of sbatch from the command line of hpcrun.
-        folder: The directory in which the script was submitted.
+        folder: The directory in which the script was submitted; if the run has a copy of the
+            project, below the project.
     """
 
     path: str
@@ -74,8 +76,14 @@ def read_batch_script(context: Context, name: str, arguments: Sequence[str]) -> 
         text=data.decode("utf-8", "surrogateescape"),
         arguments=list(arguments),
         options=[],
-        folder=str(context.cwd),
+        folder=os.path.relpath(context.cwd, context.project)
+        if _is_far(context)
+        else str(context.cwd),
     )
+
+
+def _is_far(context: Context) -> bool:
+    return context.cluster.host is not None
 
 
 def prepare_script(
@@ -88,7 +96,8 @@ def prepare_script(
     """Plan the submission of an sbatch script; nothing is changed.
 
     The job's WorkDir is the folder of the run, as for all jobs of hpcrun. The script itself runs in
-    the directory of submission, in which its relative output files are, too.
+    the directory of submission, in which its relative output files are, too. On a remote cluster
+    that is a directory of the run's copy of the project.
 
     Args:
         options: Options of sbatch that replace those of the script.
@@ -96,12 +105,8 @@ def prepare_script(
     Raises:
         InputError: hpcrun cannot submit the script.
     """
-    if context.cluster.host is not None:
-        raise InputError(
-            f"{script.path}: scripts are submitted on the cluster itself",
-            fix=f"log in to {context.cluster.host} and call hpcrun submit there",
-        )
-    refuse_other_clusters(context.cluster, context.environ)
+    if not _is_far(context):
+        refuse_other_clusters(context.cluster, context.environ)
     name = Path(script.path).name
     if not _SHELL.match(script.text):
         first = script.text.split("\n", 1)[0]
@@ -128,12 +133,18 @@ def prepare_script(
     run_id = new_run_id(spec)
     templates = project_templates(context)
     runs_dir = host.login.runs_dir
-    folder = _folder_of(script, given)
+    if _is_far(context):
+        _check_inside(script)
+        whole = sweep_folder(runs_dir, run_id).path if indices else runs_dir / run_id
+        start = os.path.normpath(whole / "code" / script.folder)
+    else:
+        start = script.folder
+    folder = str(Path(start, given.get("chdir", "")))
     record = record_file("script.json", structs.replace(script, options=list(options)))
     shown = [(one.option, one.value or None) for one in directives if one.known]
 
     # Commands look for the runs of a project, and the script may be in a folder of it.
-    project = find_project(Path(script.folder))
+    project = context.project if _is_far(context) else find_project(Path(script.folder))
     provenance = find_provenance(context, project=str(project))
     notify, notes = plan_notify(context, Notify())
 
@@ -142,7 +153,7 @@ def prepare_script(
             run_id=run_id,
             created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             run_dir=str(runs_dir / run_id),
-            project_dir=script.folder,
+            project_dir=start,
             cache_dir=str(host.login.cache_dir),
             python="python3",
             inherited=host.login.environ,
@@ -155,7 +166,7 @@ def prepare_script(
             directives=shown,
             step=[],
             environment=[],
-            snapshot=False,
+            snapshot=_is_far(context),
             notes=notes,
             description=f"sbatch script {script.path}",
             program=[script.path, *script.arguments],
@@ -177,13 +188,15 @@ def prepare_script(
             options=[*options, *placing, *_after_options(given, after)],
             arguments=script.arguments,
             is_own_script=True,
+            code_folders=code_folders,
             **more,
         )
 
     signal = _own_signal(given)
+    code_folders = _list_output_folders(context, script, given)
     plan = plan_run(run_id)
     if not indices:
-        text = insert_recorder(script.text, plan.run_dir, (script.folder, folder), signal)
+        text = insert_recorder(script.text, plan.run_dir, (start, folder), signal)
         files = [RenderedFile(SCRIPT, text), *render_recorder(plan, templates)]
         return prepare(plan, files, spec, plan.run_dir)
     # Each task is a run of its own, as in a sweep.
@@ -196,16 +209,14 @@ def prepare_script(
         runs.append(prepare(one, files, spec, one.run_dir, values=values))
     head, _, tail = run_id.rpartition("-")
     before, after_index = f"{runs_dir}/{head}.", f"-{tail}"
-    text = insert_recorder(
-        script.text, before, (script.folder, folder), signal, after_index=after_index
-    )
+    text = insert_recorder(script.text, before, (start, folder), signal, after_index=after_index)
     from_zero = indices == list(range(len(indices)))
     own = [] if from_zero else indices
     sweep = Sweep(name=plan.name, tasks=len(indices), limit=limit, indices=own)
     files = [RenderedFile(SCRIPT, text), record_file("sweep.json", sweep)]
     array_dir = str(sweep_folder(runs_dir, run_id).path)
-    whole = structs.replace(spec, sweep={_INDEX: indices}, sweep_limit=limit)
-    return prepare(plan, files, whole, array_dir, runs=runs)
+    of_array = structs.replace(spec, sweep={_INDEX: indices}, sweep_limit=limit)
+    return prepare(plan, files, of_array, array_dir, runs=runs)
 
 
 def _list_tasks(given: dict[str, str], name: str) -> tuple[list[int], int]:
@@ -243,10 +254,30 @@ def _parse_options(options: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _folder_of(script: BatchScript, given: dict[str, str]) -> str:
-    """Return the directory in which sbatch would start the script."""
-    own = given.get("chdir", "")
-    return str(Path(script.folder, own)) if own else script.folder
+def _check_inside(script: BatchScript) -> None:
+    """Raise InputError if the record of a script names a directory outside the project."""
+    path = PurePosixPath(script.folder)
+    if path.is_absolute() or ".." in path.parts:
+        raise InputError(
+            f"{script.folder}: not a folder of the project", fix=f"hpcrun submit {script.path}"
+        )
+
+
+def _list_output_folders(context: Context, script: BatchScript, given: dict[str, str]) -> list[str]:
+    """List the directories of output files that the copy of the project needs, too.
+
+    Such a directory is often empty, or git ignores it. As with sbatch, one that the project lacks
+    is not created.
+    """
+    found = []
+    for option in ("output", "error"):
+        folder = os.path.normpath(
+            Path(script.folder, given.get("chdir", ""), given.get(option, "")).parent
+        )
+        is_inside = not folder.startswith(("/", ".."))
+        if _is_far(context) and is_inside and (context.project / folder).is_dir():
+            found.append(folder)
+    return found
 
 
 def _placing_options(

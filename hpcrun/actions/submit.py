@@ -70,6 +70,8 @@ def write_run(context: Context, made: Prepared, written: list[Path]) -> None:
             # nobody may access a copy that still has the modes of the project
             run.path.chmod(0o700)
             write_code(context, made.plan, code)
+            for name in made.code_folders:
+                _create_empty_folder(code, name)
             remove_group_write(code)
             run.path.chmod(mode)
         for file in one.files:
@@ -87,8 +89,18 @@ def write_run(context: Context, made: Prepared, written: list[Path]) -> None:
         write_notify_config(context, made, one)
 
 
+def _create_empty_folder(code: Path, name: str) -> None:
+    """Create a directory in a copy of the code, with a file, because only files are uploaded."""
+    path = code / name
+    inside = [one for one in (path, *path.parents) if one.is_relative_to(code)]
+    # A link of the project may point to a directory outside of the copy.
+    if not path.exists() and not any(one.is_symlink() for one in inside):
+        path.mkdir(parents=True)
+        (path / ".gitkeep").touch()
+
+
 # The records of an earlier run from which a new run is made.
-_RECORDS = ("spec.yaml", "plan.json", "task.json", "sweep.json")
+_RECORDS = ("spec.yaml", "plan.json", "task.json", "sweep.json", "script.json")
 
 
 def _digest_records(run: RunFolder) -> dict[str, str]:

@@ -170,6 +170,7 @@ exec {never}<> <(:)
 
 find_changes() {  # set wanted, logs, and the amount of both
   local at run name mode inode size seconds start from kind
+  local links=()
   gone=() records=() files=() wanted=() bytes=1024 logs=() amount=0
   if [[ $listed ]]; then
     for name in [0-9]*-*; do
@@ -189,6 +190,9 @@ find_changes() {  # set wanted, logs, and the amount of both
     # On NFS what others write is seen when the file is opened.
     for name in "${files[@]}"; do if [[ -f $name ]]; then : <"$name"; fi; done
   fi 2>/dev/null
+  for name in "${files[@]}"; do # the output of an sbatch script may be in another file system
+    case $name in */logs/batch.*) [[ ! -L $name ]] || links+=("$name") ;; esac
+  done
   files=("${records[@]}" "${files[@]}")
   for ((at = 0; at < ${#files[@]}; at += 2000)); do
     while IFS=' ' read -r mode inode size seconds name; do
@@ -205,7 +209,10 @@ find_changes() {  # set wanted, logs, and the amount of both
           known[$name]="$size $seconds"
           wanted+=("$name"); bytes=$((bytes + 512 + (size + 511) / 512 * 512)) ;;
       esac
-    done < <(stat -c '%f %i %s %Y %n' -- "${files[@]:at:2000}" 2>/dev/null)
+    done < <(
+      stat -c '%f %i %s %Y %n' -- "${files[@]:at:2000}" 2>/dev/null
+      ((at || ! ${#links[@]})) || stat -L -c '%f %i %s %Y %n' -- "${links[@]}" 2>/dev/null
+    )
   done
 }
 send() {

@@ -53,6 +53,7 @@ class Laptop:
     rig: Rig
     process: subprocess.Popen[bytes]
     is_linux: bool = True
+    sub: str = ""  # the folder of the project in which commands are called
 
     @property
     def project(self) -> Path:
@@ -86,7 +87,7 @@ class Laptop:
     def hpcrun(self, *args: str, timeout: float = 60) -> Done:
         return subprocess.run(
             self.argv(*args),
-            cwd=self.project,
+            cwd=self.project / self.sub,
             env=self.environ(),
             stdin=subprocess.DEVNULL,
             capture_output=True,

@@ -22,6 +22,7 @@ from tests.cluster.laptop import laptop as laptop
 from tests.cluster.laptop import link as link
 from tests.remote.link import Link
 from tests.source import ROOT
+from tests.waiting import until
 
 
 @pytest.mark.parametrize(
@@ -284,3 +285,66 @@ def test_laptop_without_linux_features_works(laptop: Laptop) -> None:
     assert len(laptop.json("status", "--all")["runs"]) == 1
     laptop.does("nodes")
     laptop.does("clean", "--yes", job)
+
+
+def test_script_runs_in_the_copy_of_its_project_over_ssh(laptop: Laptop) -> None:
+    """Arguments, folder and output files are those of sbatch, and all commands find the run."""
+    text = (
+        "#!/bin/bash\n#SBATCH --job-name=old --gres=gpu:1\n#SBATCH -o logs/%x.%j\n"
+        'pwd; echo $SLURM_SUBMIT_DIR\nsrun bash ../say.sh\necho "step 1 loss 2.$1"\n'
+        "echo fails >&2\nexit $2\n"
+    )
+    laptop.write("say.sh", 'echo from $(basename "$PWD"), host $SLURMD_NODENAME\n')
+    laptop.write("sub/old.sbatch", text)
+    (laptop.project / "sub" / "logs").mkdir()
+    folder = laptop.project / "sub"
+    laptop.sub = "sub"
+    made = json.loads(laptop.does("submit", "old.sbatch", "--json", "--", "5", "3"))
+    laptop.does("wait", made["job_id"], code=1)
+    far_run = laptop.far_runs / made["run_id"]
+    place = far_run / "code" / "sub"
+    output = (place / "logs" / f"old.{made['job_id']}").read_text()
+    assert output.splitlines()[:2] == [str(place)] * 2 and "from sub, host node" in output
+    sent = (far_run / "job.sbatch").read_text().splitlines(keepends=True)
+    assert "".join(line for line in sent if "inserted by hpcrun" not in line) == text
+    assert laptop.does("logs", made["job_id"]) == output
+    shown = laptop.json("status", made["job_id"])["runs"][0]
+    assert (shown["state"], shown["exit_code"], shown["name"]) == ("FAILED", 3, "old")
+    read = laptop.json("parse", made["job_id"])["runs"][0]
+    assert read["metrics"]["loss"]["last"]["value"] == 2.5
+    assert "exit code 3" in laptop.does("why", made["job_id"])
+    assert list(folder.glob("logs/*")) == []
+
+    # The original script and code, with the same arguments, also from the copy on the cluster.
+    laptop.write("sub/old.sbatch", text + "# changed\n")
+    laptop.write("say.sh", "echo new\n")
+    shutil.rmtree(laptop.state)
+    again = laptop.json("resubmit", made["job_id"])
+    laptop.does("wait", again["job_id"], code=1)
+    assert "from sub, host node" in laptop.does("logs", again["job_id"])
+    laptop.write("sub/old.sbatch", text.replace("exit $2", "sleep 300"))
+    now = laptop.json("resubmit", again["job_id"], "--code", "now")
+    until(lambda: "step 1 loss 2.5" in laptop.does("logs", now["job_id"]), "the second job")
+    assert "new\n" in laptop.does("logs", now["job_id"])
+    laptop.does("cancel", now["job_id"])
+    laptop.does("wait", now["job_id"], code=1)
+    assert laptop.json("status", now["job_id"])["runs"][0]["state"] == "CANCELLED"
+
+
+def test_array_of_a_script_writes_anywhere_on_the_cluster(laptop: Laptop) -> None:
+    folder = laptop.rig.shared / "out puts"
+    folder.mkdir()
+    laptop.write(
+        "old.sbatch",
+        f"#!/bin/bash\n#SBATCH --array=3,5\n#SBATCH -o '{folder}/%a.out'\n"
+        "echo task $SLURM_ARRAY_TASK_ID; exit $((SLURM_ARRAY_TASK_ID - 3))\n",
+    )
+    try:
+        made = laptop.json("submit", "old.sbatch")
+        laptop.does("wait", made["job_id"], code=1)
+        assert laptop.does("logs", f"{made['job_id']}_5") == "task 5\n"
+        shown = laptop.json("status", made["job_id"])["runs"]
+        states = {one["job_id"].rpartition("_")[2]: one["state"] for one in shown}
+        assert states == {"3": "COMPLETED", "5": "FAILED"}
+    finally:
+        shutil.rmtree(folder)

@@ -177,6 +177,8 @@ def test_run_of_a_script_is_recorded(site: Site) -> None:
     output = site.project / "logs" / f"named.{run.job_id}"
     assert output.read_text() == "step 1 loss 2.5\n"
     assert site.hpcrun("logs", run.job_id).stdout == "step 1 loss 2.5\n"
+    parsed = json.loads(site.hpcrun("parse", run.job_id, "--json").stdout)["runs"][0]
+    assert parsed["metrics"]["loss"]["last"]["value"] == 2.5
     # What Slurm gets differs from the script by one line.
     sent = (run.folder / "job.sbatch").read_text().splitlines(keepends=True)
     inserted = [line for line in sent if "inserted by hpcrun" in line]

@@ -148,6 +148,19 @@ def test_end_of_a_long_log_is_fetched_first(ssh: Side) -> None:
     assert here.read_bytes() == log.read_bytes()
 
 
+def test_linked_output_of_a_script_is_fetched_as_a_file(ssh: Side, tmp_path: Path) -> None:
+    """It may be in another file system; other links are not followed."""
+    ssh.deliver(ssh.new())
+    (tmp_path / "far.out").write_text("one\n")
+    ssh.there("logs/batch.log", "").unlink()
+    for name in ("batch.log", "other.log"):
+        (ssh.far / RUN / "logs" / name).symlink_to(tmp_path / "far.out")
+    ssh.transport.fetch_changes([ssh.runs / RUN])
+    assert ssh.log("logs/batch.log") == b"one\n"
+    assert not (ssh.runs / RUN / "logs/batch.log").is_symlink()
+    assert not (ssh.runs / RUN / "logs/other.log").exists()
+
+
 @pytest.mark.slow
 def test_hole_in_a_log_is_filled_on_request(ssh: Side) -> None:
     ssh.deliver(ssh.new())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pwd
 import re
 import shlex
 import shutil
@@ -205,7 +206,8 @@ def _reduce(text: str) -> tuple[str, str]:
                 quoted = '="' + value.replace('"', "") + '"' if value else ""
                 directives.append(f"#SBATCH --{one.option}{quoted}")
     head = "\n".join(["#!/bin/bash", *directives, ""])
-    return head, make_read_only("\n".join(lines))
+    # A line that begins with "#!" would be taken for that of an interpreter.
+    return head, make_read_only("\n".join(["", *lines]))
 
 
 def _untyped(part: str) -> str:
@@ -271,6 +273,7 @@ def _sandbox(folder: Path, nodes: int, gpus: int, cpus: int) -> Iterator[dict[st
     try:
         kept = ("PATH", "LANG", "LC_ALL", "USER", "LOGNAME")
         environ = {name: os.environ[name] for name in kept if name in os.environ}
+        environ.setdefault("USER", pwd.getpwuid(os.getuid()).pw_name)  # as in a login shell
         yield {
             **environ,
             "SLURM_CONF": str(status.slurm_conf),
