@@ -18,7 +18,7 @@ from hpcrun.curves import ParsedRun, Usage
 from hpcrun.errors import SpecError
 from hpcrun.files import read_plain
 from hpcrun.monitor import with_steps
-from hpcrun.plan import Plan
+from hpcrun.plan import Plan, split_options
 from hpcrun.runs import (
     END_NAMES,
     RankUsage,
@@ -31,7 +31,7 @@ from hpcrun.runs import (
     read_usage,
     sweep_folder,
 )
-from hpcrun.secrets import begins_token, contains_secret, is_secret_name
+from hpcrun.secrets import is_secret_setting
 from hpcrun.spec import Node, parse_document
 from hpcrun.views import format_attempt_rows, format_cost
 
@@ -58,8 +58,6 @@ _DERIVED = re.compile(
     r"train_batch_size|train_micro_batch_size_per_gpu|gradient_accumulation_steps"
     r"|(bf16|fp16)\.enabled|zero_optimization\.(stage|offload_(optimizer|param)\.device)"
 )
-# Matches --lr, --lr=1, -v, and Hydra's optimizer.lr=1, +trainer.steps=9.
-_OPTION = re.compile(r"(--?[A-Za-z][^=\s]*|\+{0,2}[A-Za-z_][\w.@/-]*(?==))(?:=(.*))?", re.DOTALL)
 _MAX_NAMED_FILES = 4  # differing files that are named
 
 
@@ -79,7 +77,9 @@ def read_run_facts(run: RunFolder) -> tuple[dict[str, str], int | None, float | 
             gpus = plan.nodes * plan.gpus_per_node or None
     if history.task is not None:
         facts |= {f"sweep.{name}": value for name, value in history.task.values.items()}
-    shown = {key: value for key, value in sorted(facts.items()) if not _is_secret(key, value)}
+    shown = {
+        key: value for key, value in sorted(facts.items()) if not is_secret_setting(key, value)
+    }
     seconds = [*(each.seconds() for each in history.attempts[:-1]), compute_elapsed(history)]
     ran = [each for each in seconds if each is not None]
     return shown, gpus, sum(ran) if ran else None
@@ -203,28 +203,10 @@ def _flatten(key: str, value: Any) -> Iterator[tuple[str, str]]:
     elif isinstance(value, list):
         items = [text for item in value for name, text in _flatten("", item) if not name]
         yield from (
-            _split_options(key, items) if key in ("args", "command") else [(key, " ".join(items))]
+            split_options(key, items) if key in ("args", "command") else [(key, " ".join(items))]
         )
     else:
         yield key, value if isinstance(value, str) else json.dumps(value)
-
-
-def _split_options(key: str, arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Split the arguments of a command line into options with their values.
-
-    >>> list(_split_options("args", ["fit", "--lr", "1e-4", "--x=1", "-v", "--n", "-1"]))
-    [('args', 'fit'), ('args.--lr', '1e-4'), ('args.--x', '1'), ('args.-v', ''), ('args.--n', '-1')]
-    >>> list(_split_options("args", ["--env", "optim.wd=0"]))
-    [('args.--env', ''), ('args.optim.wd', '0')]
-    """
-    found: dict[str, list[str]] = {}
-    at = key
-    for argument in arguments:
-        option = _OPTION.fullmatch(argument)
-        at, value = (f"{key}.{option[1]}", option[2]) if option else (at, argument)
-        found.setdefault(at, []).extend([] if value is None else [value])
-    for at, values in found.items():
-        yield at, " ".join(values)
 
 
 def _flatten_plan(plan: Plan) -> dict[str, str]:
@@ -244,16 +226,3 @@ def _flatten_plan(plan: Plan) -> dict[str, str]:
         rest = {key: value for key, value in config.items() if not _DERIVED.fullmatch(key)}
         facts |= {f"deepspeed.config.{key}": value for key, value in rest.items()}
     return facts
-
-
-def _is_secret(key: str, value: str) -> bool:
-    """Return True if a setting may be secret; stricter than for logs, because reports are shared.
-
-    >>> [_is_secret(key, "x") for key in ("env.HF_TOKEN", "args.--wandb-key", "args.--pad_token")]
-    [True, True, False]
-    """
-    name = key.rpartition(".")[2]
-    separator = " " if name.startswith("-") else "="
-    return (
-        is_secret_name(name) or begins_token(value) or contains_secret(f"{name}{separator}{value}")
-    )

@@ -350,6 +350,8 @@ def run_sbatch(context: Context, made: Prepared, written: list[Path]) -> Submiss
     env, plan = _sbatch_environment(context, made), made.plan
     transport = slurm_transport(context)
     record = build_submitted_record(context, plan)
+    if made.is_sweep:  # its runs have arguments of their own
+        record = structs.replace(record, arguments=None)
     job_id, notes = "", []
     try:
         with defer_signals():

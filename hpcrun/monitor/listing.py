@@ -182,10 +182,34 @@ def list_rows(
     rows = [structs.replace(row, cluster=context.cluster.name) for row in rows]
     if reads_all:
         rows = [row for row in rows if only.matches_row(row)]
+    rows = _add_changed_arguments(rows)
+    if reads_all:
         if sort is not None:
             rows.sort(key=lambda row: sort_key(row, sort))
         return rows[:count], max(0, len(rows) - (count or len(rows))), cache.fetch_error
     return rows, all_of_them - len(shown), cache.fetch_error
+
+
+def _add_changed_arguments(rows: Sequence[JobStatus]) -> list[JobStatus]:
+    """Add the arguments that differ between the rows of the same name and project."""
+    jobs: dict[tuple[str | None, str], list[dict[str, str]]] = {}
+    for row in rows:
+        submitted = row.history.submitted
+        if submitted is not None and submitted.arguments is not None:
+            jobs.setdefault((row.project, row.name), []).append(submitted.arguments)
+    differing: dict[tuple[str | None, str], list[str]] = {}
+    for job, arguments in jobs.items():
+        names = dict.fromkeys(name for each in arguments for name in each)
+        differing[job] = [n for n in names if len({each.get(n) for each in arguments}) > 1]
+    changed = []
+    for row in rows:
+        submitted = row.history.submitted
+        if submitted is not None and submitted.arguments is not None:
+            varied = differing[row.project, row.name]
+            own = {name: submitted.arguments.get(name) for name in varied}
+            row = structs.replace(row, changed=own)
+        changed.append(row)
+    return changed
 
 
 def _fetch_and_prefetch(context: Context, folders: Sequence[Path], cache: SlurmCache) -> str:

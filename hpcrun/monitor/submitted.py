@@ -12,7 +12,7 @@ from msgspec import structs
 from hpcrun.assets import user_name
 from hpcrun.context import Context, current_slurm_conf
 from hpcrun.errors import HpcrunError
-from hpcrun.plan import Plan
+from hpcrun.plan import Plan, split_options
 from hpcrun.runs import (
     SUBMITTED,
     RunFolder,
@@ -23,6 +23,10 @@ from hpcrun.runs import (
     read_plan,
     write_record,
 )
+from hpcrun.secrets import is_secret_setting
+
+# Options that a listing may show: their number, and characters of a value.
+_MAX_ARGUMENTS, _MAX_ARGUMENT = 200, 200
 
 
 def record_recovered_job(context: Context, folder: Path, job_id: str) -> None:
@@ -40,6 +44,8 @@ def record_recovered_job(context: Context, folder: Path, job_id: str) -> None:
             at = parse_creation_time(plan.run_id)
             cluster = plan.cluster
             record = structs.replace(record, job_id=job_id, submitted_at=at, cluster=cluster)
+            if sweep_id is not None:
+                record = structs.replace(record, arguments=None)
             write_record(folder / SUBMITTED, record)
 
 
@@ -61,4 +67,17 @@ def build_submitted_record(context: Context, plan: Plan) -> Submitted:
         project=plan.provenance.project or None,
         runs_per_job=plan.runs_per_job,
         checkpoint_dir=plan.checkpoint_dir if plan.shares_checkpoint_dir else None,
+        arguments=_list_arguments(plan),
     )
+
+
+def _list_arguments(plan: Plan) -> dict[str, str]:
+    """Return the options of a program, without secrets and directories of the run itself."""
+    own = (plan.run_dir, plan.checkpoint_dir, plan.run_id)
+    found = {
+        name: value
+        for name, value in split_options("", plan.program)
+        if name and len(value) <= _MAX_ARGUMENT and not any(each and each in value for each in own)
+        if not is_secret_setting(name, value)
+    }
+    return dict(list(found.items())[:_MAX_ARGUMENTS])

@@ -38,6 +38,7 @@ from hpcrun.plan.limits import find_unlisted_partitions as find_unlisted_partiti
 from hpcrun.plan.on_cpus import check_on_cpus as check_on_cpus
 from hpcrun.plan.on_cpus import configures_deepspeed as configures_deepspeed
 from hpcrun.plan.on_cpus import find_deepspeed_argument as find_deepspeed_argument
+from hpcrun.plan.options import split_options as split_options
 from hpcrun.plan.profile import Change as Change
 from hpcrun.plan.profile import ClusterFacts as ClusterFacts
 from hpcrun.plan.profile import find_changes as find_changes

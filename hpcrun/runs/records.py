@@ -42,6 +42,7 @@ class Submitted(Struct, frozen=True, kw_only=True):
 
     Attributes:
         run_id: The submitted run or sweep. A copy of its directory has another name, and no job.
+        arguments: The options of its program and their values, without secrets; None for a sweep.
     """
 
     job_id: JobId | None
@@ -59,6 +60,7 @@ class Submitted(Struct, frozen=True, kw_only=True):
     checkpoint_dir: str | None = None  # None: in the run's directory
     group: str | None = None  # a name for several runs
     project: str | None = None  # the project's directory on the machine of the submission
+    arguments: dict[str, str] | None = None
 
 
 class Task(Struct, frozen=True, kw_only=True):

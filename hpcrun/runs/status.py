@@ -274,6 +274,8 @@ class JobStatus(Struct, frozen=True, kw_only=True):
         gpu_hours: The total of all attempts.
         cost: The cost of several attempts.
         values: The parameters of a run of a sweep.
+        changed: Arguments of the program that differ between the listed runs of a job; None for
+            one that this run does not have.
         states: The number of runs of a whole sweep by state.
         sweep_project: The project of a whole sweep.
         uses: The use of the nodes, while it is monitored.
@@ -291,6 +293,7 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     out_of_reach: str = ""
     slurm_conf: str | None = None
     values: dict[str, str] = field(default_factory=dict)
+    changed: dict[str, str | None] = field(default_factory=dict)
     # Shown in a listing: set for runs from their records, for other jobs from Slurm.
     name: str = ""
     submitted_at: float | None = None

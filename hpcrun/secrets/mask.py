@@ -317,3 +317,19 @@ def _remove_escapes(text: bytes) -> tuple[bytes, list[int], list[int]]:
         shifts.append(at - length)
     pieces.append(text[at:])
     return b"".join(pieces), starts, shifts
+
+
+def is_secret_setting(key: str, value: str) -> bool:
+    """Return True if a setting may be secret; stricter than for logs, because reports are shared.
+
+    >>> keys = ("env.HF_TOKEN", "args.--wandb-key", "args.--pad_token")
+    >>> [is_secret_setting(key, "x") for key in keys]
+    [True, True, False]
+    """
+    name = key.rpartition(".")[2]
+    separator = " " if name.startswith("-") else "="
+    return (
+        kinds.is_secret_name(name)
+        or kinds.begins_token(value)
+        or contains_secret(f"{name}{separator}{value}")
+    )

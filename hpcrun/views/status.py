@@ -164,6 +164,9 @@ def format_listing(
     return lines
 
 
+_MAX_CHANGED = 5  # the number of changed arguments that a row shows
+
+
 def format_age(seconds: float) -> str:
     """Format an age with one unit.
 
@@ -217,8 +220,28 @@ def _format_remark(row: JobStatus) -> str:
         states = f"{count} run{'s' if count > 1 else ''}"
     why = row.remark or describe_reason(row.verdict) or ("" if row.final else describe_stall(row))
     between = f"restarts {attempts.describe_next_attempt(row)}" if row.is_between else ""
-    parts = [format_label(row.values), states, between, row.why.line() if row.why else why]
+    parts = [
+        format_label(row.values),
+        _format_changed(row),
+        states,
+        between,
+        row.why.line() if row.why else why,
+    ]
     return "; ".join([*filter(None, parts), *row.notes])
+
+
+def _format_changed(row: JobStatus) -> str:
+    """Format the arguments that differ from other runs of the job, as on a command line."""
+    shown = list(row.changed.items())[:_MAX_CHANGED]
+    own = [f"{name} {value}".strip() for name, value in shown if value is not None]
+    without = [name for name, value in shown if value is None]
+    more = len(row.changed) - len(shown)
+    texts = (
+        " ".join(own),
+        f"without {' '.join(without)}" if without else "",
+        f"{more} more arguments differ" if more else "",
+    )
+    return ", ".join(filter(None, texts))
 
 
 def _format_counts(states: Mapping[str, int]) -> str:
@@ -527,6 +550,7 @@ def row_json(row: JobStatus) -> dict[str, Any]:
         "loss": None if row.loss is None else json_number(row.loss),
         "gpu_hours": _rounded(row.gpu_hours),
         "values": row.values,
+        "changed": row.changed,
         "states": row.states,
         "run_dir": str(folder.path) if folder else "",
     }

@@ -201,3 +201,29 @@ def test_project_and_sort_select_and_order_the_list(hpcrun: Caller, trained: Non
     assert "PROJECT" not in hpcrun("status", "--name", "base1").out
     done = hpcrun("status", "20", "--sort", "loss")
     assert done.code == 2 and "apply to the list of runs" in done.err, done
+
+
+def record_arguments(hpcrun: Caller, run_id: str, **arguments: str) -> None:
+    """Add the arguments of a program to the record of a run's submission."""
+    path = hpcrun.runs / run_id / "submitted.json"
+    options = {f"--{name}": value for name, value in arguments.items()}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"arguments": options}))
+
+
+def test_status_shows_arguments_that_differ_between_runs_of_a_job(
+    hpcrun: Caller, runs: None
+) -> None:
+    record_arguments(hpcrun, LR, lr="5", epochs="9")
+    path = hpcrun.runs / LR / "submitted.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"name": "lr"}))
+    record_arguments(hpcrun, OLD, lr="1e-4", epochs="3")
+    record_arguments(hpcrun, TRAIN, lr="3e-4", epochs="3", compile="")
+    rows = {row["run_id"]: row["changed"] for row in hpcrun("status", "--json").json["runs"]}
+    assert rows == {
+        LR: {},  # no other run of its name is listed
+        TRAIN: {"--lr": "3e-4", "--compile": ""},
+        OLD: {"--lr": "1e-4", "--compile": None},
+    }
+    text = hpcrun("status").out
+    assert "--lr 3e-4 --compile" in text and "--lr 1e-4, without --compile" in text
+    assert hpcrun("status", "--name", "train", "-n", "1", "--json").json["runs"][0]["changed"] == {}

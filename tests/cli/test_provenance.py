@@ -37,3 +37,14 @@ def test_submission_records_its_origin_and_status_shows_it(hpcrun: Caller) -> No
     detail = hpcrun("status", run.name, "--json").json
     check_json("status", detail)
     assert detail["runs"][0]["provenance"]["git_commit"] == head
+
+
+def test_submission_records_arguments_without_secrets_and_own_paths(hpcrun: Caller) -> None:
+    hpcrun.write("train.py", "import torch\n")
+    args = "[--lr, 3e-4, optim.wd=0, --fast, --api-key, abc, --out, '{run_dir}/out']"
+    hpcrun.write("job.yaml", f"script: train.py\nargs: {args}\n")
+    replay(hpcrun.tools, "sbatch", (0, "7\n", ""))
+    assert hpcrun("submit", "job.yaml", "--no-check").code == 0
+    (run,) = hpcrun.runs.iterdir()
+    recorded = json.loads((run / "submitted.json").read_text())["arguments"]
+    assert recorded == {"--lr": "3e-4", "optim.wd": "0", "--fast": ""}
