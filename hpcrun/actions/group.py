@@ -21,6 +21,7 @@ class RequestedJob(Struct, frozen=True):
     spec: JobSpec
     extra_args: list[str]
     origin: Origin
+    is_part: bool = False
 
 
 def split_jobs(context: Context, jobs: Sequence[RequestedJob]) -> list[RequestedJob]:
@@ -38,7 +39,10 @@ def split_jobs(context: Context, jobs: Sequence[RequestedJob]) -> list[Requested
         if len(specs) > 1 and group is None:
             slug, _, tail = new_run_id(job.spec).split("-", 2)[2].rpartition("-")
             group = f"{'' if slug[0].isalpha() else 'sweep-'}{slug[:28]}-{tail}"
-        parts += [structs.replace(job, spec=structs.replace(spec, group=group)) for spec in specs]
+        parts += [
+            structs.replace(job, spec=structs.replace(spec, group=group), is_part=len(specs) > 1)
+            for spec in specs
+        ]
     for group in {job.spec.group for job in parts} - {None}:
         _check_name(context, str(group))
     return parts
@@ -76,6 +80,7 @@ def prepare_jobs(
                     after=after,
                     origin=job.origin,
                     checks=Checks(strict=strict),
+                    is_part=job.is_part,
                 )
             )
         except InputError as error:

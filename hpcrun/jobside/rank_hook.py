@@ -44,9 +44,18 @@ def check_process_group(module: Any) -> None:
         if size != world_size():
             found = "this process group has {} rank{}".format(size, "" if size == 1 else "s")
             raise RuntimeError(APART.format(found=found, world=world_size()))
+        note_joined()
         return made
 
     module.init_process_group = init_process_group
+
+
+def note_joined() -> None:
+    """Record that the ranks form a group, for the check of the logs (lone_ranks.py)."""
+    with contextlib.suppress(KeyError, OSError):
+        attempt = "{HPCRUN_RUN_DIR}/attempts/{HPCRUN_ATTEMPT}".format_map(os.environ)
+        if world_size() > 1 and os.environ["RANK"] == "0":
+            open(attempt + "/joined", "w").close()
 
 
 def check_first_step(module: Any) -> None:

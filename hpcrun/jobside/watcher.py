@@ -10,6 +10,7 @@ import traceback
 from typing import Callable, Mapping, Set
 
 from hpcrun.jobside.checkpoints import newest_checkpoint, prune, size_of, warn_of_room
+from hpcrun.jobside.lone_ranks import CHECK_S, LoneRanks
 from hpcrun.jobside.records import read_line, write_record
 from hpcrun.jobside.slurm import Job
 from hpcrun.jobside.stall import Actions, StallWatch
@@ -111,6 +112,7 @@ def watch(environ: Mapping[str, str], before: str, say: Say, complain: Say) -> N
     successors = Successors(job, before)
     guard = SpareGuard(job, lambda node: start_guard(job, node))
     stalls = StallWatch(environ, say, Actions(environ))
+    lone = LoneRanks(environ, complain)
     notifier = None
     if os.path.exists(os.path.join(job.run, "notify.json")):
         from hpcrun.jobside.notifier import JobNotifier  # other jobs' archives lack it
@@ -122,6 +124,7 @@ def watch(environ: Mapping[str, str], before: str, say: Say, complain: Say) -> N
         Duty(successors.note_kill_wait, lambda: SECURE_EVERY_S, 0.0),
         Duty(successors.secure, lambda: SECURE_EVERY_S, 0.0),
         Duty(keeper.look, lambda: every, every),
+        *([Duty(lone.check, lambda: CHECK_S, CHECK_S)] if lone.is_on else []),
         Duty(
             lambda: stalls.look(time.time()),
             lambda: min(stalls.beat, START_BEAT_S) if stalls.is_near_the_start() else stalls.beat,

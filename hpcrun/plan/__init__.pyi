@@ -33,6 +33,7 @@ from hpcrun.plan.launchers import decide_framework as decide_framework
 from hpcrun.plan.launchers import launch_argv as launch_argv
 from hpcrun.plan.launchers import list_needed_modules as list_needed_modules
 from hpcrun.plan.limits import check_array_size as check_array_size
+from hpcrun.plan.limits import command_for_parts as command_for_parts
 from hpcrun.plan.limits import find_limits as find_limits
 from hpcrun.plan.limits import find_unlisted_partitions as find_unlisted_partitions
 from hpcrun.plan.on_cpus import check_on_cpus as check_on_cpus

@@ -113,12 +113,16 @@ def find_unlisted_partitions(plan: Plan, cluster: Cluster, source: str) -> dict[
     return found
 
 
-def check_array_size(runs: int, known: Cluster | int, source: str = "") -> list[Problem]:
+def check_array_size(
+    runs: int, known: Cluster | int, source: str = "", *, submit: str = ""
+) -> list[Problem]:
     """Refuse a sweep with more runs than Slurm's arrays have tasks (slurm.conf, MaxArraySize).
 
     Args:
         known: MaxArraySize itself, or the profile that may contain it.
         source: The profile's file.
+        submit: The arguments of `hpcrun submit` for the whole sweep, if parts of it can be
+            submitted.
     """
     if isinstance(known, int):
         most, where = known, "MaxArraySize"
@@ -129,8 +133,27 @@ def check_array_size(runs: int, known: Cluster | int, source: str = "") -> list[
     if runs <= most:
         return []
     message = f"{runs} runs: an array has {most} tasks at most ({where}); "
-    message += f"make it {-(-runs // most)} sweeps; --as NAME puts them under one name"
+    count = -(-runs // most)
+    message += f"submit it in {count} parts"
+    message += f": {command_for_parts(submit, count)}" if submit else " (sweep_part)"
     return [Problem("sweep", message)]
+
+
+def command_for_parts(submit: str, count: int, *, waits: bool = False) -> str:
+    """Format the shell command that submits a sweep in parts.
+
+    Args:
+        submit: The arguments of `hpcrun submit` for the whole sweep.
+        waits: Submit each part when the one before has ended.
+
+    >>> command_for_parts("sweep --as lr", 2)
+    'for part in 1 2; do hpcrun submit --set sweep_part=$part/2 sweep --as lr; done'
+    """
+    parts = " ".join(map(str, range(1, count + 1))) if count <= 9 else f"$(seq {count})"
+    wait = " --wait" if waits else ""
+    return (
+        f"for part in {parts}; do hpcrun submit --set sweep_part=$part/{count}{wait} {submit}; done"
+    )
 
 
 def _format_date(cluster: Cluster) -> str:

@@ -36,6 +36,7 @@ _SHARED_KEYS = {
     "name": "the runs of a sweep are named after it",
     "sweep": "a sweep cannot change itself",
     "sweep_combinations": "a sweep cannot change itself",
+    "sweep_part": "a sweep cannot change itself",
     "sweep_limit": "a sweep cannot change itself",
     "sweep_per_node": "a sweep cannot change itself",
 }
@@ -145,17 +146,35 @@ def _is_array_key(key: str) -> bool:
 def _without_sweep(spec: JobSpec) -> JobSpec:
     limit = JobSpec().sweep_limit
     return structs.replace(
-        spec, sweep={}, sweep_combinations=[], sweep_limit=limit, sweep_per_node=1
+        spec,
+        sweep={},
+        sweep_combinations=[],
+        sweep_part=None,
+        sweep_limit=limit,
+        sweep_per_node=1,
     )
 
 
 def _list_combinations(spec: JobSpec) -> list[dict[str, str]]:
-    """List the values of each run: the given combinations, with each of those of the sweep."""
-    return [
+    """List the values of each run: the given combinations, with each of those of the sweep.
+
+    >>> sweep = {"lr": ["1", "2", "3"]}
+    >>> [_list_combinations(JobSpec(sweep=sweep, sweep_part=part)) for part in ("1/2", "2/2")]
+    [[{'lr': '1'}], [{'lr': '2'}, {'lr': '3'}]]
+    """
+    combinations = [
         {**given, **dict(zip(spec.sweep, values, strict=True))}
         for given in spec.sweep_combinations or [{}]
         for values in itertools.product(*spec.sweep.values())
     ]
+    part, count = _parse_part(spec)
+    number = len(combinations)
+    return combinations[(part - 1) * number // count : part * number // count]
+
+
+def _parse_part(spec: JobSpec) -> tuple[int, int]:
+    part, _, count = (spec.sweep_part or "1/1").partition("/")
+    return int(part), int(count)
 
 
 def _path_of(spec: JobSpec, key: str) -> str:
@@ -230,6 +249,12 @@ def _check_keys(spec: JobSpec, extra_args: Sequence[str]) -> list[Problem]:
     if number > MAX_RUNS:
         message = f"{number} combinations; a sweep has at most {MAX_RUNS} runs"
         problems.append(Problem("sweep", message))
+    part, count = _parse_part(spec)
+    if not part <= count <= number:
+        message = (
+            f"{spec.sweep_part}: expected I/N, I up to N and N up to {number}, the number of runs"
+        )
+        problems.append(Problem("sweep_part", message))
     for at, values in enumerate(spec.sweep_combinations):
         path = f"sweep_combinations[{at}]"
         if missing := [key for key in spec.sweep_combinations[0] if key not in values]:

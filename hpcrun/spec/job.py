@@ -58,6 +58,10 @@ NodeRange = Annotated[
     str,
     Meta(pattern="^[1-9][0-9]{0,5}-[1-9][0-9]{0,5}$", description="a range of nodes, as in 2-4"),
 ]
+SweepPart = Annotated[
+    str,
+    Meta(pattern="^[1-9][0-9]{0,4}/[1-9][0-9]{0,4}$", description="a part, as in 2/3"),
+]
 Variable = Annotated[
     str,
     Meta(
@@ -552,6 +556,10 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             "[{lr: 1e-4, seed: 1}, {lr: 3e-4, seed: 2}]; with sweep, for each of its combinations"
         ),
     ] = []
+    sweep_part: Annotated[
+        SweepPart | None,
+        about("submit only this part of the sweep's runs, as in 2/3 for the second of three"),
+    ] = None
     sweep_limit: Annotated[
         Positive, about("maximum number of runs of a sweep at the same time")
     ] = 4

@@ -303,6 +303,13 @@ def check_nodes(spec: JobSpec, tree: Node, problems: list[Problem]) -> None:
     problems.append(_find_node(tree, "resources", "nodes").problem("resources.nodes", message))
 
 
+def check_sweep_part(spec: JobSpec, tree: Node, problems: list[Problem]) -> None:
+    """Refuse a part of a sweep in a job that has none, which would be submitted as a whole."""
+    if spec.sweep_part is not None and not spec.sweep_keys:
+        message = "the job has no sweep; remove it"
+        problems.append(_find_node(tree, "sweep_part").problem("sweep_part", message))
+
+
 def check_deepspeed(spec: JobSpec, tree: Node, problems: list[Problem]) -> None:
     """Refuse a deepspeed section that torch ignores, and offload that needs a higher ZeRO stage."""
     known = {problem.path for problem in problems}

@@ -81,6 +81,8 @@ def test_sweep_beyond_the_limit_of_the_account_is_refused_with_numbers(site: Cal
     assert done.code == 2
     assert "sweep: 6 jobs: account research accepts 5 pending and running jobs" in done.err, done
     assert "(MaxSubmitJobs); 2 are in the queue, so it accepts 3 more" in done.err
+    command = "for part in 1 2; do hpcrun submit --set sweep_part=$part/2 --wait "
+    assert f"Submit it in parts: {command}" in done.err
     assert "submit fewer now, and the others when jobs have ended; --no-check" in done.err
     assert site("submit", "sweep.yaml", "--dry-run", "--no-check").code == 0
     assert site("submit", "sweep.yaml", "--dry-run", "--set", "sweep.lr=[1, 2, 3]").code == 0
@@ -134,4 +136,18 @@ def test_max_array_size_is_read_from_slurm(site: Caller) -> None:
     done = site("submit", "sweep.yaml", "--dry-run")
     assert done.code == 2
     assert "sweep: 6 runs: an array has 4 tasks at most (MaxArraySize)" in done.err, done
-    assert "make it 2 sweeps; --as NAME puts them under one name" in done.err
+    command = "for part in 1 2; do hpcrun submit --set sweep_part=$part/2 "
+    assert f"submit it in 2 parts: {command}" in done.err
+    assert "--as sweep-parts; done" in done.err
+    for part, runs in ("1/2", "1, 2, 3"), ("2/2", "4, 5, 6"):
+        done = site("submit", "--set", f"sweep_part={part}", "sweep.yaml", "--dry-run", "--json")
+        assert done.code == 0, done
+        assert [run["values"]["lr"] for run in done.json["runs"]] == runs.split(", ")
+
+
+def test_part_of_a_sweep_that_cannot_be_is_refused(site: Caller) -> None:
+    done = site("submit", "one.yaml", "--dry-run", "--set", "sweep_part=1/2")
+    assert "sweep_part: the job has no sweep; remove it" in done.err, done
+    for part in ("3/2", "1/7"):
+        done = site("submit", "sweep.yaml", "--dry-run", "--set", f"sweep_part={part}")
+        assert f"{part}: expected I/N, I up to N and N up to 6" in done.err, done

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hpcrun.actions.cluster_host import ClusterHost
 from hpcrun.context import Context, is_slurm_conf_missing
 from hpcrun.errors import Problem
-from hpcrun.plan import Plan, check_array_size
+from hpcrun.plan import Plan, check_array_size, command_for_parts
 from hpcrun.remote import RunCommand
 from hpcrun.slurm import (
     SHOW_CONFIG,
@@ -28,21 +28,24 @@ _USER = RunCommand(("id", "-un"), timeout=10.0)
 _QOS = RunCommand(SHOW_QOS_SUBMIT_LIMITS, timeout=10.0)
 
 
-def check_sweep_size(context: Context, host: ClusterHost, tasks: int) -> list[Problem]:
+def check_sweep_size(context: Context, host: ClusterHost, tasks: int, submit: str) -> list[Problem]:
     """Refuse an array with more tasks than Slurm accepts, as it is configured at present."""
     if is_slurm_conf_missing(context, context.cluster.slurm_conf):  # the submission reports it
-        return check_array_size(tasks, context.cluster, context.cluster_source)
+        return check_array_size(tasks, context.cluster, context.cluster_source, submit=submit)
     config = parse_config(host.run_queries([_CONFIG, _USER])[_CONFIG].stdout)
     if config.max_array_size is None:
-        return check_array_size(tasks, context.cluster, context.cluster_source)
-    return check_array_size(tasks, config.max_array_size)
+        return check_array_size(tasks, context.cluster, context.cluster_source, submit=submit)
+    return check_array_size(tasks, config.max_array_size, submit=submit)
 
 
-def check_job_counts(host: ClusterHost, jobs: Sequence[tuple[Plan, int]]) -> list[Problem]:
+def check_job_counts(
+    host: ClusterHost, jobs: Sequence[tuple[Plan, int]], submit: str = ""
+) -> list[Problem]:
     """Refuse more jobs than the user's account and QOS accept; they would be refused one by one.
 
     Args:
         jobs: The plan of each submission, and its number of jobs for Slurm.
+        submit: The arguments of `hpcrun submit` for the whole sweep, if the only job is one.
     """
     answers = host.run_queries([_CONFIG, _USER])
     config, user = parse_config(answers[_CONFIG].stdout), answers[_USER].stdout.strip()
@@ -80,10 +83,17 @@ def check_job_counts(host: ClusterHost, jobs: Sequence[tuple[Plan, int]]) -> lis
         )
         for limit in limits:
             totals[limit] = totals.get(limit, 0) + number
+    exceeded = {
+        limit: number for limit, number in totals.items() if limit.used + number > limit.allowed
+    }
+    room = min((limit.allowed - limit.used for limit in exceeded), default=0)
+    way_out = ""
+    if submit and room > 0:
+        count = max(-(-number // room) for number in exceeded.values())
+        way_out = f". Submit it in parts: {command_for_parts(submit, count, waits=True)}"
     return [
-        Problem("sweep" if len(jobs) == 1 else "jobs", _explain(limit, number))
-        for limit, number in totals.items()
-        if limit.used + number > limit.allowed
+        Problem("sweep" if len(jobs) == 1 else "jobs", _explain(limit, number) + way_out)
+        for limit, number in exceeded.items()
     ]
 
 

@@ -284,19 +284,31 @@ class Checks:
                 doubts.append(fault)
         findings.notes[:0] = [f"args: {doubt}" for doubt in doubts]
 
-    def check_array(self, context: Context, host: ClusterHost, tasks: int) -> Findings:
-        """Check that Slurm accepts arrays of this many tasks."""
-        problems = check_sweep_size(context, host, tasks)
+    def check_array(self, context: Context, host: ClusterHost, tasks: int, submit: str) -> Findings:
+        """Check that Slurm accepts arrays of this many tasks.
+
+        Args:
+            submit: The arguments of `hpcrun submit` for the whole sweep, or "".
+        """
+        problems = check_sweep_size(context, host, tasks, submit)
         return self._downgrade_to_notes(
             Findings(problems, [], f"{_OUTDATED}; " if problems else "")
         )
 
     def count_jobs(
-        self, context: Context, host: ClusterHost, jobs: Sequence[tuple[Plan, int]]
+        self,
+        context: Context,
+        host: ClusterHost,
+        jobs: Sequence[tuple[Plan, int]],
+        submit: str = "",
     ) -> Findings:
-        """Check that the user's account and QOS accept this many jobs in the queue."""
+        """Check that the user's account and QOS accept this many jobs in the queue.
+
+        Args:
+            submit: The arguments of `hpcrun submit` for the whole sweep, if the only job is one.
+        """
         missing = is_slurm_conf_missing(context, context.cluster.slurm_conf)
-        problems = check_job_counts(host, jobs) if self.in_queue and not missing else []
+        problems = check_job_counts(host, jobs, submit) if self.in_queue and not missing else []
         fix = "submit fewer now, and the others when jobs have ended; " if problems else ""
         return self._downgrade_to_notes(Findings(problems, [], fix))
 
