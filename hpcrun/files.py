@@ -13,10 +13,13 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, TYPE_CHECKING, BinaryIO, cast
 
 from hpcrun.errors import InputError
 from hpcrun.ownership import other_owner
+
+if TYPE_CHECKING:
+    import tarfile
 
 # The limit exceeds the largest record of the largest sweep.
 MAX_FILE_BYTES = 64 << 20
@@ -101,6 +104,30 @@ def read_bounded(file: BinaryIO, path: str | Path, longest: int | None = None) -
     if size > longest or len(data) > longest:
         raise UnsafeFile(errno.EFBIG, f"larger than {longest >> 20} MB", str(path))
     return data
+
+
+class _BoundedFile:
+    """A seekable file whose reads never request more bytes than there are."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._end = file.seek(0, os.SEEK_END)
+        self.seek, self.tell = file.seek, file.tell
+        file.seek(0)
+
+    def read(self, size: int) -> bytes:
+        return self._file.read(max(0, min(size, self._end - self._file.tell())))
+
+
+def open_received_tar(file: IO[bytes]) -> tarfile.TarFile:
+    """Open an uncompressed tar that another host sent; its headers are not trusted.
+
+    A compressed one could expand without limit, and Python allocates memory for the size that a
+    header claims before it reads. Raises tarfile.ReadError.
+    """
+    import tarfile  # deferred: most commands receive none
+
+    return tarfile.open(fileobj=cast("IO[bytes]", _BoundedFile(file)), mode="r:")
 
 
 # ---- writing

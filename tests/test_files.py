@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
 
 from hpcrun import files
-from hpcrun.files import UnsafeFile, read_plain
+from hpcrun.files import UnsafeFile, open_received_tar, read_plain
 from tests.source import ROOT
 
 
@@ -38,3 +41,25 @@ def test_read_plain_takes_memory_for_what_is_there_alone(tmp_path: Path) -> None
     argv = [sys.executable, "-c", program, str(tmp_path / "record")]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.stdout == "100\n", done
+
+
+@pytest.mark.parametrize("kind", ["xz", "gz", "bz2"])
+def test_received_tar_is_not_decompressed(kind: str) -> None:
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode=f"w:{kind}") as tar:
+        tar.addfile(tarfile.TarInfo("record"))
+    with pytest.raises(tarfile.ReadError):
+        open_received_tar(data)
+
+
+@pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE, tarfile.REGTYPE])
+def test_size_that_a_header_of_a_received_tar_claims_takes_no_memory(kind: bytes) -> None:
+    claim = tarfile.TarInfo("record")
+    claim.type, claim.size = kind, 1 << 55
+    data = io.BytesIO(claim.tobuf(tarfile.GNU_FORMAT) + b"x" * 4096)
+    with contextlib.suppress(tarfile.ReadError, ValueError), open_received_tar(data) as tar:
+        for member in tar:
+            content = tar.extractfile(member)
+            assert content is not None
+            with pytest.raises(tarfile.ReadError):
+                content.read()

@@ -28,7 +28,7 @@ from msgspec import Struct, field
 
 from hpcrun.context import Context
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
-from hpcrun.files import free_space, full_disk_hint, write_error
+from hpcrun.files import free_space, full_disk_hint, open_received_tar, write_error
 from hpcrun.remote import quote, quote_profile_path
 from hpcrun.runs import RESULTS_MARK, SECRETS, RunFolder, read_plan
 from hpcrun.text import format_size
@@ -363,9 +363,8 @@ def _fetch_small_files(
             raise OutOfReach(f"{files[0].path}: truncated response")
         spool.seek(end - _DIGITS - int(digits))
         now = set(spool.read(int(digits)).decode("ascii", "replace").split("\n"))
-        spool.seek(0)
         try:
-            with tarfile.open(fileobj=spool, mode="r:") as tar:
+            with open_received_tar(spool) as tar:
                 for member in tar:
                     file = by_path.get(member.name)
                     if file is None or not member.isreg() or member.size != file.size:
@@ -632,7 +631,6 @@ def fetch_code(context: Context, folder: Path) -> None:
                     f"{(answer.stderr.strip().splitlines() or ['no message'])[-1]}",
                     fix="--code now uses the current code",
                 )
-            spool.seek(0)
             try:
                 _unpack(spool, Path(aside, "code"))
             except (tarfile.TarError, ValueError, OSError) as error:
@@ -643,7 +641,7 @@ def fetch_code(context: Context, folder: Path) -> None:
 def _unpack(spool: IO[bytes], code: Path) -> None:
     """Unpack files, directories and links, without writing through a link. Raises ValueError."""
     code.mkdir()
-    with tarfile.open(fileobj=spool, mode="r:") as tar:
+    with open_received_tar(spool) as tar:
         for member in tar:
             parts = Path(member.name).parts
             if Path(member.name).is_absolute() or ".." in parts:

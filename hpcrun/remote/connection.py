@@ -33,9 +33,11 @@ _SESSION_WAIT_S = 30.0
 _READ = '\'IFS= read -r -d "" frame; IFS= read -r -d "" script; eval "$frame"\' hpcrun'
 _EXEC = f"exec bash --norc -c {_READ}"
 _EXEC_LOGIN = f"exec bash --norc -l -c {_READ}"
-# If a profile started another shell, that shell consumed the texts and the script is empty. Undo
-# options that a profile sets for interactive use (set -u).
-_GUARD = "[[ $script ]] || exit; set +efu; "
+# Undo settings of a profile: options for interactive use (set -u), traces (set -x), which would show
+# the values of variables in error messages, and the POSIX mode, which jobs would inherit.
+RESET = "set +efuvx; unset -v POSIXLY_CORRECT; "
+# If a profile started another shell, that shell consumed the texts and the script is empty.
+_GUARD = f"[[ $script ]] || exit; {RESET}"
 # The script runs in a subshell, so that exit, exec and set -e end only that. In the watched frame
 # stdin carries no data, and its end terminates the script when the connection closes.
 _FRAME = """\

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
-from hpcrun.files import MAX_FILE_BYTES, replace_atomically
+from hpcrun.files import MAX_FILE_BYTES, open_received_tar, replace_atomically
 from hpcrun.remote import far
 from hpcrun.remote.transport import NO_SUCH_FILE
 
@@ -415,10 +415,9 @@ class Receiver:
                 piece = yield min(left, 1 << 16)
                 spool.write(piece)
                 left -= len(piece)
-            spool.seek(0)
             with (
                 contextlib.suppress(tarfile.ReadError, EOFError),
-                tarfile.open(fileobj=spool) as tar,
+                open_received_tar(spool) as tar,
             ):
                 for member in tar:
                     self._write_record(tar, member)

@@ -21,7 +21,14 @@ from msgspec import structs
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.remote import far
 from hpcrun.remote.clients import open_connection
-from hpcrun.remote.connection import Connection, Prompts, Reply, SshSettings, listen_on_loopback
+from hpcrun.remote.connection import (
+    RESET,
+    Connection,
+    Prompts,
+    Reply,
+    SshSettings,
+    listen_on_loopback,
+)
 from hpcrun.remote.feed import MOST_RUNS, Feed
 from hpcrun.remote.mirror import (
     Mirror,
@@ -183,7 +190,7 @@ class SshTransport:
         self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, terminal: bool = False
     ) -> tuple[list[str], dict[str, str]]:
         """Return a call of the system's ssh, which connects by itself; see Transport."""
-        script = self._build_environment(None) + far.build_command(argv, None)
+        script = f"{RESET}\n{self._build_environment(None)}{far.build_command(argv, None)}"
         if self.settings.slurm_path:
             script = f"PATH={far.quote(self.settings.slurm_path)}:$PATH\n{script}"
         # One word that all login shells parse alike, csh and fish included.

@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from hpcrun.files import open_plain
+from hpcrun.files import open_plain, read_bounded
 from hpcrun.runs.ends import Collective, Stall, Suspect
 
 # The prefix of TORCH_FR_DUMP_TEMP_FILE in plan/environment.py, and the rank.
@@ -182,10 +182,9 @@ def _judge_dumps(stamps: tuple[tuple[str, int], ...]) -> tuple[list[int], Collec
     left = _MAX_TOTAL_BYTES
     for name, _ in stamps:
         with contextlib.suppress(OSError, ValueError), open_plain(Path(name)) as file:
-            data = file.read(min(_MAX_DUMP_BYTES, left) + 1)
-            if len(data) <= min(_MAX_DUMP_BYTES, left):
-                left -= len(data)
-                dumps[int(name.rpartition("-")[2])] = read_dump(data)
+            data = read_bounded(file, name, min(_MAX_DUMP_BYTES, left))
+            left -= len(data)
+            dumps[int(name.rpartition("-")[2])] = read_dump(data)
     return find_missing_ranks(group_collectives(dumps), dumps.keys())
 
 

@@ -114,7 +114,7 @@ def _read_lines(file: IO[bytes], *, with_series: bool) -> list[str]:
     """Read complete lines: an incomplete last line is being written, or its node has died."""
     size = os.fstat(file.fileno()).st_size
     if with_series or size <= _HEAD_BYTES + _TAIL_BYTES:
-        data = file.read(_MAX_BYTES)
+        data = file.read(min(size + 1, _MAX_BYTES))
     else:
         # The first two lines have the totals at the start, the last one those at the end.
         head = b"\n".join(file.read(_HEAD_BYTES).split(b"\n")[:2]) + b"\n"

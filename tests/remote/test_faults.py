@@ -526,22 +526,34 @@ def test_ctrl_c_during_upload_ends_the_submission(desk: Desk) -> None:
 PROFILE = """\
 cd() { builtin cd "$@" && ls; }; export -f cd
 export CDPATH=/tmp TAR_OPTIONS=--no-such-option POSIXLY_CORRECT=1
-IFS=:; set -efu -o noclobber
+export SITE_TOKEN=correct-horse
+IFS=:; set -efuvx -o noclobber
 """
 
 
 @pytest.mark.slow
-def test_shell_profile_with_aliases_and_options_is_harmless(desk: Desk) -> None:
-    (desk.home / ".bash_profile").write_text(PROFILE)
-    profile = desk.hpcrun.project / "hpcrun.yaml"
-    profile.write_text(f"{profile.read_text()}login_shell: true\n")
+@pytest.mark.parametrize("name", [".bash_profile", ".bashrc"])
+def test_shell_profile_with_aliases_and_options_is_harmless(desk: Desk, name: str) -> None:
+    (desk.home / name).write_text(PROFILE)
+    if name == ".bash_profile":
+        profile = desk.hpcrun.project / "hpcrun.yaml"
+        profile.write_text(f"{profile.read_text()}login_shell: true\n")
+    sbatch = desk.home.parent / "slurm" / "sbatch"
+    sbatch.write_text(sbatch.read_text() + 'env >"$HOME/job-environment"\n')
     run = desk.submit()
+    environment = (desk.home / "job-environment").read_text()
+    assert "SITE_TOKEN=" in environment and "POSIXLY_CORRECT" not in environment
     log = desk.begin(run)
     assert desk.hpcrun("logs", "1").out == "step 1 loss 2.5\n"
     log.write_text("step 1 loss 2.5\nstep 2 loss 2\n")
     assert [row["step"] for row in desk.hpcrun("status", "--json").json["runs"]] == [2]
     desk.end(run)
     assert desk.hpcrun("clean", "--yes", "1").code == 0 and not run.exists()
+    (desk.home / "runs").rename(desk.home / "moved")
+    (desk.home / "runs").write_text("no folder")
+    done = desk.hpcrun("submit", "job.yaml", "--no-check")
+    assert done.code == 1 and "correct-horse" not in done.out + done.err, done
+    assert "cannot be written: mkdir: cannot create directory" in done.err, done
 
 
 @pytest.mark.slow
