@@ -61,12 +61,18 @@ def describe_struct(cls: type) -> mi.StructType:
 
 
 def unwrap(of: mi.Type) -> tuple[mi.Type, list[str]]:
-    """Return a type without metadata and None, and its descriptions, the field's first."""
+    """Return a type without metadata and None, and its descriptions, the field's first.
+
+    The pattern of text may be in the metadata; see LineInUnion.
+    """
     descriptions: list[str] = []
     while True:
         if isinstance(of, mi.Metadata):
-            descriptions += [(of.extra_json_schema or {}).get("description", "")]
+            schema = of.extra_json_schema or {}
+            descriptions += [schema.get("description", "")]
             of = of.type
+            if isinstance(of, mi.StrType) and "pattern" in schema:
+                of = structs.replace(of, pattern=schema["pattern"])
             continue
         members = _union_members(of)
         if len(members) != 1:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 
 import pytest
 from msgspec import Struct, field
@@ -21,6 +23,7 @@ from hpcrun.spec.job import (
 )
 from hpcrun.spec.load import load_cluster
 from hpcrun.spec.yaml12 import parse_document
+from tests.source import ROOT
 from tests.spec.reading import problems, read
 
 ALL_KEYS = ", ".join(JobSpec.__struct_fields__)
@@ -404,3 +407,16 @@ def test_memory_in_units_of_slurm_is_accepted(text: str) -> None:
 def test_memory_in_other_units_is_refused(text: str) -> None:
     (problem,) = problems(f"resources: {{memory_per_node: {text}}}")
     assert "expected memory as in 200G; a bare number is MB" in problem
+
+
+def test_types_are_freed_without_a_fault_in_development_mode() -> None:
+    """msgspec 0.22 crashes on unions of text with a pattern and a list or map."""
+    program = (
+        "import gc, msgspec\n"
+        "from hpcrun.spec import Cluster, JobSpec\n"
+        "print(msgspec.convert({'resources': {'gpu_type': 'a100'}}, JobSpec).resources.gpu_type)\n"
+        "msgspec.convert({'name': 'x'}, Cluster)\n"
+    )
+    argv = [sys.executable, "-X", "dev", "-c", program]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "a100\n"), done
