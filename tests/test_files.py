@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import bz2
 import contextlib
+import gzip
 import io
+import lzma
 import subprocess
 import sys
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -43,13 +47,13 @@ def test_read_plain_takes_memory_for_what_is_there_alone(tmp_path: Path) -> None
     assert done.stdout == "100\n", done
 
 
-@pytest.mark.parametrize("kind", ["xz", "gz", "bz2"])
-def test_received_tar_is_not_decompressed(kind: str) -> None:
+@pytest.mark.parametrize("compress", [lzma.compress, gzip.compress, bz2.compress])
+def test_received_tar_is_not_decompressed(compress: Callable[[bytes], bytes]) -> None:
     data = io.BytesIO()
-    with tarfile.open(fileobj=data, mode=f"w:{kind}") as tar:
+    with tarfile.open(fileobj=data, mode="w") as tar:
         tar.addfile(tarfile.TarInfo("record"))
     with pytest.raises(tarfile.ReadError):
-        open_received_tar(data)
+        open_received_tar(io.BytesIO(compress(data.getvalue())))
 
 
 @pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE, tarfile.REGTYPE])

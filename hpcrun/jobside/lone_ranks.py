@@ -64,6 +64,7 @@ class LoneRanks:
         self.is_on = self.world > 1 and os.path.exists(hook)
         self.complain = complain
         self.checks = 0
+        self.statements: Dict[int, Statement] = {}
         self.readers: Dict[int, LogReader] = {}
 
     def check(self) -> None:
@@ -77,9 +78,10 @@ class LoneRanks:
         for rank in sorted({0, 1, self.world - 1}):
             if rank not in self.readers:
                 path = os.path.join(self.logs, "rank-{}.log".format(rank))
-                self.readers[rank] = LogReader(path, Statement())
+                self.statements[rank] = Statement()
+                self.readers[rank] = LogReader(path, self.statements[rank])
             self.readers[rank].has_moved()
-        alone = {rank: each.progress for rank, each in self.readers.items() if each.progress.trains}
+        alone = {rank: each for rank, each in self.statements.items() if each.trains}
         if len(alone) > 1:
             self.is_on = False
             self.warn(sorted(alone), alone[min(alone)].text)

@@ -16,6 +16,8 @@ from hpcrun.errors import InputError
 INCOMING, CODE = ".incoming-", ".code"
 # In the folder where sbatch ran: its output and exit code, for a client that lost the connection.
 ANSWER = ".sbatch-answer"
+# The record of the job id in it, which clients receive with the other records of the run.
+ANSWERED = "answered.json"
 _WRITE_OUT = "write the path out, or ./~NAME for a folder of that name"
 # Last member of a stream of files: a stream without it was truncated.
 WHOLE = ".whole"
@@ -307,7 +309,7 @@ mv -T -- "$part" "$PWD/$incoming" 2>/dev/null || [[ -d $incoming ]] || exit 73
 # the copy that the stream's changes apply to, or "". ``brought``: BRING has unpacked the stream.
 DELIVER = (
     rf"""
-left={INCOMING} answer={ANSWER} store={CODE} no_code={NO_CODE} most={_TREES}
+left={INCOMING} answer={ANSWER} record={ANSWERED} store={CODE} no_code={NO_CODE} most={_TREES}
 """
     + r"""
 answered() {  # NAME: print what sbatch answered there
@@ -361,7 +363,12 @@ rm -f -- "$part/answer/room"
   cd -- "$first" || exit 126
   run_sbatch
 ) </dev/null >"$part/answer/out" 2>"$part/answer/err"
-echo $? >"$part/answer/code"
+code=$?
+echo "$code" >"$part/answer/code"
+# For a client that never got the answer; it is a record that clients receive.
+read -r job <"$part/answer/out"; job=${job%%;*}
+[[ $code != 0 || ! $job =~ ^[0-9]{1,18}$ ]] ||
+  printf '{"version": 1, "job_id": "%s"}\n' "$job" >"$first/$record"
 mv -T -- "$part/answer" "$first/$answer"
 ls -1t -- "$store" 2>/dev/null | tail -n +$((most + 1)) |
   while IFS= read -r old; do rm -rf -- "${store:?}/$old"; done

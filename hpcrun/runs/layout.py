@@ -105,6 +105,8 @@ class RunFolder(Struct, frozen=True):
     script = RunPath("job.sbatch")
     task = RunPath("task.json")
     submitted = RunPath(SUBMITTED)
+    # Written on a cluster behind ssh when sbatch has accepted the job (remote/far.py).
+    answered = RunPath("answered.json")
     secrets = RunPath(SECRETS)  # mode 0600
     notify = RunPath("notify.json")  # mode 0600; URLs of webhooks
     secret_marks = RunPath("secret_marks.json")  # mode 0600; digests only, see secrets/mask.py
@@ -157,6 +159,7 @@ class SweepFolder(Struct, frozen=True):
     notify = RunPath("notify.json")  # as in a run
     code = RunPath("code")
     submitted = RunPath(SUBMITTED)
+    answered = RunPath("answered.json")  # as in a run
     # A cache of the sweep's end, written by readers.
     seen = RunPath("cache/seen.json")
 

@@ -104,6 +104,12 @@ class Cancelled(Struct, frozen=True, kw_only=True):
     user: str
 
 
+class Answered(Struct, frozen=True, kw_only=True):
+    """The job id that sbatch printed on a cluster behind ssh, whether or not the client got it."""
+
+    job_id: JobId
+
+
 class Resubmitted(Struct, frozen=True, kw_only=True):
     """The earlier run from which this run was made.
 
@@ -266,6 +272,7 @@ class RunRecords(Struct, frozen=True, kw_only=True):
 
     task: Task | None = None
     submitted: Submitted | None = None
+    answered: str | None = None  # the job id in the answer of sbatch, if ``submitted`` is missing
     cancelled: Cancelled | None = None
     attempts: list[Attempt] = field(default_factory=list)
 
@@ -372,7 +379,7 @@ class History(RunRecords, frozen=True, kw_only=True):
         if self.submitted is not None:
             return self.submitted.job_id
         begin = self.last.begin if self.last is not None else None
-        return (begin.job_id or None) if begin is not None else None
+        return (begin.job_id if begin is not None else None) or self.answered
 
     @property
     def is_local(self) -> bool:
@@ -534,10 +541,12 @@ def read_history(folder: RunFolder) -> History:
             )
         )
     task = read_task(folder)
+    submitted = read_submitted(folder, task)
     return History(
         run_id=folder.run_id,
         task=task,
-        submitted=read_submitted(folder, task),
+        submitted=submitted,
+        answered=read_answer(folder, task) if submitted is None else None,
         cancelled=read_record(folder.cancelled, Cancelled),
         seen=read_optional_record(folder.seen, CachedState),
         attempts=attempts,
@@ -573,6 +582,7 @@ def read_history_summary(
         run_id=folder.run_id,
         task=task,
         submitted=submitted,
+        answered=read_answer(folder, task) if submitted is None else None,
         # The listing does not show who cancelled the run, so the record is not opened.
         cancelled=Cancelled(cancelled_at=at, user="") if at else None,
         seen=seen,
@@ -691,6 +701,16 @@ def read_submitted(folder: RunFolder, task: Task | None) -> Submitted | None:
         return detach_copied_record(read_record(folder.submitted, Submitted), folder.run_id)
     whole = read_record(layout.sweep_folder(folder.path.parent, task.sweep_id).submitted, Submitted)
     return detach_copied_record(whole and derive_task_record(whole, task.index), folder.run_id)
+
+
+def read_answer(folder: RunFolder, task: Task | None) -> str | None:
+    """Read the job id that sbatch printed for a run, or for its sweep's array."""
+    if task is None:
+        answer = read_record(folder.answered, Answered)
+        return answer and answer.job_id
+    whole = layout.sweep_folder(folder.path.parent, task.sweep_id)
+    answer = read_record(whole.answered, Answered)
+    return answer and f"{answer.job_id}_{task.index}"
 
 
 def derive_task_record(whole: Submitted, index: int) -> Submitted:

@@ -182,7 +182,7 @@ def _decide_by_record(evidence: JobEvidence, note: str = "") -> Verdict:
         return Verdict(state=UNKNOWN, reason=reason)
     if history.cancelled is not None:
         return Verdict(state="CANCELLED", final=True, notes=notes)
-    if history.submitted is None and last is None:
+    if history.submitted is None and history.answered is None and last is None:
         if quiet < LOST_REPLY_WINDOW_S:
             reason = "sbatch did not respond; Slurm may still accept the job"
             return Verdict(state=UNKNOWN, reason=reason)

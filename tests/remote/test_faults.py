@@ -582,6 +582,20 @@ def test_run_removed_on_the_cluster_stays_removed(desk: Desk, words: str, begun:
 
 
 @pytest.mark.slow
+def test_job_id_is_known_if_the_laptop_died_before_sbatch_answered(desk: Desk) -> None:
+    run = desk.submit()
+    (desk.home / "queue").unlink()  # Slurm has forgotten the job
+    old = f"20200101-000000-{run.name.split('-', 2)[2]}"
+    (run / "submitted.json").unlink()
+    (run / "plan.json").write_text((run / "plan.json").read_text().replace(run.name, old))
+    shutil.rmtree(desk.state)
+    run.rename(run.with_name(old))
+    for _ in range(2):  # the second time with a record of what was found
+        row = desk.hpcrun("status", old, "--json").json["runs"][0]
+        assert (row["job_id"], row["state"]) == ("1", "LOST"), row
+
+
+@pytest.mark.slow
 def test_run_being_uploaded_is_not_treated_as_removed(desk: Desk) -> None:
     """Other commands read the runs meanwhile."""
     run = desk.submit()
