@@ -3,7 +3,7 @@ from hpcrun.actions.bad_nodes import list_bad_nodes as list_bad_nodes
 from hpcrun.actions.checks.submission import Checks as Checks
 from hpcrun.actions.clean import CleanupItem as CleanupItem
 from hpcrun.actions.clean import find_cleanup_items as find_cleanup_items
-from hpcrun.actions.clean import measure_size as measure_size
+from hpcrun.actions.clean import measure_sizes as measure_sizes
 from hpcrun.actions.clean import refuse_sweep_members as refuse_sweep_members
 from hpcrun.actions.clean import remove_items as remove_items
 from hpcrun.actions.connect import connect_to as connect_to

@@ -18,7 +18,7 @@ from hpcrun.actions.job_actions import is_process_alive
 from hpcrun.context import Context, is_slurm_conf_missing, slurm_transport
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.monitor import fetch_run_names, list_names, status_of
-from hpcrun.remote import TRASH, Transport
+from hpcrun.remote import TRASH, Transport, quote_profile_path
 from hpcrun.runs import (
     ARRAY,
     OWN_FILES,
@@ -101,7 +101,8 @@ def find_cleanup_items(
         failed: Only runs and sweeps without any successful run.
         named: Only these runs, whatever their age.
     """
-    fetch_run_names(context)
+    if silence := fetch_run_names(context):  # nothing can be removed there
+        raise OutOfReach(silence)
     units = list(_list_items(context.runs_dir))
     if named:
         wanted = {one.path for one in named}
@@ -221,12 +222,33 @@ def _find_user(unit: CleanupItem, going: set[Path], *, is_mirror: bool) -> Path 
     return next((path for path in users if path not in going), None)
 
 
-def measure_size(unit: CleanupItem, deadline: float) -> None:
-    """Measure a unit's size without following links; leave it None after ``deadline``.
+def measure_sizes(context: Context, units: Sequence[CleanupItem], deadline: float) -> None:
+    """Measure the sizes of units without following links; leave them None after ``deadline``.
+
+    On a remote cluster they are those of the runs there, not of the copies of their records.
 
     Args:
         deadline: A time.monotonic() value.
     """
+    if context.cluster.host is None:
+        for unit in units:
+            _measure_size(unit, deadline)
+        return
+    by_name = {path.name: unit for unit in units for path in unit.paths}
+    script = f"cd -- {quote_profile_path(context.cluster.runs_dir)} && exec xargs -0 du -sk --\n"
+    argv, left = ["bash", "-c", script], max(0.1, deadline - time.monotonic())
+    try:
+        names = "\0".join(f"./{name}" for name in by_name)
+        found = context.transport().run(argv, stdin=names, timeout=left).stdout
+    except OutOfReach:  # too slow
+        return
+    sizes = {name: int(size) for size, name in re.findall(r"(?m)^([0-9]{1,15})\t\./(.+)$", found)}
+    for unit in units:
+        if all(path.name in sizes for path in unit.paths):
+            unit.size = sum(sizes[path.name] << 10 for path in unit.paths)
+
+
+def _measure_size(unit: CleanupItem, deadline: float) -> None:
     total, folders = 0, [str(path) for path in unit.paths]
     while folders:
         if time.monotonic() > deadline:

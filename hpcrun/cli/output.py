@@ -8,13 +8,14 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
 from hpcrun.errors import HpcrunError, OutOfReach, SpecError
 
 if TYPE_CHECKING:
+    import threading
     from hpcrun.text import Display
 
 
@@ -90,13 +91,26 @@ def prompt(text: str, default: str) -> str:
 
 
 class TerminalPrompts:
-    """Prompts for a login, on the terminal itself since the streams may be redirected."""
+    """Prompts for a login, on the terminal itself since the streams may be redirected.
+
+    Attributes:
+        is_prompting: A prompt waits for the user, into which a note would be printed.
+    """
+
+    is_prompting: ClassVar[bool] = False
 
     def __init__(self, *, is_verbose: bool = False) -> None:
         self.is_verbose = is_verbose
 
     def secret(self, question: str, *, echo: bool = False) -> str:
         """Prompt for a password, a passphrase or a code. Raises OutOfReach without a terminal."""
+        TerminalPrompts.is_prompting = True
+        try:
+            return self._read_secret(question, echo=echo)
+        finally:
+            TerminalPrompts.is_prompting = False
+
+    def _read_secret(self, question: str, *, echo: bool = False) -> str:
         import getpass
 
         print_notices()
@@ -322,22 +336,25 @@ class SlownessNote:
     def waiting(self) -> Iterator[None]:
         import threading
 
-        timer = threading.Timer(SLOW_ANSWER_S, self._report)
-        timer.daemon = True
+        is_over = threading.Event()
         try:
-            timer.start()
+            threading.Thread(target=self._report_slowness, args=(is_over,), daemon=True).start()
         except RuntimeError:  # the limit of threads is reached: print no note
             yield
             return
         try:
             yield
         finally:
-            timer.cancel()
+            is_over.set()
 
-    def _report(self) -> None:
-        if not self._is_reported:
-            self._is_reported = True
-            print_note(f"{self._who} is slow to answer; still waiting ...")
+    def _report_slowness(self, is_over: threading.Event) -> None:
+        while not is_over.wait(SLOW_ANSWER_S):
+            # The user's time to answer a prompt is not Slurm's.
+            if not TerminalPrompts.is_prompting:
+                if not self._is_reported:
+                    self._is_reported = True
+                    print_note(f"{self._who} is slow to answer; still waiting ...")
+                return
 
 
 # Work that takes longer than this gets a progress bar, redrawn at this interval, in seconds.

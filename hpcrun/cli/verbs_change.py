@@ -250,7 +250,7 @@ def clean(
     whose checkpoints a later run uses is kept. A run given as JOB is deleted regardless of its age.
     The command asks for confirmation.
     """
-    from hpcrun.actions import find_cleanup_items, measure_size, refuse_sweep_members, remove_items
+    from hpcrun.actions import find_cleanup_items, measure_sizes, refuse_sweep_members, remove_items
     from hpcrun.monitor import find_targets
 
     age = parse_duration(older_than)
@@ -275,9 +275,7 @@ def clean(
     )
     going = [unit for unit in units if not unit.kept]
     if dry_run or not as_json:
-        deadline = time.monotonic() + _PATIENCE
-        for unit in going:
-            measure_size(unit, deadline)
+        measure_sizes(where, going, time.monotonic() + _PATIENCE)
     if not as_json:
         _print_items(units, going, all_of_them=dry_run)
     gone: list[tuple[CleanupItem, HpcrunError | None]] = []

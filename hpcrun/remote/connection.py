@@ -33,8 +33,8 @@ _SESSION_WAIT_S = 30.0
 _READ = '\'IFS= read -r -d "" frame; IFS= read -r -d "" script; eval "$frame"\' hpcrun'
 _EXEC = f"exec bash --norc -c {_READ}"
 _EXEC_LOGIN = f"exec bash --norc -l -c {_READ}"
-# Undo settings of a profile: options for interactive use (set -u), traces (set -x), which would show
-# the values of variables in error messages, and the POSIX mode, which jobs would inherit.
+# Undo settings of a profile: options for interactive use (set -u), traces (set -x), which would
+# show the values of variables in error messages, and the POSIX mode, which jobs would inherit.
 RESET = "set +efuvx; unset -v POSIXLY_CORRECT; "
 # If a profile started another shell, that shell consumed the texts and the script is empty.
 _GUARD = f"[[ $script ]] || exit; {RESET}"

@@ -183,7 +183,8 @@ find_changes() {  # set wanted, logs, and the amount of both
   fi
   for run in "${runs[@]}"; do
     [[ -d $run ]] || gone+=("$run")
-    records+=("$run"/*.{json,yaml,sh,sbatch} "$run"/attempts/*/* "$run"/attempts/*/*/*)
+    # The other scripts are the same in all runs, and nothing reads them here.
+    records+=("$run"/*.{json,yaml,sbatch} "$run"/node.sh "$run"/attempts/*/* "$run"/attempts/*/*/*)
     records+=("$run"/successors/* "$run"/notify/*/* "$run"/roles/*/plan.json)
     records+=("$run"/roles/*/attempts/*/* "$run"/roles/*/attempts/*/failures/*)
     files+=("$run"/{,roles/*/}logs/* "$run"/{,roles/*/}logs/*/*)

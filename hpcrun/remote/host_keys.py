@@ -8,6 +8,7 @@ import contextlib
 import fnmatch
 import hashlib
 import hmac
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,12 +31,21 @@ def check_host_key(link: paramiko.Transport, hop: Hop) -> None:
     options = link.get_security_options()
     # Prefer the key type that is known, if the server has several keys.
     options.key_types = sorted(options.key_types, key=lambda name: _kind_of(name) not in known)
+    until = time.monotonic() + hop.connect_timeout
     try:
         link.start_client(timeout=hop.connect_timeout)
         key = link.get_remote_server_key()  # raises an error after a timeout
     except paramiko.ssh_exception.IncompatiblePeer as error:
         raise NeedsSsh(f"{hop.name}: {error}") from error
     except (paramiko.SSHException, OSError, EOFError) as error:
+        if time.monotonic() >= until:
+            does = "does not continue the SSH handshake" if link.remote_version else "sends nothing"
+            raise OutOfReach(
+                f"{hop.name}: {hop.hostname} port {hop.port} accepts connections, but {does} "
+                f"within {hop.connect_timeout:.3g} s",
+                fix=f"does ssh {hop.name} work? The server or a firewall may be overloaded; try "
+                "again later",
+            ) from error
         raise OutOfReach(
             f"{hop.name}: {hop.hostname} port {hop.port} is not an SSH server: "
             + (str(error) or "it closed the connection"),

@@ -707,10 +707,10 @@ def read_answer(folder: RunFolder, task: Task | None) -> str | None:
     """Read the job id that sbatch printed for a run, or for its sweep's array."""
     if task is None:
         answer = read_record(folder.answered, Answered)
-        return answer and answer.job_id
+        return answer.job_id if answer is not None else None
     whole = layout.sweep_folder(folder.path.parent, task.sweep_id)
     answer = read_record(whole.answered, Answered)
-    return answer and f"{answer.job_id}_{task.index}"
+    return f"{answer.job_id}_{task.index}" if answer is not None else None
 
 
 def derive_task_record(whole: Submitted, index: int) -> Submitted:

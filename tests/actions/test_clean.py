@@ -119,7 +119,7 @@ def test_run_size_excludes_linked_files(context: Context, tmp_path: Path) -> Non
     big.write_bytes(b"x" * (1 << 20))
     (folder / "link").symlink_to(big)
     one = unit(folder)
-    clean.measure_size(one, time.monotonic() - 1)
+    clean._measure_size(one, time.monotonic() - 1)
     assert one.size is None
-    clean.measure_size(one, time.monotonic() + 60)
+    clean._measure_size(one, time.monotonic() + 60)
     assert one.size is not None and 0 < one.size < 1 << 19

@@ -7,12 +7,15 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from hpcrun.cli.output import SlownessNote
+from hpcrun.cli import output
+from hpcrun.cli.output import SlownessNote, TerminalPrompts
 from tests.source import ROOT
+from tests.waiting import until
 
 LIMITS = 'ulimit -v 1000000; exec "$@"'  # kB
 
@@ -69,3 +72,15 @@ def test_waiting_works_if_no_thread_can_be_started(
     with SlownessNote().waiting():
         done.append(1)
     assert done
+
+
+def test_no_note_about_slowness_is_printed_into_a_prompt(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(output, "SLOW_ANSWER_S", 0.01)
+    monkeypatch.setattr(TerminalPrompts, "is_prompting", True)
+    with SlownessNote().waiting():
+        time.sleep(0.1)
+        assert capsys.readouterr().err == ""
+        monkeypatch.setattr(TerminalPrompts, "is_prompting", False)
+        until(lambda: "Slurm is slow to answer; still waiting ..." in capsys.readouterr().err)

@@ -629,3 +629,18 @@ def test_jobs_are_matched_by_the_login_name_of_the_cluster(
     assert done.code == code, done
     assert (slurm / "scancel.asked").exists() == (code == 0)
     assert code == 0 or f"77 is {owner}'s" in done.err
+
+
+@pytest.mark.slow
+def test_clean_measures_runs_on_the_cluster(desk: Desk) -> None:
+    run = desk.submit()
+    desk.begin(run)
+    (run / "checkpoints").mkdir()
+    (run / "checkpoints/model.bin").write_bytes(os.urandom(5 << 20))
+    desk.end(run)
+    done = desk.hpcrun("clean", "--dry-run", "1", "--json")
+    assert [5 << 20 < one["bytes"] < 6 << 20 for one in done.json["runs"]] == [True], done
+    desk.server.stop()
+    for words in (("clean", "--dry-run"), ("clean", "--yes")):
+        done = desk.hpcrun(*words)
+        assert done.code == 4 and "nothing to remove" not in done.out, done
