@@ -179,6 +179,10 @@ class OpensshConnection:
         self._prompts.tell(f"{self.host}: connected with the system's ssh")
         self._is_open = True
 
+    def share_options(self) -> list[str]:
+        """Name the master's socket; see Connection."""
+        return ["-S", str(self._socket_path())] if self._has_master() else []
+
     def _has_master(self) -> bool:
         """Return True if a master listens; 20 ms faster than `ssh -O check`."""
         with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError):

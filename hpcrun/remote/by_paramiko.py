@@ -65,6 +65,10 @@ class ParamikoConnection:
     def is_full(self, value: bool) -> None:
         self._is_full = value
 
+    def share_options(self) -> list[str]:
+        """Ssh cannot use a connection of paramiko; see Connection."""
+        return self._fallback.share_options() if self._fallback is not None else []
+
     def open(self) -> None:
         """Connect; see Connection."""
         link = self._get_link()

@@ -136,6 +136,9 @@ class Connection(Protocol):
             OutOfReach: The connection failed.
         """
 
+    def share_options(self) -> list[str]:
+        """Return options with which the system's ssh uses this connection; [] if it cannot."""
+
     def close(self) -> None:
         """Terminate the running scripts, and close the connection."""
 

@@ -189,7 +189,10 @@ class SshTransport:
     def wrap_command(
         self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, terminal: bool = False
     ) -> tuple[list[str], dict[str, str]]:
-        """Return a call of the system's ssh, which connects by itself; see Transport."""
+        """Return a call of the system's ssh, which uses an open connection of its own kind.
+
+        See Transport.
+        """
         script = f"{RESET}\n{self._build_environment(None)}{far.build_command(argv, None)}"
         if self.settings.slurm_path:
             script = f"PATH={far.quote(self.settings.slurm_path)}:$PATH\n{script}"
@@ -197,7 +200,7 @@ class SshTransport:
         text = base64.b64encode(script.encode("utf-8", "surrogateescape")).decode()
         login = "-l " if self.settings.login_shell else ""
         word = f"exec bash --norc {login}-c 'eval \"`echo {text}|base64 -d`\"'"
-        options = ["-t"] if terminal else ["-T"]
+        options = [*self.connection.share_options(), "-t" if terminal else "-T"]
         return ["ssh", *options, "--", self.connection.host, word], dict(os.environ)
 
     def forward_port(self, host: str, port: int, helper: Sequence[str] = ()) -> tuple[str, int]:

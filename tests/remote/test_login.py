@@ -22,6 +22,7 @@ from hpcrun.errors import OutOfReach
 from hpcrun.remote.by_openssh import OpensshConnection, runtime_folder
 from hpcrun.remote.clients import open_connection
 from hpcrun.remote.connection import Reply, SshSettings
+from hpcrun.remote.ssh import SshTransport
 from tests.remote.askers import Questioner, askers
 from tests.remote.connection_home import Nobody, at_home, connect
 from tests.remote.sshd import Laptop
@@ -421,6 +422,11 @@ def test_all_commands_share_one_master(laptop: Laptop) -> None:
             browser.sendall(b"GET /")
             assert there.recv(99) == b"GET /"
             there.close()
+    # hpcrun shell and hpcrun top start ssh.
+    here = SshTransport({}, connection=far, mirror=laptop.home / "runs", runs_dir="~/runs")
+    argv, env = here.wrap_command(["sh", "-c", "exit 6"])
+    assert subprocess.run(argv, env=env, check=False).returncode == 6
+    assert laptop.servers[0].log.count("Accepted publickey") == 1
     assert isinstance(far, OpensshConnection)
     assert far.disconnect()
     assert not far.disconnect()
