@@ -16,6 +16,7 @@ from hpcrun.errors import HpcrunError, OutOfReach, SpecError
 
 if TYPE_CHECKING:
     import threading
+
     from hpcrun.text import Display
 
 
