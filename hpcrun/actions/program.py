@@ -260,7 +260,9 @@ _LOADING = re.compile(
     rb"|\b(resume_from_checkpoint|ckpt_path)[ \t]*=[ \t]*(?!None|False|[\"']{2})[^=\s]"
 )
 _JOINING = re.compile(JOINING_WORDS.encode())
-_PARSERS = re.compile(rb"\bArgumentParser\(|\bHfArgumentParser\(|\bclick\b|\btyper\b")
+_PARSERS = re.compile(
+    rb"\bArgumentParser\(|\bHfArgumentParser\(|\bclick\b|\btyper\b|\bfire\.Fire\(|\btyro\b"
+)
 _SLURM_RANKS = re.compile(rb"\bSLURM_(?:PROCID|NTASKS|LOCALID)\b")
 
 

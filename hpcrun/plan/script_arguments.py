@@ -17,7 +17,7 @@ _SIMILARITY = 0.7
 _SIMILARITY_IF_INCOMPLETE = 0.85
 _HELP = ("-h", "--help")
 # Parsers whose options are named in the script.
-_NAMED_PARSERS = ("argparse", "transformers", "click", "typer")
+_NAMED_PARSERS = ("argparse", "transformers", "click", "typer", "fire", "tyro")
 _TYPES = {"int": int, "float": float}
 
 
@@ -92,7 +92,9 @@ def check_arguments(
             sure += _run_argparse(script, facts, args)
     elif facts.parser in _NAMED_PARSERS and not of_file and not given & set(_HELP):
         missing = [o.names[-1] for o in facts.options if o.required and not given & set(o.names)]
-        if missing:
+        # With fire, a value without its name is that of the next parameter.
+        has_values = facts.parser == "fire" and any(word[:1] != "-" for word in args)
+        if missing and not has_values:
             maybe.append(f"{script} seems to require {' and '.join(missing)}")
     return list(dict.fromkeys(sure)), list(dict.fromkeys(maybe))
 

@@ -873,6 +873,139 @@ def _is_typer_info(node: ast.AST | None) -> bool:
     return isinstance(node, ast.Call) and callee_name(node) in ("Option", "Argument")
 
 
+class _FireModel(ParserModel):
+    """The options that fire derives from a function, a class or a dictionary of functions.
+
+    Fire guesses the type of each value, and accepts ``-`` for ``_`` in names.
+    """
+
+    def __init__(self, nodes: NodeIndex) -> None:
+        super().__init__()
+        self.is_certain = self.is_complete = self.abbreviates = False
+        tree = nodes.of_type(ast.Module)[0]
+        functions = {one.name: one for one in tree.body if isinstance(one, ast.FunctionDef)}
+        classes = {one.name: one for one in tree.body if isinstance(one, ast.ClassDef)}
+        calls = [call for call in nodes.of_type(ast.Call) if callee_name(call) == "Fire"]
+        self.parses = bool(calls)
+        if len(calls) != 1:
+            return
+        given = {keyword.arg: keyword.value for keyword in calls[0].keywords}
+        component = next(iter(calls[0].args), given.get("component"))
+        name = component.id if isinstance(component, ast.Name) else ""
+        if isinstance(component, ast.Dict):
+            for key, value in zip(component.keys, component.values, strict=True):
+                function = functions.get(value.id) if isinstance(value, ast.Name) else None
+                self._add_command(string_value(key), function)
+        elif component is None:  # every name of the module is a command
+            for function in functions.values():
+                self._add_command(function.name, function)
+        elif name in functions:
+            self._read(functions[name], "")
+        elif name in classes:
+            for method in classes[name].body:
+                if isinstance(method, ast.FunctionDef) and method.name == "__init__":
+                    self._read(method, "")
+                elif isinstance(method, ast.FunctionDef):
+                    self._add_command(method.name, method)
+
+    def _add_command(self, name: str, function: ast.FunctionDef | None) -> None:
+        if name and not name.startswith("_"):
+            self.commands.append(name)
+            if function is not None:
+                self._read(function, name)
+
+    def _read(self, function: ast.FunctionDef, command: str) -> None:
+        for parameter, default in _with_defaults(function.args):
+            if parameter.arg in ("self", "cls"):
+                continue
+            number = constant_value(default)
+            self.options.append(
+                ParserOption(
+                    [f"--{parameter.arg.replace('_', '-')}", f"--{parameter.arg}"],
+                    required=default is None,
+                    default=string_value(default),
+                    number=number if type(number) is int else None,
+                    type="?",
+                    nargs="?" if isinstance(number, bool) else None,
+                    command=command,
+                )
+            )
+
+
+class _TyroModel(ParserModel):
+    """The options that tyro derives from a dataclass or a function of the script."""
+
+    def __init__(self, nodes: NodeIndex) -> None:
+        super().__init__()
+        self.is_certain = self.is_complete = self.abbreviates = False
+        self._classes = {node.name: node for node in nodes.of_type(ast.ClassDef)}
+        functions = {node.name: node for node in nodes.of_type(ast.FunctionDef)}
+        calls = [
+            call
+            for call in nodes.of_type(ast.Call)
+            if callee_name(call) == "cli" and call.args and isinstance(call.args[0], ast.Name)
+        ]
+        self.parses = bool(calls)
+        for call in calls[:1]:
+            name = call.args[0].id if isinstance(call.args[0], ast.Name) else ""
+            if name in functions:
+                for parameter, default in _with_defaults(functions[name].args):
+                    self._read(parameter.arg, parameter.annotation, default, "")
+            self._read_class(name, "", ())
+
+    def _read_class(self, name: str, prefix: str, seen: tuple[str, ...]) -> None:
+        node = self._classes.get(name)
+        if node is None or name in seen:
+            return
+        for base in node.bases:
+            self._read_class(ast.unparse(base), prefix, (*seen, name))
+        for field in node.body:
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+                value = field.value
+                if isinstance(value, ast.Call) and callee_name(value) == "field":
+                    given = {keyword.arg: keyword.value for keyword in value.keywords}
+                    # The value of a factory is unknown, but there is one.
+                    value = given.get("default", given.get("default_factory"))
+                self._read(field.target.id, field.annotation, value, prefix, (*seen, name))
+
+    def _read(
+        self,
+        name: str,
+        annotation: ast.expr | None,
+        value: ast.expr | None,
+        prefix: str,
+        seen: tuple[str, ...] = (),
+    ) -> None:
+        text = ast.unparse(annotation) if annotation is not None else "str"
+        if re.search(r"\b(ClassVar|Suppress|Fixed|Positional|arg\(|subcommand\()", text):
+            return  # no option, or one with another name
+        text = re.sub(r"^(?:typing\.)?Optional\[(.*)\]$|\s*\|\s*None$", r"\1", text)
+        if text in self._classes and not _enum_values(self._classes[text]):
+            self._read_class(text, f"{prefix}{name}.", seen)
+            return
+        number, full = constant_value(value), f"{prefix}{name}"
+        names = [f"--{full}", f"--{full.replace('_', '-')}"]
+        if text == "bool":
+            head, _, last = full.replace("_", "-").rpartition(".")
+            names.append(f"--{head}{'.' if head else ''}no-{last}")
+        choices = (
+            _literal_choices(annotation.slice)
+            if text.startswith("Literal[") and isinstance(annotation, ast.Subscript)
+            else []
+        )
+        self.options.append(
+            ParserOption(
+                list(dict.fromkeys(names)),
+                required=value is None and text != "bool",
+                default=string_value(value),
+                number=number if type(number) is int else None,
+                choices=choices,
+                type=text if text in ("str", "int", "float") and number is not None else "?",
+                nargs=0 if text == "bool" else None,
+            )
+        )
+
+
 def _with_defaults(arguments: ast.arguments) -> Iterator[tuple[ast.arg, ast.expr | None]]:
     """Yield a function's parameters with their defaults."""
     plain = [*arguments.posonlyargs, *arguments.args]
@@ -887,4 +1020,6 @@ PARSER_MODELS: Mapping[str, Callable[[NodeIndex], ParserModel]] = {
     "hydra": _HydraModel,
     "click": _ClickModel,
     "typer": _TyperModel,
+    "fire": _FireModel,
+    "tyro": _TyroModel,
 }

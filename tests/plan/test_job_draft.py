@@ -519,3 +519,87 @@ def test_trainer_of_the_project_is_not_that_of_transformers() -> None:
     assert drafted(script, "class Trainer: ...", model).framework == "torch"
     derived = "from transformers import Trainer as Base\nclass Trainer(Base): ..."
     assert drafted(script, derived, model).framework == "transformers"
+
+
+FIRE = """
+import fire, torch
+def train(data_path: str, micro_batch_size: int = 4, lr=3e-4, fp16=False): ...
+if __name__ == "__main__":
+    fire.Fire({component})
+"""
+
+
+@pytest.mark.parametrize(
+    ("component", "args"),
+    [
+        ("train", [("--micro_batch_size", "micro_batch_per_gpu")]),
+        ("component=train", [("--micro_batch_size", "micro_batch_per_gpu")]),
+        ("", [("train", ""), ("--micro_batch_size", "micro_batch_per_gpu")]),
+        (
+            "{'train': train, 'test': print}",
+            [("train", ""), ("--micro_batch_size", "micro_batch_per_gpu")],
+        ),
+    ],
+)
+def test_options_of_fire_are_the_parameters_of_the_function(
+    component: str, args: list[tuple[str, str]]
+) -> None:
+    found = drafted(FIRE.replace("{component}", component))
+    assert (found.args, found.required) == (args, ["--data_path"])
+
+
+def test_options_of_fire_are_the_parameters_of_the_methods_of_a_class() -> None:
+    found = drafted(
+        "import fire, torch\nclass Job:\n"
+        "    def __init__(self, seed, width=8): ...\n"
+        "    def train(self, batch_size=4): ...\n"
+        "    def evaluate(self, weights): ...\n"
+        "    def _load(self, path): ...\n"
+        "fire.Fire(Job)"
+    )
+    assert found.args == [("train", ""), ("--batch_size", "micro_batch_per_gpu")]
+    assert found.required == ["--seed"]
+
+
+TYRO = """
+import torch, tyro
+from dataclasses import dataclass, field
+from typing import Literal, Optional
+@dataclass
+class Optim:
+    lr: float = 1e-3
+    kind: Literal["adam", "sgd"] = "adam"
+@dataclass
+class Args:
+    data: str
+    batch_size: int = 8
+    compile: bool = True
+    resume_from: Optional[str] = None
+    optim: Optim = field(default_factory=Optim)
+    layers: list[int] = field(default_factory=list)
+"""
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "args = tyro.cli(Args)",
+        "from tyro import cli\ncli(Args)",
+        "def main(data: str, batch_size: int = 8, *, optim: Optim): ...\ntyro.cli(main)",
+    ],
+)
+def test_options_of_tyro_are_the_fields_of_a_dataclass_or_function(end: str) -> None:
+    found = drafted(TYRO + end)
+    assert found.args[0] == ("--batch-size", "micro_batch_per_gpu")
+    assert found.required == ["--data"]
+
+
+def test_nested_and_switched_options_of_tyro_are_known() -> None:
+    facts = read_script(ast.parse(TYRO + "tyro.cli(Args)"))
+    names = {option.names[-1].replace("no-", ""): option for option in facts.options}
+    assert [*names] == [
+        *("--data", "--batch-size", "--compile", "--resume-from", "--optim.lr", "--optim.kind"),
+        "--layers",
+    ]
+    assert names["--compile"].names == ["--compile", "--no-compile"]
+    assert names["--optim.kind"].choices == ["adam", "sgd"]
