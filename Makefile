@@ -25,9 +25,9 @@ define pytest_and_mypy
 	wait $$types || { cat .mypy_cache/output; exit 1; }; exit $$tests
 endef
 
-# Cluster tests spend most of their time waiting, so four run at a time, each worker with its own clusters.
+# Cluster tests spend most of their time waiting, so six run at a time, each worker with its own clusters.
 test: style
-	$(call pytest_and_mypy,-n 4 --durations=25)
+	$(call pytest_and_mypy,-n 6 --durations=10)
 
 # Also run the tests marked thorough: every launcher with every framework, ZeRO stage and number of nodes,
 # longer scenarios of the examples, and the guards on a real Slurm. Takes an hour.

@@ -22,35 +22,37 @@ FORKED = (
 # About how long a test of a file or folder takes beside another's, where it is not the usual:
 # seconds on two cores. They only have to have the right order.
 LONG: Mapping[str, float] = {
-    "tests/cluster/examples/test_drivable_vit.py": 12,
+    "tests/cluster/examples/test_drivable_vit.py": 25,
     "tests/cluster/examples/": 4,
     "tests/cluster/test_compare.py": 25,
-    "tests/cluster/test_faults.py": 11,
-    "tests/cluster/test_hosts_without_slurm.py": 25,
-    "tests/cluster/test_launchers.py": 22,
+    "tests/cluster/test_faults.py": 8,
+    "tests/cluster/test_environment.py": 8,
+    "tests/cluster/test_hostile.py": 4,
+    "tests/cluster/test_hosts_without_slurm.py": 8,
+    "tests/cluster/test_launchers.py": 30,
     "tests/cluster/test_preflight.py": 10,
-    "tests/cluster/test_probe.py": 9,
-    "tests/cluster/test_survive.py": 45,
-    "tests/cluster/test_survive_faults.py": 45,
+    "tests/cluster/test_probe.py": 8,
+    "tests/cluster/test_survive.py": 11,
+    "tests/cluster/test_survive_faults.py": 15,
     "tests/cluster/test_survive_twice.py": 15,
     "tests/cluster/test_sweep.py": 20,
-    "tests/cluster/test_training.py": 50,
-    "tests/cluster/test_truth.py": 20,
+    "tests/cluster/test_training.py": 40,
+    "tests/cluster/test_truth.py": 12,
     "tests/cluster/test_tutorial.py": 120,
-    "tests/cluster/test_watch.py": 50,
+    "tests/cluster/test_watch.py": 35,
     "tests/cluster/test_why.py": 9,
-    "tests/cluster/test_worlds.py": 15,
+    "tests/cluster/test_worlds.py": 8,
     "tests/plan/test_deepspeed_frameworks.py": 7,
     "tests/plan/test_launchers.py": 10,
     "tests/curves/report/test_page.py": 3,
     "tests/jobside/test_checkpoints.py": 2,
     "tests/sandbox/test_demo.py": 35,
     "tests/slurm/test_hostfile.py": 6,
-    "tests/traps/test_mutations.py": 2,
-    "tests/workloads/": 8,
+    "tests/traps/test_mutations.py": 5,
+    "tests/workloads/": 5,
     "tests/cli/test_settings.py": 4,
     "tests/cluster/": 3,
-    "tests/sandbox/": 3,
+    "tests/sandbox/": 4,
 }
 USUAL = 0.3  # a slow test that needs neither a cluster nor torch
 
@@ -59,7 +61,7 @@ def seconds(file: str) -> float:
     """Estimate how long one of a file's long tests takes.
 
     >>> seconds("tests/cluster/test_watch.py"), seconds("tests/cluster/test_api.py")
-    (50, 3)
+    (35, 3)
     """
     return next((LONG[place] for place in LONG if file.startswith(place)), USUAL)
 

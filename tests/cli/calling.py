@@ -25,6 +25,7 @@ from typing import Any
 from hpcrun.cli.main import main
 from hpcrun.files import take_new_notices
 from hpcrun.remote import Connect
+from tests import hpcrun_forks
 from tests.curves.report.window import Window
 
 ROOT = Path(__file__).parent.parent.parent
@@ -163,9 +164,9 @@ class Caller:
 
     def process(self, *argv: str) -> Done:
         """Run hpcrun as a separate process to its end."""
-        process = self.start(*argv)
-        out, err = process.communicate()
-        return Done(argv, process.returncode, out.decode(), err.decode())
+        env = self.environ | {"PYTHONPATH": str(ROOT)}
+        done = hpcrun_forks.run(argv, cwd=self.project, env=env)
+        return Done(argv, done.returncode, done.stdout, done.stderr)
 
     def left(self) -> list[str]:
         """Return the processes started here that are still running."""

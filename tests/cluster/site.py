@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from tests import hpcrun_forks
 from tests.cluster.rig import Rig
 from tests.torch_extensions import CACHE
 from tests.waiting import until
@@ -74,15 +75,7 @@ class Site:
         self, *args: str | bytes, env: dict[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Run hpcrun in the project."""
-        return subprocess.run(
-            [sys.executable, "-m", "hpcrun", *args],
-            cwd=self.project,
-            env=self.environ() | (env or {}),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        return hpcrun_forks.run(args, cwd=self.project, env=self.environ() | (env or {}))
 
     def submit(self, *args: str | bytes, env: dict[str, str] | None = None) -> Submitted:
         """Submit, and assert that Slurm accepts the job; options precede ``--``."""

@@ -63,7 +63,9 @@ def run_tests(folder: str, tests: list[str], log: str, rig: object) -> dict[str,
     recorder = Recorder(rig)
     options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-c", f"{folder}/setup.cfg"]
     options += [f"--rootdir={folder}", f"--basetemp={folder}-tmp", "--tb=short"]
-    options += ["-W", "ignore:Module already imported", "--timeout=15"]  # a mutant may hang
+    # A mutant may hang, and then leave a process whose end nobody waits for.
+    options += ["-W", "ignore:Module already imported", "--timeout=15"]
+    options += ["-p", "no:unraisableexception"]
     code = int(pytest.main([*options, *tests], plugins=[recorder]))
     return {"code": code, "outcomes": recorder.outcomes}
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests import hpcrun_forks
 from tests.source import ROOT
 
 EXAMPLES = ROOT / "examples"
@@ -26,19 +27,15 @@ class Project:
     folder: Path
     env: dict[str, str]
 
-    def hpcrun(self, *args: str, timeout: float = 1200) -> str:
+    def hpcrun(self, *args: str) -> str:
         """Call hpcrun in the project, insist on exit code 0, and give what it printed."""
-        done = self.try_hpcrun(*args, timeout=timeout)
+        done = self.try_hpcrun(*args)
         assert done.returncode == 0, f"hpcrun {' '.join(args)}\n{done.stdout[-6000:]}{done.stderr}"
         return done.stdout
 
-    def try_hpcrun(self, *args: str, timeout: float = 1200) -> subprocess.CompletedProcess[str]:
+    def try_hpcrun(self, *args: str) -> subprocess.CompletedProcess[str]:
         """Call hpcrun in the project."""
-        return subprocess.run(
-            [sys.executable, "-m", "hpcrun", *args],
-            cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL, capture_output=True,
-            text=True, timeout=timeout, check=False,
-        )  # fmt: skip
+        return hpcrun_forks.run(args, cwd=self.folder, env=self.env)
 
     def python(self, code: str, *args: str) -> str:
         """Run code in the project, as one process with one thread, and give what it printed."""
@@ -56,10 +53,10 @@ class Project:
         parts = re.split(r"^==> (\S+) <==\n", shown, flags=re.MULTILINE)[1:]
         return dict(zip(parts[::2], parts[1::2], strict=True))
 
-    def train(self, job: str, *args: str, timeout: float = 1200) -> Path:
+    def train(self, job: str, *args: str) -> Path:
         """Submit a job to the sandbox, wait until it has ended well, and give its run's folder."""
         argv = ["submit", job, "--cluster", "sandbox", "--follow", *args]
-        done = self.try_hpcrun(*argv, timeout=timeout)
+        done = self.try_hpcrun(*argv)
         assert done.returncode == 0, f"hpcrun {' '.join(argv)}\n{done.stdout[-6000:]}{done.stderr}"
         (line,) = [line for line in done.stdout.splitlines() if line.startswith("  folder  ")]
         return Path(line.split(maxsplit=1)[1])

@@ -1,0 +1,180 @@
+"""Run hpcrun in forks of a process that has imported it.
+
+Starting Python and importing hpcrun takes longer than most of what a test asks for. A fork has the
+environment, folder, streams and exit code of a process of its own; only its imports are done.
+This module is also the program that forks, whose argument is the socket that it listens on.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import importlib
+import os
+import pickle
+import pkgutil
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NoReturn
+
+import hpcrun
+from hpcrun.cli.start import main
+from tests.source import ROOT
+
+# What Python reads as it starts: each combination has a process of its own.
+_AT_START = ("LANG", "LANGUAGE", "LC_", "PYTHON")
+
+
+def run(
+    argv: Sequence[str | bytes], *, cwd: Path, env: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """Run ``hpcrun`` with these arguments to its end, without input; capture its output."""
+    ready = _start_forks(*sorted((k, v) for k, v in env.items() if k.startswith(_AT_START)))
+    pipes = [os.pipe(), os.pipe()]
+    with contextlib.ExitStack() as stack:
+        outputs = [stack.enter_context(os.fdopen(read, "rb")) for read, _ in pipes]
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(ready)
+            socket.send_fds(client, [b"\0"], [write for _, write in pipes])
+            for _, write in pipes:
+                os.close(write)
+            client.sendall(pickle.dumps((list(argv), str(cwd), dict(env))))
+            client.shutdown(socket.SHUT_WR)
+            out, err = _read_all(outputs)
+            code = pickle.loads(_receive(client))
+    return subprocess.CompletedProcess(["hpcrun", *argv], code, out.decode(), err.decode())
+
+
+@cache
+def _start_forks(*environ: tuple[str, str]) -> str:
+    """Start a process that forks, for the lifetime of this one; return its socket."""
+    path = tempfile.mkdtemp(prefix="hpcrun-forks-") + "/socket"
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_AT_START)}
+    forks = subprocess.Popen(
+        [sys.executable, "-m", "tests.hpcrun_forks", path],
+        cwd=ROOT,
+        env={**kept, **dict(environ)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert forks.stdin and forks.stdout
+    assert forks.stdout.readline() == b"ready\n"
+    atexit.register(forks.communicate)  # the end of its input ends it
+    return path
+
+
+def _read_all(outputs: Sequence[Any]) -> list[bytes]:
+    """Read several pipes to their ends."""
+    found = dict.fromkeys(outputs, b"")
+    with selectors.DefaultSelector() as selector:
+        for output in outputs:
+            selector.register(output, selectors.EVENT_READ)
+        while selector.get_map():
+            for key, _ in selector.select():
+                piece = os.read(key.fd, 65536)
+                if not piece:
+                    selector.unregister(key.fileobj)
+                found[key.fileobj] += piece
+    return list(found.values())
+
+
+def _receive(connection: socket.socket) -> bytes:
+    pieces = []
+    while piece := connection.recv(65536):
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+# ---- the process that forks ----------------------------------------------------------------------
+
+
+def _serve(path: str) -> None:
+    """Answer each connection in a fork, until the input ends."""
+    with socket.socket(socket.AF_UNIX) as server, selectors.DefaultSelector() as selector:
+        server.bind(path)
+        server.listen()
+        selector.register(server, selectors.EVENT_READ)
+        selector.register(0, selectors.EVENT_READ)
+        os.write(1, b"ready\n")
+        while any(key.fileobj is server for key, _ in selector.select()):
+            connection, _ = server.accept()
+            if os.fork() == 0:
+                server.close()
+                selector.close()
+                _answer(connection)
+            connection.close()
+            with contextlib.suppress(ChildProcessError):
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+
+
+def _answer(connection: socket.socket) -> NoReturn:
+    """Run one command in a fork, and send its exit code, negative if a signal ended it."""
+    _, streams, _, _ = socket.recv_fds(connection, 1, 2)
+    request = pickle.loads(_receive(connection))
+    child = os.fork()
+    if child == 0:
+        connection.close()
+        _become(streams, *request)
+    for stream in streams:
+        os.close(stream)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    connection.sendall(pickle.dumps(code))
+    os._exit(0)
+
+
+def _become(streams: list[int], argv: list[str], cwd: str, env: dict[str, str]) -> NoReturn:
+    """Run the command line in this process, up to its exit code."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for number, stream in enumerate((null, *streams)):
+        os.dup2(stream, number)
+        os.close(stream)
+    os.environ.clear()
+    os.environ.update(env)
+    time.tzset()
+    os.chdir(cwd)
+    sys.path[0] = cwd  # as python -m has it
+    sys.argv = ["hpcrun", *map(os.fsdecode, argv)]
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    code: object = 0
+    try:
+        main()
+    except SystemExit as end:
+        code = end.code or 0
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for output in (sys.stdout, sys.stderr):
+        try:
+            output.flush()
+        except OSError:
+            code = 120
+    os._exit(code if isinstance(code, int) else 1)
+
+
+def _import_everything() -> None:
+    """Import all modules of the command line."""
+    for module in pkgutil.walk_packages(hpcrun.__path__, "hpcrun."):
+        if not module.name.endswith("__main__") and ".workloads" not in module.name:
+            importlib.import_module(module.name)
+
+
+if __name__ == "__main__":
+    _import_everything()
+    gc.collect()
+    gc.freeze()
+    _serve(sys.argv[1])
