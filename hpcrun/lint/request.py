@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from hpcrun.lint.launch import TRAINERS, LaunchedProgram, Step, find_programs
-from hpcrun.lint.script import Script
+from hpcrun.lint.script import OPEN, Script
 
 _GPU_KINDS = ("gres", "gpus-per-node", "gpus-per-task", "gpus")
 
@@ -113,6 +113,16 @@ def list_training(script: Script) -> list[LaunchedProgram]:
         one
         for one in find_programs(script)
         if one.kind in TRAINERS and not (one.kind == "python" and _is_small(one))
+    ]
+
+
+def list_started(script: Script) -> list[LaunchedProgram]:
+    """Return the programs that train; without any that is known, those that srun starts."""
+    small = {"srun", "hostname", "echo", "nvidia-smi", "true", "sleep", "cp", "mkdir", "rm", "ls"}
+    return list_training(script) or [
+        one
+        for one in find_programs(script)
+        if one.step is not None and one.kind not in small and OPEN not in one.kind
     ]
 
 

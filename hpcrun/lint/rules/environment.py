@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import re
 from collections.abc import Iterator
@@ -69,9 +70,46 @@ def _(script: Script) -> Iterator[Found]:
     for one in environment(script):
         if re.fullmatch(old, one.name):
             continue
-        meant = suggest_variable(one.name)
+        meant = suggest_variable(one.name) or _suggest(one.name, _OF_CACHES, 0.9)
         if meant is not None:
             yield Found(one.start, f"nothing reads {one.name}; did you mean {meant}?")
+    assigned = {one.name for one in script.assignments}
+    for use in script.uses:
+        meant = _suggest(use.name, _OF_SLURM, 0.92) if use.name not in assigned else None
+        if meant is not None and not use.default:
+            yield Found(use.start, f"Slurm sets no {use.name}; did you mean {meant}?")
+
+
+def _suggest(name: str, known: frozenset[str], cutoff: float) -> str | None:
+    """Return the known name that was meant by one that is not known."""
+    if name in known or not re.match("SLURM_|HF_|XDG_|TORCH_HOME|TRANSFORMERS_", name):
+        return None
+    upper = name.upper()
+    if upper in known:
+        return upper
+    close = difflib.get_close_matches(name, known, 1, cutoff=cutoff)
+    # A variable of another version of Slurm may differ from a known one by its last letters.
+    return close[0] if close and sorted(close[0]) == sorted(name) else None
+
+
+_CACHE_NAMES = """
+XDG_CACHE_HOME XDG_CONFIG_HOME XDG_DATA_HOME XDG_RUNTIME_DIR XDG_STATE_HOME HF_HOME HF_TOKEN
+HF_HUB_CACHE HF_DATASETS_CACHE HF_HUB_OFFLINE HF_DATASETS_OFFLINE TORCH_HOME
+TRANSFORMERS_CACHE TRANSFORMERS_OFFLINE
+"""
+_SLURM_NAMES = """
+SLURM_ARRAY_JOB_ID SLURM_ARRAY_TASK_COUNT SLURM_ARRAY_TASK_ID SLURM_ARRAY_TASK_MAX
+SLURM_ARRAY_TASK_MIN SLURM_ARRAY_TASK_STEP SLURM_CLUSTER_NAME SLURM_CPUS_ON_NODE
+SLURM_CPUS_PER_GPU SLURM_CPUS_PER_TASK SLURM_GPUS SLURM_GPUS_ON_NODE SLURM_GPUS_PER_NODE
+SLURM_GPUS_PER_TASK SLURM_JOBID SLURM_JOB_ACCOUNT SLURM_JOB_CPUS_PER_NODE SLURM_JOB_END_TIME
+SLURM_JOB_GPUS SLURM_JOB_ID SLURM_JOB_NAME SLURM_JOB_NODELIST SLURM_JOB_NUM_NODES
+SLURM_JOB_PARTITION SLURM_JOB_QOS SLURM_JOB_START_TIME SLURM_JOB_USER SLURM_LOCALID
+SLURM_MEM_PER_CPU SLURM_MEM_PER_GPU SLURM_MEM_PER_NODE SLURM_NNODES SLURM_NODEID
+SLURM_NODELIST SLURM_NPROCS SLURM_NTASKS SLURM_NTASKS_PER_NODE SLURM_PROCID
+SLURM_RESTART_COUNT SLURM_STEP_ID SLURM_SUBMIT_DIR SLURM_SUBMIT_HOST SLURM_TASKS_PER_NODE
+SLURM_TMPDIR SLURM_TOPOLOGY_ADDR
+"""
+_OF_CACHES, _OF_SLURM = frozenset(_CACHE_NAMES.split()), frozenset(_SLURM_NAMES.split())
 
 
 @rule(
@@ -310,7 +348,7 @@ def _(script: Script) -> Iterator[Found]:
     for program in find_programs(script):
         if (
             program.step is not None
-            and not (program.step.get("export") or "").startswith("ALL")
+            and not (program.step.get("export") or "").upper().startswith("ALL")
             and not program.step.get("?")
         ):
             yield Found(one.start, "srun passes no variables on: the tasks lack PATH and the rest")
@@ -460,9 +498,9 @@ def _(script: Script) -> Iterator[Found]:
 @rule(
     "module-after-conda",
     "note",
-    "`module purge` after an environment has been activated",
+    "`module purge`, or a module with a Python, after an environment has been activated",
     section="Modules and conda",
-    source="Lmod: purge removes paths that a module has set, e.g. conda's",
+    source="Lmod: purge removes paths that a module has set, e.g. conda's; load puts its own first",
     fix="module purge first, then activate the environment",
     bad="#SBATCH -N 1\nsource activate env\nmodule purge\npython t.py\n",
     good="#SBATCH -N 1\nmodule purge\nsource activate env\npython t.py\n",
@@ -477,6 +515,12 @@ def _(script: Script) -> Iterator[Found]:
         if active and command.name in ("module", "ml") and "purge" in command.args:
             yield Found(command.start, "module purge may remove what was activated above")
             return
+        loads = command.name == "ml" or command.args[:1] in (["load"], ["add"])
+        for word in command.args if active and command.name in ("module", "ml") and loads else ():
+            if re.match(r"(?i)(.*/)?(python|anaconda|miniconda|tensorflow|pytorch)[\d/-]", word):
+                text = f"module {word} may put its own Python before the activated one"
+                yield Found(command.start, text)
+                return
 
 
 def _is_piped_yes(script: Script, start: int) -> bool:

@@ -110,7 +110,8 @@ def _(script: Script) -> Iterator[Found]:
     known = {"python", *_LAUNCHERS}
     if not training or any(one.step is not None or one.kind not in known for one in training):
         return
-    if any(one.get("nnodes", "num-machines", "hostfile", "launcher") for one in training):
+    named = ("nnodes", "num-machines", "hostfile", "launcher")
+    if any(one.get(*named) not in (None, "1", "1:1") for one in training):
         return
     if any(
         re.search(r"--?(num_?nodes|nnodes|hostfile)", word) for one in training for word in one.args
@@ -438,12 +439,28 @@ def _(script: Script) -> Iterator[Found]:
     "srun python train.py\n",
 )
 def _(script: Script) -> Iterator[Found]:
-    if is_exclusive(script) or not script.directives:
+    if is_exclusive(script) or not (script.directives or script.late):
         return
     for name, value, start in _ports(script):
+        if name == "MASTER_PORT" and _ignores_master_port(script):
+            continue
         if value.isdigit() and value != "0":
             yield Found(start, f"port {value}: another job on the same node may use it ({name})")
             return
+
+
+def _ignores_master_port(script: Script) -> bool:
+    """Return True if all launchers are torchrun, which reads only its option, and none uses it."""
+    started = list_training(script)
+    return bool(started) and all(
+        one.kind == "torchrun" and not re.search("MASTER_PORT", _text_of(script, one))
+        for one in started
+    )
+
+
+def _text_of(script: Script, program: LaunchedProgram) -> str:
+    command = program.command
+    return script.data[command.start : command.end].decode("utf-8", "surrogateescape")
 
 
 @rule(
@@ -463,10 +480,13 @@ def _(script: Script) -> Iterator[Found]:
     for program in launchers(script):
         if program.get(*names) is not None or program.get("config-file") is not None:
             continue
-        if program.get("nproc-per-node", "num-gpus", "num-processes") in (None, "1"):
+        ranks = program.get("nproc-per-node", "num-gpus", "num-processes")
+        if ranks is None or (ranks == "1" and program.kind != "torchrun"):
             continue
-        if not any(one.name == "MASTER_PORT" for one in script.assignments):
+        is_set = any(one.name == "MASTER_PORT" for one in script.assignments)
+        if not is_set or _ignores_master_port(script):
             text = f"{program.kind} uses port 29500, like any other job on the node"
+            text += "; it does not read MASTER_PORT" if is_set else ""
             yield Found(program.command.start, text)
             return
 

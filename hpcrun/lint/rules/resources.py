@@ -16,6 +16,7 @@ from hpcrun.lint.request import (
     is_exclusive,
     is_multi_node,
     list_indices,
+    list_started,
     list_training,
 )
 from hpcrun.lint.rule import Found, rule
@@ -244,6 +245,45 @@ def _(script: Script) -> Iterator[Found]:
 
 
 @rule(
+    "few-cpus",
+    "note",
+    "less than two CPUs for each GPU",
+    section=SECTION,
+    source="each rank has a Python process, and data loaders that need CPUs of their own",
+    fix="#SBATCH --cpus-per-task=N, with the share of the node's CPUs that belongs to the GPUs",
+    bad="#SBATCH --gres=gpu:2\n#SBATCH --cpus-per-task=1\npython train.py\n",
+    good="#SBATCH --gres=gpu:2\n#SBATCH --cpus-per-task=16\npython train.py\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    gpus, cpus = count_gpus_per_node(script), script.number("cpus-per-task")
+    tasks = count_tasks_per_node(script)
+    if not gpus or cpus is None or tasks is None or is_exclusive(script):
+        return
+    if cpus * tasks < 2 * gpus and list_started(script):
+        one = script.option("cpus-per-task")
+        assert one is not None
+        shown = f"{gpus} GPU{'s' * (gpus > 1)} of a node get {cpus * tasks} CPU"
+        yield Found(one.start, f"{shown}{'s' * (cpus * tasks > 1)}")
+
+
+@rule(
+    "gpu-share-without-gpus",
+    "warning",
+    "CPUs or memory for each GPU, but no GPUs",
+    section=SECTION,
+    source="sbatch(1): --cpus-per-gpu and --mem-per-gpu apply to allocated GPUs",
+    fix="#SBATCH --gpus-per-node=N",
+    bad="#SBATCH --nodes=2\n#SBATCH --cpus-per-gpu=6\nsrun python train.py\n",
+    good="#SBATCH --gpus-per-node=4\n#SBATCH --cpus-per-gpu=6\nsrun python train.py\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    named = [one for one in script.directives if one.option.startswith(("gres", "gpus", "tres-"))]
+    one = script.option("cpus-per-gpu") or script.option("mem-per-gpu")
+    if one is not None and not named:
+        yield Found(one.start, f"--{one.option} has no effect: the job requests no GPUs")
+
+
+@rule(
     "cpus-not-passed-to-srun",
     "note",
     "srun without the job's --cpus-per-task",
@@ -257,7 +297,7 @@ def _(script: Script) -> Iterator[Found]:
     cpus = script.number("cpus-per-task")
     if not cpus or cpus < 2 or script.exports("SRUN_CPUS_PER_TASK"):
         return
-    for program in list_training(script):
+    for program in list_started(script):
         step = program.step
         if step is None or any(one.name == "?" for one in step.options):
             continue

@@ -33,6 +33,11 @@ def _(script: Script) -> Iterator[Found]:
             text = f"bash runs {word.text} as a command: the line before does not end with \\"
             yield Found(word.start, text)
             return
+    for one in script.assignments:  # the grammar reads --name=$VALUE as an assignment
+        if re.match(r"--?[A-Za-z]", one.name) and not one.prefix:
+            text = f"bash runs {one.name} as a command: the line before does not end with \\"
+            yield Found(one.start, text)
+            return
 
 
 @rule(

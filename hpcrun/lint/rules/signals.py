@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 
-from hpcrun.lint.request import list_training
+from hpcrun.lint.request import list_started, list_training
 from hpcrun.lint.rule import Found, rule
 from hpcrun.lint.script import Command, Script
 
@@ -289,6 +290,31 @@ def _(script: Script) -> Iterator[Found]:
 
 
 @rule(
+    "earlier-failure-lost",
+    "note",
+    "several programs, of which only the last one decides the state of the job",
+    section="Exit codes",
+    source="bash(1): without set -e, the script goes on after a command that fails",
+    fix="set -e at the top",
+    bad="#SBATCH -N 1\nsrun python train.py\nsrun python eval.py\n",
+    good="#SBATCH -N 1\nset -e\nsrun python train.py\nsrun python eval.py\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    if not script.directives or _exits_on_error(script) or "$?" in script.text:
+        return
+    started = [one.command for one in list_started(script)]
+    if any(one.function or one.branch or one.background for one in started):
+        return
+    commands = [one for one in started if not one.guarded and not one.pipes_into]
+    for first, second in itertools.pairwise(commands):
+        if second.start >= first.end and second.depends != "&&":
+            line = script.line_of(second.start)
+            text = f"if it fails, the program in line {line} runs, and decides the job's state"
+            yield Found(first.start, text)
+            return
+
+
+@rule(
     "pipe-hides-failure",
     "warning",
     "a pipe that hides the failure of the program",
@@ -322,7 +348,7 @@ def _(script: Script) -> Iterator[Found]:
 def _(script: Script) -> Iterator[Found]:
     if not script.directives:
         return
-    started = [one for one in list_training(script) if one.command.background]
+    started = [one for one in list_started(script) if one.command.background]
     waits = [one for one in script.commands if one.name == "wait" and not one.function]
     if started and waits and all(not one.args for one in waits):
         yield Found(
