@@ -12,7 +12,19 @@ from tests.source import PACKAGE, REFERENCE, ROOT, TRACER, imports, modules, nam
 
 # The parts of hpcrun, the highest first: each may import only what stands below it.
 LAYERS = (
-    *("__main__", "cli", "__init__", "api", "ui", "actions", "monitor", "views", "logs", "runs"),
+    *(
+        "__main__",
+        "cli",
+        "__init__",
+        "api",
+        "ui",
+        "actions",
+        "monitor",
+        "views",
+        "logs",
+        "runs",
+        "trackers",
+    ),
     *(
         "context",
         "sandbox",

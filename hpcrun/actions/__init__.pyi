@@ -106,6 +106,7 @@ from hpcrun.actions.shell import prepare_shell as prepare_shell
 from hpcrun.actions.slow import explain_speed as explain_speed
 from hpcrun.actions.submit import estimate_start as estimate_start
 from hpcrun.actions.submit import submit_job as submit_job
+from hpcrun.actions.sync import sync_runs as sync_runs
 from hpcrun.actions.top import Top as Top
 from hpcrun.actions.when import StartEstimate as StartEstimate
 from hpcrun.actions.when import estimate_starts as estimate_starts

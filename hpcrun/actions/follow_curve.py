@@ -14,13 +14,14 @@ from msgspec import Struct
 
 from hpcrun.actions.parse import CurveLog, build_own_formats
 from hpcrun.context import Context
-from hpcrun.curves import ParsedRun
+from hpcrun.curves import Curve, ParsedRun
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.monitor import (
     STDIN,
     TRIP_EVERY,
     TRIP_PAUSE,
     Monitor,
+    Source,
     WatchedRuns,
     WatchedSlurmJobs,
     find_sources,
@@ -125,6 +126,12 @@ class CurveFollower:
     def snapshot(self) -> Followed:
         """Return what was read so far, without reading more."""
         return Followed([log.run() for log in self._logs], self._statuses())
+
+    def read_curves(self) -> list[tuple[Source, Curve, JobStatus | None]]:
+        """Return each curve with all points, and the state of its job."""
+        curves = [log.curve(full=True) for log in self._logs]
+        sources = [log.source for log in self._logs]
+        return list(zip(sources, curves, self._statuses(), strict=True))
 
     def has_all(self) -> bool:
         """Return True if every log exists; the output of a job may never appear."""

@@ -170,9 +170,9 @@ class CurveLog:
         """Return True if none of the files exists, as before a Slurm job starts."""
         return self.source.run is None and not any(path.exists() for path in self.source.files)
 
-    def curve(self) -> Curve:
-        """Derive the curve from what was read so far."""
-        return derive_curve(self._store, thin_series)
+    def curve(self, *, full: bool = False) -> Curve:
+        """Derive the curve from what was read so far; ``full``: with all points."""
+        return derive_curve(self._store, build_series if full else thin_series)
 
     def explain_unused(self) -> tuple[str, ...]:
         """Explain what looks like a metric and is not used, in the lines read and at the start."""

@@ -38,6 +38,7 @@ SECTIONS = {
         "shell": "Open a shell on a node of a running job.",
         "open": "Forward a port from a job's node: TensorBoard, a notebook.",
         "fetch": "Copy a run's checkpoints, or other files that it wrote, to this machine.",
+        "sync": "Send the metrics of runs to TensorBoard, MLflow or W&B.",
         "notify": "Send notifications of runs, or test them.",
         "nodes": "List the nodes that your jobs exclude after a failed check.",
     },

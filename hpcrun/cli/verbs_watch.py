@@ -1,4 +1,4 @@
-"""The verbs status, logs, top, ui, wait, shell, open, fetch and nodes."""
+"""The verbs status, logs, top, ui, wait, shell, open, fetch, sync, notify and nodes."""
 
 from __future__ import annotations
 
@@ -602,6 +602,59 @@ def fetch(
     for name in refused:
         print_note(f"wandb did not accept {name}")
     return 1 if fetched.failed or refused else 0
+
+
+@click.command("sync")
+@click.argument("jobs", metavar="[RUN]...", nargs=-1, type=RUN)
+@click.option(
+    "--to",
+    "kind",
+    type=click.Choice(["tensorboard", "mlflow", "wandb"]),
+    required=True,
+    help="The tracker.",
+)
+@click.option("-f", "--follow", is_flag=True, help="Send new points until the runs have ended.")
+@click.option("--dir", "folder", type=DIR, help="Folder of TensorBoard's or W&B's files.")
+@click.option(
+    "--project",
+    metavar="NAME",
+    help="MLflow experiment or W&B project (default: the name of the project's directory).",
+)
+@cluster_option
+def sync(
+    jobs: tuple[str, ...],
+    kind: str,
+    follow: bool,
+    folder: str | None,
+    project: str | None,
+    cluster: str | None,
+) -> int:
+    """Send the metrics of runs to TensorBoard, MLflow or W&B, without code in the training script.
+
+    RUN is a run id, a job id or a sweep, as for hpcrun parse; the default is the newest run. Each
+    run, with all its attempts, is one run of the tracker, with its settings and the use of its
+    nodes. A later call sends only what is new. Ctrl-C never stops the job.
+
+    MLflow is found by MLFLOW_TRACKING_URI, W&B by wandb login or WANDB_API_KEY;
+    WANDB_MODE=offline writes files. TensorBoard's files are written to ./tensorboard, or --dir.
+
+    With -f, the exit code is 1 if a run failed.
+    """
+    from hpcrun.actions import sync_runs
+    from hpcrun.trackers import make_tracker
+
+    where = make_context(cluster)
+    path = None if folder is None else where.cwd / folder
+    ok = sync_runs(
+        where,
+        jobs,
+        kind,
+        lambda name: make_tracker(kind, where.environ, path, where.cwd, name),
+        print_note,
+        project=project,
+        follow=follow,
+    )
+    return 0 if ok else 1
 
 
 @click.command("notify")

@@ -20,6 +20,7 @@ from hpcrun.curves.read_log import LogFileReader as LogFileReader
 from hpcrun.curves.read_log import Pieces as Pieces
 from hpcrun.curves.read_log import find_line_start as find_line_start
 from hpcrun.curves.read_log import read_beginning as read_beginning
+from hpcrun.curves.report.axes import x_axis as x_axis
 from hpcrun.curves.report.bottlenecks import find_bottlenecks as find_bottlenecks
 from hpcrun.curves.report.compare import comparison_json as comparison_json
 from hpcrun.curves.report.compare import format_comparison as format_comparison
@@ -42,6 +43,7 @@ from hpcrun.curves.report.parsed import Usage as Usage
 from hpcrun.curves.report.parsed import parse_stored as parse_stored
 from hpcrun.curves.report.tables import PageSection as PageSection
 from hpcrun.curves.report.tables import write_table_page as write_table_page
+from hpcrun.curves.report.tensorboard import metric_tags as metric_tags
 from hpcrun.curves.report.terminal import HEAD as HEAD
 from hpcrun.curves.report.terminal import format_report as format_report
 from hpcrun.curves.report.thin import quantile as quantile

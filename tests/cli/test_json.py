@@ -27,6 +27,7 @@ WITHOUT = {
     "open": "it holds a port open",
     "ui": "it serves a page until Ctrl-C",
     "notify": "it sends messages",
+    "sync": "it sends metrics",
     "connect": "it opens a connection",
     "completion": "it prints a program for the shell",
     "sandbox": "its verbs have it",

@@ -66,6 +66,11 @@ def tag(name: str) -> str:
     return f"{split}/{rest}" if split in ("train", "eval", "test") and rest else f"train/{name}"
 
 
+def metric_tags(curve: Curve) -> dict[str, str]:
+    """Return a tag for each metric, with a number if two metrics would share one."""
+    return dict(zip(curve.metrics, _number_duplicates(map(tag, curve.metrics)), strict=True))
+
+
 def folder_names(sources: Sequence[str]) -> list[str]:
     """Return a unique, portable folder name for each run, derived from the end of its source.
 
@@ -105,8 +110,9 @@ def _number_duplicates(names: Iterable[str], mark: str = "_") -> list[str]:
 def _merge_events(curve: Curve) -> Iterator[tuple[int, float, list[tuple[str, float]]]]:
     """Yield (step, wall time, [(tag, value)]) in step order; equal steps and times are merged."""
     events: dict[tuple[int, float], list[tuple[str, float]]] = {}
-    tags = _number_duplicates(tag(name) for name in curve.metrics)
-    for own_tag, (name, series) in zip(tags, curve.metrics.items(), strict=True):
+    tags = metric_tags(curve)
+    for name, series in curve.metrics.items():
+        own_tag = tags[name]
         steps = x_axis(curve, name, "step") or x_axis(curve, name, "order") or []
         times: Sequence[float] = series.times or x_axis(curve, name, "time") or [0.0] * len(steps)
         for step, time, value in zip(steps, times, series.values, strict=True):

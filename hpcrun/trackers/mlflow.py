@@ -1,0 +1,161 @@
+"""Sends metrics to MLflow: a server, or a database such as sqlite:///mlflow.db."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import count
+from typing import Any
+
+from hpcrun.errors import HpcrunError, InputError, OutOfReach
+from hpcrun.trackers.tracker import MetricPoint, TrackedRun, check_package
+
+# Limits of log_batch in MLflow's REST API.
+_MAX_METRICS, _MAX_PARAMS, _MAX_TAGS = 1000, 100, 100
+_MAX_VALUE_LENGTH, _MAX_KEY_LENGTH, _MAX_TAG_LENGTH = 6000, 250, 5000
+_RUN_ID_TAG = "hpcrun.run_id"
+# The user and password in a URL.
+_CREDENTIALS = re.compile(r"//[^/@\s]*@")
+# Characters that MLflow does not allow in the names of metrics, params and tags.
+_REFUSED = re.compile(r"[^\w\-. :/]", re.ASCII)
+
+
+class MlflowTracker:
+    """See Tracker."""
+
+    is_rewindable = False
+    batch_size = _MAX_METRICS
+
+    def __init__(self, environ: Mapping[str, str], project: str) -> None:
+        check_package("mlflow", "mlflow")
+        uri = environ.get("MLFLOW_TRACKING_URI", "")
+        if not uri:
+            raise InputError(
+                "--to mlflow: MLFLOW_TRACKING_URI is not set",
+                fix="export MLFLOW_TRACKING_URI=http://HOST:5000, or sqlite:////PATH/mlflow.db",
+            )
+        self._uri, self._project = uri, project
+        self._names: dict[str, str] = {}
+        self.destination = f"{re.sub(_CREDENTIALS, '//', uri)} {project}"
+        # Usage reports of MLflow 3.2 and later.
+        os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+        # By default MLflow repeats a request for minutes before it reports that a server is down.
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
+        os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
+        # Without this, MLflow looks for git in the folder of the program, which is hpcrun.
+        os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
+
+    def open(self, run: TrackedRun, tracker_id: str) -> str:
+        from mlflow.entities import Param, RunTag
+        from mlflow.tracking.client import MlflowClient
+
+        with self._errors():
+            self._client: Any = MlflowClient(tracking_uri=self._uri)
+            self._id = tracker_id or self._find_or_create(run)
+            if not tracker_id:
+                keys = _valid_names(run.config, {})
+                params = [
+                    Param(keys[key], value[:_MAX_VALUE_LENGTH]) for key, value in run.config.items()
+                ]
+                for start in range(0, len(params), _MAX_PARAMS):
+                    part = params[start : start + _MAX_PARAMS]
+                    self._client.log_batch(self._id, params=part)
+            tags = [
+                RunTag(f"hpcrun.{_valid_name(key)}", value[:_MAX_TAG_LENGTH])
+                for key, value in run.tags.items()
+            ]
+            self._client.log_batch(self._id, tags=tags[:_MAX_TAGS])
+            self._client.update_run(self._id, status="RUNNING")
+        return self._id
+
+    def _find_or_create(self, run: TrackedRun) -> str:
+        """Find the run that an interrupted or another hpcrun has created, or create it."""
+        found = self._client.get_experiment_by_name(self._project)
+        experiment = found.experiment_id if found else self._client.create_experiment(self._project)
+        runs = self._client.search_runs([experiment], f"tags.`{_RUN_ID_TAG}` = '{run.run_id}'")
+        if runs:
+            return str(runs[0].info.run_id)
+        tags = {
+            _RUN_ID_TAG: run.run_id,
+            "mlflow.user": run.user,
+            "mlflow.note.content": run.notes,
+            "mlflow.source.name": run.tags.get("command", "hpcrun"),
+            "mlflow.source.type": "JOB",
+        }
+        if commit := run.tags.get("git_commit"):
+            tags["mlflow.source.git.commit"] = commit
+        if run.group:
+            tags["hpcrun.sweep"] = run.group
+        created = self._client.create_run(
+            experiment, start_time=int(run.started_at * 1000), tags=tags, run_name=run.name
+        )
+        return str(created.info.run_id)
+
+    def send(self, points: Sequence[MetricPoint], since: int | None) -> None:
+        from mlflow.entities import Metric
+
+        self._names = _valid_names((point.name for point in points), self._names)
+        metrics = [
+            Metric(self._names[point.name], point.value, int(point.at * 1000), point.step)
+            for point in points
+        ]
+        with self._errors():
+            self._client.log_batch(self._id, metrics=metrics)
+
+    def close(self, state: str, ended_at: float | None) -> str:
+        words = {"COMPLETED": "FINISHED", "CANCELLED": "KILLED"}
+        if state:
+            end = None if ended_at is None else math.floor(ended_at * 1000)
+            with self._errors():
+                self._client.set_terminated(self._id, words.get(state, "FAILED"), end)
+        if not self._uri.startswith(("http://", "https://")):
+            return f"MLflow run {self._id} in experiment {self._project}"
+        with self._errors():
+            experiment = self._client.get_run(self._id).info.experiment_id
+        place = _CREDENTIALS.sub("//", self._uri).rstrip("/")
+        return f"{place}/#/experiments/{experiment}/runs/{self._id}"
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        from mlflow.exceptions import MlflowException
+
+        try:
+            yield
+        except MlflowException as error:
+            text = re.sub(_CREDENTIALS, "//", str(error)).strip().splitlines()[0][:300]
+            code: int = error.get_http_status_code()
+            if 400 <= code < 500 and code not in (408, 429):
+                raise HpcrunError(f"MLflow refused the request: {text}") from error
+            raise OutOfReach(f"MLflow: {text}") from error
+
+
+def _valid_names(names: Iterable[str], known: Mapping[str, str]) -> dict[str, str]:
+    """Extend a map from names to valid names, which stay distinct.
+
+    >>> _valid_names(["acc@5", "acc#5"], {"loss": "loss"})
+    {'loss': 'loss', 'acc@5': 'acc_5', 'acc#5': 'acc_5 2'}
+    """
+    found = dict(known)
+    taken = set(found.values())
+    for name in names:
+        if name not in found:
+            valid = _valid_name(name)
+            free = (f"{valid} {number}" for number in count(2))
+            found[name] = valid if valid not in taken else next(x for x in free if x not in taken)
+            taken.add(found[name])
+    return found
+
+
+def _valid_name(name: str) -> str:
+    """Replace characters that MLflow refuses.
+
+    >>> _valid_name("val/acc@5"), _valid_name("args.--lr")
+    ('val/acc_5', 'args.--lr')
+    """
+    # MLflow also refuses paths that are not canonical, such as //a and a/../b.
+    parts = (part for part in _REFUSED.sub("_", name).split("/") if part not in ("", ".", ".."))
+    return "/".join(parts)[:_MAX_KEY_LENGTH] or "_"
