@@ -35,7 +35,7 @@ SECTIONS = {
         "ui": "Show all runs, their curves and logs in a web browser.",
         "top": "Watch your jobs: step, loss, speed, GPU and CPU use.",
         "wait": "Wait until runs have ended.",
-        "shell": "Open a shell on a node of a running job.",
+        "shell": "Open a shell on a node of a running job, or of a new one.",
         "open": "Forward a port from a job's node: TensorBoard, a notebook.",
         "fetch": "Copy a run's checkpoints, or other files that it wrote, to this machine.",
         "sync": "Send the metrics of runs to TensorBoard, MLflow or W&B.",

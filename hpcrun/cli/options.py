@@ -239,6 +239,49 @@ def job_options(command: F) -> F:
     return command
 
 
+# The options of session_options() that change the job, and their keys.
+_SESSION_KEYS = {
+    "gpus": "resources.gpus_per_node",
+    "time": "resources.time",
+    "partition": "resources.partition",
+    "account": "resources.account",
+}
+
+
+def session_options(command: F) -> F:
+    """Add the options of commands that submit a job to work in."""
+    for option in (
+        click.option("-A", "--account", help="The account to charge."),
+        click.option("-p", "--partition", help="The partition."),
+        click.option("-t", "--time", help="The time limit, e.g. 4h, 90 (minutes), 1-12."),
+        click.option("--gpus", type=click.IntRange(0), help="Number of GPUs (default: 0)."),
+        click.option(
+            "--set",
+            "overrides",
+            multiple=True,
+            type=Value("key=value", "keys"),
+            help="Set a key of the job, e.g. setup.venv=~/venv, resources.memory_per_node=64G.",
+        ),
+        click.option("--keep", is_flag=True, help="Leave the job running at the end."),
+    ):
+        command = option(command)
+    return command
+
+
+def collect_session_overrides(options: dict[str, Any]) -> list[str]:
+    """Return the changes of session_options() in the notation of --set."""
+    from hpcrun.spec import dump_value
+
+    return [
+        *options["overrides"],
+        *(
+            f"{key}={dump_value(options[option], '--set', key)}"
+            for option, key in _SESSION_KEYS.items()
+            if options[option] is not None
+        ),
+    ]
+
+
 def load_requested_job(
     context: Context, job: str | None, options: dict[str, Any]
 ) -> tuple[JobSpec, list[str], Origin]:

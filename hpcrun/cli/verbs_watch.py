@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import click
@@ -20,12 +20,14 @@ from hpcrun.cli.options import (
     RUN_OR_FILE,
     ArgsAfterDashes,
     cluster_option,
+    collect_session_overrides,
     json_option,
     make_all_contexts,
     make_context,
     parse_duration,
     parse_filter,
     parse_when,
+    session_options,
 )
 from hpcrun.cli.output import (
     can_draw,
@@ -430,19 +432,35 @@ def _show_progress(before: JobStatus | None, now: JobStatus) -> None:
 @click.command("shell", cls=ArgsAfterDashes)
 @click.argument("job", required=False, type=RUN)
 @click.option("--node", metavar="N", help="The node, by name or number (default: the first).")
+@click.option("--new", "is_new", is_flag=True, help="Submit a new job for the shell.")
+@session_options
 @cluster_option
 def shell(
-    job: str | None, node: str | None, cluster: str | None, extra_args: list[str] | None
+    job: str | None,
+    node: str | None,
+    is_new: bool,
+    keep: bool,
+    cluster: str | None,
+    extra_args: list[str] | None,
+    **options: Any,
 ) -> int:
-    """Open a shell on a node of a running job.
+    """Open a shell on a node of a running job, or of a new job.
 
     The shell has the environment of the job: modules, Python, GPUs and working directory. A command
     after -- is run instead of a shell, and its exit code is returned: hpcrun shell 7 -- nvidia-smi.
     The default JOB is the newest run.
+
+    --new submits a job, waits until it has started, and cancels it when the shell ends: hpcrun
+    shell --new --gpus 1 --time 4h. The other options, but for --node, need --new.
     """
     from hpcrun.actions import exec_shell, prepare_shell
     from hpcrun.monitor import find_targets
 
+    overrides = collect_session_overrides(options)
+    if (overrides or keep) and not is_new:
+        raise InputError("only a new job can be changed", fix="hpcrun shell --new ...")
+    if is_new and job is not None:
+        raise InputError(f"{job}: a job that exists, and --new", fix="leave out one of them")
     if extra_args == []:
         raise click.UsageError("no command follows --")
     has_terminal = sys.stdin.isatty() and is_terminal()
@@ -451,6 +469,10 @@ def shell(
             "a shell needs a terminal", fix="give a command: hpcrun shell JOB -- nvidia-smi"
         )
     where = make_context(cluster)
+    if is_new:
+        from hpcrun.cli.sessions import run_shell_session
+
+        return run_shell_session(where, overrides, extra_args or [], node=node, keep=keep)
     shell = prepare_shell(
         where, find_targets(where, [job] if job else []), extra_args or [], node=node
     )
