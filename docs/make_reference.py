@@ -17,8 +17,8 @@ from hpcrun.lint.rules import all_rules
 from hpcrun.plan.build import build_plan
 from hpcrun.plan.environment import placeholder_names
 from hpcrun.plan.types import Dependency, PlanInputs
-from hpcrun.spec.job import Batch, Cluster, DeepSpeed, JobSpec
-from hpcrun.spec.schema import json_schema
+from hpcrun.spec.job import Batch, Cluster, DeepSpeed, JobSpec, Stage
+from hpcrun.spec.schema import json_schema, pipeline_schema
 from hpcrun.why import rules
 from hpcrun.why.judge import faq_rows
 
@@ -27,6 +27,7 @@ FAQ = Path(__file__).with_name("faq.md")
 LINT = Path(__file__).with_name("lint.md")
 SCHEMA = Path(__file__).parent.parent / "jobs" / "job.schema.json"
 CLUSTER_SCHEMA = Path(__file__).parent / "schema" / "cluster.schema.json"
+PIPELINE_SCHEMA = Path(__file__).parent / "schema" / "pipeline.schema.json"
 
 HEAD = """\
 # Reference
@@ -95,7 +96,7 @@ def _contents() -> Iterator[str]:
     for section, verbs in SECTIONS.items():
         yield f"- {section}: " + ", ".join(f"[{verb}](#hpcrun-{verb})" for verb in verbs)
     yield (
-        "- Files: [job files](#job-files), [hpcrun.yaml](#hpcrunyaml), "
+        "- Files: [job files](#job-files), [hpcrun.yaml](#hpcrunyaml), [pipelines](#pipelines), "
         "[placeholders](#placeholders)"
     )
     yield "- [Exit codes](#exit-codes), [environment variables](#environment-variables)\n"
@@ -166,17 +167,24 @@ def _keys() -> Iterator[str]:
         "`command`; without any of them the reference trainer runs. A missing key has its default; "
         "in a job with `extends` it has the value of the other job.\n"
     )
-    yield from _rows("job", msgspec.to_builtins(JobSpec()) | {"name": "the file's"})
+    yield from _rows(json_schema("job"), msgspec.to_builtins(JobSpec()) | {"name": "the file's"})
     yield "## hpcrun.yaml\n"
     yield (
         "In the folder of your code, or `~/.config/hpcrun/clusters/NAME.yaml`, selected by "
         "`--cluster NAME`. `hpcrun init` writes it.\n"
     )
-    yield from _rows("cluster", msgspec.to_builtins(Cluster()))
+    yield from _rows(json_schema("cluster"), msgspec.to_builtins(Cluster()))
+    yield "## Pipelines\n"
+    yield (
+        "`pipelines/NAME.yaml` in your project: the keys of a stage, below its name. "
+        "[pipelines.md](pipelines.md) explains them.\n"
+    )
+    stage = pipeline_schema()["additionalProperties"]
+    yield from _rows(stage, msgspec.to_builtins(Stage(job="")) | {"job": None})
 
 
-def _rows(kind: Any, defaults: Mapping[str, Any]) -> Iterator[str]:
-    rows = list(_properties(json_schema(kind), "", defaults))
+def _rows(schema: Mapping[str, Any], defaults: Mapping[str, Any]) -> Iterator[str]:
+    rows = list(_properties(schema, "", defaults))
     yield _table(("key", "value", "default", "description"), rows)
 
 
@@ -445,3 +453,5 @@ if __name__ == "__main__":
     SCHEMA.write_text(json.dumps(json_schema("job"), indent=2) + "\n", encoding="utf-8")
     text = json.dumps(json_schema("cluster"), indent=2) + "\n"
     CLUSTER_SCHEMA.write_text(text, encoding="utf-8")
+    text = json.dumps(pipeline_schema(), indent=2) + "\n"
+    PIPELINE_SCHEMA.write_text(text, encoding="utf-8")

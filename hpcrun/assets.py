@@ -110,6 +110,37 @@ def find_job(name: str, project: Path, environ: Mapping[str, str], cwd: Path | N
     return path
 
 
+def list_pipelines(project: Path) -> dict[str, Path]:
+    """Map the names of the project's pipelines to their files."""
+    folder = project / "pipelines"
+    return {file.stem: file for file in sorted(folder.glob("*.yaml")) if file.is_file()}
+
+
+def find_pipeline_file(
+    name: str, project: Path, environ: Mapping[str, str], cwd: Path | None = None
+) -> Path | None:
+    """Find a pipeline by its name, or by its path in a folder named pipelines; None if it is none.
+
+    Raises:
+        InputError: The name is also that of a job, or the file belongs to another user.
+    """
+    path = Path(name) if cwd is None else cwd / name
+    if name.endswith((".yaml", ".yml")) or "/" in name:
+        if path.is_file() and path.absolute().parent.name == "pipelines":
+            return path
+        return None
+    file = list_pipelines(project).get(name)
+    if file is None:
+        return None
+    if name in (jobs := list_jobs(project, environ)):
+        raise InputError(
+            f"{name}: both a pipeline, {file}, and a job, {jobs[name][1]}",
+            fix="name the file",
+        )
+    refuse_foreign_file(file, "its jobs run commands")
+    return file
+
+
 def _suggest_script_commands(path: Path, name: str) -> str:
     """Return the commands that run a script, for a user who passed it as a job."""
     import shlex

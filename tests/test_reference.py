@@ -5,8 +5,16 @@ from __future__ import annotations
 import json
 import re
 
-from docs.make_reference import CLUSTER_SCHEMA, FILE, OF_THE_ATTEMPT, PLACEHOLDERS, READ, reference
-from hpcrun.spec.schema import json_schema
+from docs.make_reference import (
+    CLUSTER_SCHEMA,
+    FILE,
+    OF_THE_ATTEMPT,
+    PIPELINE_SCHEMA,
+    PLACEHOLDERS,
+    READ,
+    reference,
+)
+from hpcrun.spec.schema import json_schema, pipeline_schema
 from tests.doc_commands import COMMANDS
 from tests.source import ROOT, modules, part
 
@@ -19,6 +27,10 @@ def test_schema_of_profiles_is_current() -> None:
     assert json.loads(CLUSTER_SCHEMA.read_text(encoding="utf-8")) == json_schema("cluster"), (
         "make docs"
     )
+
+
+def test_schema_of_pipelines_is_current() -> None:
+    assert json.loads(PIPELINE_SCHEMA.read_text(encoding="utf-8")) == pipeline_schema(), "make docs"
 
 
 def test_reference_has_every_command_and_option() -> None:

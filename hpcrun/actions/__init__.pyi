@@ -52,6 +52,7 @@ from hpcrun.actions.job_actions import ActionResult as ActionResult
 from hpcrun.actions.job_actions import cancel_jobs as cancel_jobs
 from hpcrun.actions.job_actions import requeue_jobs as requeue_jobs
 from hpcrun.actions.job_files import describe_job as describe_job
+from hpcrun.actions.job_files import describe_pipeline as describe_pipeline
 from hpcrun.actions.job_memory import load_model_shape as load_model_shape
 from hpcrun.actions.lint import find_script_errors as find_script_errors
 from hpcrun.actions.lint import lint_paths as lint_paths
@@ -70,6 +71,13 @@ from hpcrun.actions.notify_settings import write_systemd_units as write_systemd_
 from hpcrun.actions.parse import CurveLog as CurveLog
 from hpcrun.actions.parse import build_own_formats as build_own_formats
 from hpcrun.actions.parse import parse_runs as parse_runs
+from hpcrun.actions.pipeline import PipelineRequest as PipelineRequest
+from hpcrun.actions.pipeline import PreparedPipeline as PreparedPipeline
+from hpcrun.actions.pipeline import SubmittedStage as SubmittedStage
+from hpcrun.actions.pipeline import prepare_pipeline as prepare_pipeline
+from hpcrun.actions.pipeline import prepare_stages_again as prepare_stages_again
+from hpcrun.actions.pipeline import submit_stages as submit_stages
+from hpcrun.actions.pipeline import submit_stages_again as submit_stages_again
 from hpcrun.actions.prepare import Prepared as Prepared
 from hpcrun.actions.prepare import draft_command_job as draft_command_job
 from hpcrun.actions.prepare import load_spec as load_spec
@@ -84,6 +92,7 @@ from hpcrun.actions.report import check_report_files as check_report_files
 from hpcrun.actions.report import measure_runs as measure_runs
 from hpcrun.actions.report import write_report_csv as write_report_csv
 from hpcrun.actions.resubmit import Again as Again
+from hpcrun.actions.resubmit import Code as Code
 from hpcrun.actions.resubmit import prepare_again as prepare_again
 from hpcrun.actions.resubmit import submit_again as submit_again
 from hpcrun.actions.run import adapt_to_pool as adapt_to_pool

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct, structs
 
 from hpcrun.actions.checks.submission import Checks
+from hpcrun.actions.cluster_host import ClusterHost
 from hpcrun.actions.prepare import Prepared, all_at_once, new_run_id, prepare_job, query_host
 from hpcrun.context import Context
 from hpcrun.errors import InputError, SpecError
@@ -44,11 +45,11 @@ def split_jobs(context: Context, jobs: Sequence[RequestedJob]) -> list[Requested
             for spec in specs
         ]
     for group in {job.spec.group for job in parts} - {None}:
-        _check_name(context, str(group))
+        check_group_name(context, str(group))
     return parts
 
 
-def _check_name(context: Context, group: str) -> None:
+def check_group_name(context: Context, group: str) -> None:
     """Refuse the name of a run, which would be found instead of the group. Raises InputError."""
     try:
         is_taken = find_run_or_sweep(context.runs_dir, group) is not None
@@ -87,9 +88,19 @@ def prepare_jobs(
             errors.append(error)
     if errors:
         raise all_at_once(errors, jobs[0].origin)
+    return check_counts(context, host, made, jobs[0].origin, strict=strict)
+
+
+def check_counts(
+    context: Context, host: ClusterHost, made: list[Prepared], origin: Origin, *, strict: bool
+) -> list[Prepared]:
+    """Compare the number of jobs with the limits of the site; return them with notes about it.
+
+    Raises SpecError.
+    """
     counts = [(one.plan, -(-len(one.each()) // one.plan.runs_per_job)) for one in made]
     counted = Checks(strict=strict).count_jobs(context, host, counts)
     if counted.problems:
-        raise all_at_once([SpecError(counted.problems, fix=counted.fix)], jobs[0].origin)
+        raise all_at_once([SpecError(counted.problems, fix=counted.fix)], origin)
     first = structs.replace(made[0].plan, notes=[*made[0].plan.notes, *counted.notes])
     return [structs.replace(made[0], plan=first), *made[1:]]

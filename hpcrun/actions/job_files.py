@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from hpcrun.assets import find_job
 from hpcrun.context import read_text
 from hpcrun.errors import InputError
-from hpcrun.spec import load_job
+from hpcrun.spec import load_job, load_pipeline
 
 
 def resolve_job_name(
@@ -28,3 +29,11 @@ def describe_job(project: Path, environ: Mapping[str, str], path: Path) -> dict[
     except InputError as error:
         return {"description": None, "error": error.message.splitlines()[0]}
     return {"description": spec.description, "error": None}
+
+
+def describe_pipeline(path: Path) -> dict[str, Any]:
+    """Return the stages of a pipeline, or the first error of its file."""
+    try:
+        return {"stages": [*load_pipeline(read_text(path), source=str(path))], "error": None}
+    except InputError as error:
+        return {"stages": [], "error": error.message.splitlines()[0]}

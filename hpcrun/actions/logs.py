@@ -27,7 +27,7 @@ from hpcrun.logs import (
     list_log_files,
     list_role_log_files,
 )
-from hpcrun.monitor import find_target
+from hpcrun.monitor import find_targets_by_word, unknown_run_error
 from hpcrun.remote import NO_SUCH_FILE
 from hpcrun.runs import (
     END_NAMES,
@@ -44,7 +44,7 @@ from hpcrun.text import format_ranges
 
 if TYPE_CHECKING:
     from hpcrun.monitor import JobOutput, Monitor
-    from hpcrun.runs import JobStatus
+    from hpcrun.runs import JobStatus, SweepFolder
 
 # The maximum delay in seconds before a new line is shown, also after hours of silence.
 LOOK_EVERY = 0.1
@@ -111,7 +111,9 @@ def logs_of(context: Context, word: str | None, query: LogQuery, *, whole: bool 
     Args:
         whole: A word that names a sweep selects all its runs.
     """
-    target = find_target(context, word, whole=whole)
+    target = find_targets_by_word(context, [word], whole=whole)[word]
+    if target is None:
+        target = _find_current_stage(context, word)
     if isinstance(target, str):
         from hpcrun.monitor import JobOutput  # deferred: most logs are those of runs
 
@@ -119,6 +121,31 @@ def logs_of(context: Context, word: str | None, query: LogQuery, *, whole: bool 
         logs.monitor.query()  # poll() would consume state changes that the follower has to report
         return logs
     return JobLogs(context, runs_of(target), query)
+
+
+def _find_current_stage(context: Context, word: str | None) -> RunFolder | SweepFolder:
+    """Return the stage of a pipeline that runs; else the last that failed, or that has ended.
+
+    Raises InputError if the word is no pipeline's id, or no stage has begun.
+    """
+    # deferred: few words need it
+    from hpcrun.monitor import describe_stages, find_pipeline, status_of
+
+    pipeline = find_pipeline(context, word)
+    if pipeline is None:
+        raise unknown_run_error(context, word)
+    stages = describe_stages(pipeline, status_of(context, pipeline.runs()))
+    begun = [one for one in stages if any(status.last for status in one.statuses)]
+    for matches in (
+        [one for one in begun if not one.final],
+        [one for one in begun if not one.ok],
+        begun,
+    ):
+        if matches:
+            return pipeline.newest()[matches[-1].name]
+    raise InputError(
+        f"{word}: no stage has begun yet", fix=f"hpcrun status {word} shows what they wait for"
+    )
 
 
 class JobLogs:

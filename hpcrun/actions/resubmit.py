@@ -38,7 +38,9 @@ from hpcrun.monitor import copied_run_error, status_of
 from hpcrun.plan import Dependency, Plan, SweepRun, after_checkpoint_dir, suggest_resume
 from hpcrun.remote import PathProbe
 from hpcrun.runs import (
+    PIPELINE,
     JobStatus,
+    PipelineRecord,
     Resubmitted,
     RunFolder,
     SweepFolder,
@@ -81,6 +83,7 @@ def prepare_again(
     fresh: bool = False,
     failed: bool = False,
     named_cluster: bool = False,
+    after: Dependency | None = None,
     checks: Checks | None = None,
 ) -> Again:
     """Plan the job of an earlier run again; nothing is changed.
@@ -94,6 +97,7 @@ def prepare_again(
         fresh: Use a new checkpoint directory.
         failed: Of a sweep, only the runs that ended without success.
         named_cluster: Use the cluster of ``context``.
+        after: The run before it in its pipeline, which is resubmitted, too.
 
     Raises:
         InputError: The job cannot be submitted again.
@@ -139,7 +143,8 @@ def prepare_again(
     probes = [PathProbe(str(Path(_plan_of(status).checkpoint_dir))) for status in statuses]
     host = query_host(where, spec, extra_args, also=probes)
     folders = [None if fresh else _checkpoints(context, host, status) for status in statuses]
-    after = _earlier_dependency(where, plan)
+    is_first = after is None
+    after = after or _earlier_dependency(where, plan)
     origin = Origin(str(found.path / "spec.yaml"), tuple(overrides))
     make: partial[Prepared] = partial(prepare_spec, checkpoint_dir=folders[0])
     if isinstance(found, SweepFolder):
@@ -175,7 +180,10 @@ def prepare_again(
             checkpoint_dir=folder,
         )
         run.files.append(record_file("resubmitted.json", record))
-    _check_began_from(host, after, [run.plan for run in made.each()])
+    if is_first:
+        _check_began_from(host, after, [run.plan for run in made.each()])
+    if (pipeline := read_record(found.pipeline, PipelineRecord)) is not None:
+        made.files.append(record_file(PIPELINE, pipeline))
     texts = [*made.spec.args, *set_variables(made.spec.env).values(), *(made.spec.command or [])]
     if any(folders) and any("{run_dir}" in text for text in texts):
         notes.append("{run_dir} is a new folder for the new run; {checkpoint_dir} stays")

@@ -18,10 +18,14 @@ from hpcrun.monitor import (
     RunFilter,
     SlurmCache,
     SortKey,
+    StageStatus,
     describe_no_runs,
+    describe_stages,
     find_group,
     find_targets_by_word,
+    read_pipeline,
     sort_key,
+    stage_json,
     status_of,
     status_of_job,
     unknown_run_error,
@@ -97,6 +101,8 @@ class StatusResult(Struct, frozen=True, kw_only=True):
     host: str = ""
     sweep: Sweep | None = None
     nothing: str = ""
+    pipeline: str = ""
+    stages: Sequence[StageStatus] = ()
 
     @property
     def is_over(self) -> bool:
@@ -114,10 +120,17 @@ class StatusResult(Struct, frozen=True, kw_only=True):
     def json(self) -> dict[str, Any]:
         if self.kind == "listing":
             return listing_json(self.statuses, self.older, self.silence)
+        if self.kind == "pipeline":
+            rows = listing_json(self.statuses, self.older, self.silence)
+            stages = [stage_json(one) for one in self.stages]
+            return {**rows, "pipeline": {"name": self.pipeline, "stages": stages}}
         as_json = job_json if self.kind == "job" else run_json
         return {"runs": [as_json(status) for status in self.statuses]}
 
     def lines(self, look: Display) -> list[str]:
+        if self.kind == "pipeline":
+            rows = [row for one in self.stages for row in one.rows()]
+            return format_listing(rows, 0, look, now=time.time())
         if not self.statuses:
             return [self.nothing] if self.nothing else []
         if self.kind == "listing":
@@ -157,6 +170,13 @@ def query_status(
 
         is_one = found.kind != "listing" and found.sweep is None and len(statuses) == 1
         statuses = add_wait_reasons(context, statuses, cache.slurm, count_ahead=is_one)
+    if found.stages:
+        waits = {status.run_id: status for status in statuses}
+        stages = [
+            structs.replace(one, statuses=[waits[each.run_id] for each in one.statuses])
+            for one in found.stages
+        ]
+        found = structs.replace(found, stages=stages)
     host = context.cluster.host or ""
     return structs.replace(found, statuses=statuses, silence=silence, host=host)
 
@@ -189,6 +209,12 @@ def _query_status(context: Context, query: StatusQuery, cache: QueryCache) -> St
         cache.target = find_targets_by_word(context, [query.word])[query.word]
         cache.group = find_group(context, query.word) if cache.target is None else []
     target = cache.target
+    if cache.group and (pipeline := read_pipeline(cache.group)) is not None:
+        rows = status_of(context, pipeline.runs(), cache.slurm, level="row")
+        stages = describe_stages(pipeline, _add_new_causes(context, rows))
+        rows = [status for one in stages for status in one.statuses]
+        name = pipeline.record.name
+        return StatusResult(kind="pipeline", statuses=rows, pipeline=name, stages=stages)
     if cache.group:
         runs = [run for one in cache.group for run in runs_of(one)]
         rows = status_of(context, runs, cache.slurm, level="row")

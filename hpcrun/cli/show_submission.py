@@ -24,7 +24,7 @@ from hpcrun.context import Context
 from hpcrun.errors import InputError
 from hpcrun.plan import Plan, column_names, parse_seconds
 from hpcrun.render import FIXED, HOSTS_SCRIPT, RenderedFile
-from hpcrun.runs import RunFolder, SweepFolder
+from hpcrun.runs import PIPELINE, RunFolder, SweepFolder
 from hpcrun.text import format_count, format_duration, format_next_steps, format_sweep_size
 from hpcrun.views import format_role_rows
 
@@ -440,7 +440,7 @@ def _files_by_name(files: Sequence[RenderedFile]) -> dict[str, str]:
 
 
 def _print_files(files: Sequence[RenderedFile]) -> None:
-    hidden = (*FIXED, HOSTS_SCRIPT, "plan.json")
+    hidden = (*FIXED, HOSTS_SCRIPT, "plan.json", PIPELINE)
     for file in files:
         if file.name not in hidden and not file.is_binary and "/" not in file.name:
             print_line(click.style(f"==> {file.name} <==", bold=True))

@@ -145,6 +145,12 @@ def _outcome_json(one: ActionResult, done: str) -> dict[str, object]:
 @click.command("resubmit", cls=JobCommand)
 @click.argument("job", required=False, type=RUN)
 @click.option("--failed", is_flag=True, help="Resubmit only runs that did not succeed.")
+@click.option(
+    "--from",
+    "first",
+    metavar="STAGE",
+    help="Of a pipeline: resubmit this stage, and all stages that wait for it.",
+)
 @click.option("--fresh", is_flag=True, help="Start at step 0 with a new checkpoint directory.")
 @click.option(
     "--code",
@@ -161,6 +167,7 @@ def _outcome_json(one: ActionResult, done: str) -> dict[str, object]:
 def resubmit(
     job: str | None,
     failed: bool,
+    first: str | None,
     fresh: bool,
     code: Literal["then", "now"] | None,
     dry_run: bool,
@@ -175,12 +182,22 @@ def resubmit(
     JOB is a Slurm job id, a run id or a sweep's id; the default is the newest run. The new run has
     the same job, code, project and {checkpoint_dir}, so a script that can resume does; --set and
     the other options change the job. Arguments after -- are appended to those of the script.
+
+    With --from, JOB is the id of a pipeline.
     """
     from hpcrun.actions import Checks, prepare_again
     from hpcrun.cli.show_submission import show_files, show_origin, submit_and_watch
-    from hpcrun.monitor import resolve_run_or_sweep
+    from hpcrun.monitor import find_pipeline, resolve_run_or_sweep
 
     where = make_context(cluster, debug=options["debug"])
+    pipeline = find_pipeline(where, job)
+    if pipeline is not None or first is not None:
+        from hpcrun.cli.submit_pipeline import resubmit_stages
+
+        other = {"failed": failed, "follow": follow, "cluster": cluster}
+        how: dict[str, Any] = {"code": code or "then", "fresh": fresh, "dry_run": dry_run}
+        how |= {"wait": wait, "as_json": as_json}
+        return resubmit_stages(where, pipeline, first, options, other, **how)
     found = resolve_run_or_sweep(where, job)
 
     def plan_again(code: Literal["then", "now"]) -> Again:

@@ -244,15 +244,15 @@ def hostfile(
 
 
 @click.command("schema")
-@click.argument("kind", type=click.Choice(["job", "cluster"]), default="job")
-def schema(kind: Literal["job", "cluster"]) -> int:
-    """Print the JSON Schema of job files or cluster profiles, for editors.
+@click.argument("kind", type=click.Choice(["job", "cluster", "pipeline"]), default="job")
+def schema(kind: Literal["job", "cluster", "pipeline"]) -> int:
+    """Print the JSON Schema of job files, cluster profiles or pipelines, for editors.
 
     With the line `# yaml-language-server: $schema=FILE` in a job file, editors complete its keys.
     """
-    from hpcrun.spec import json_schema
+    from hpcrun.spec import json_schema, pipeline_schema
 
-    emit_json(json_schema(kind))
+    emit_json(pipeline_schema() if kind == "pipeline" else json_schema(kind))
     return 0
 
 

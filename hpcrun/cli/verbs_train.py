@@ -77,6 +77,10 @@ def submit(
     All jobs are checked before the first one is submitted. With --as NAME, status, compare, parse,
     wait and cancel accept NAME for all of them; later submissions can be added.
 
+    JOB may also be a pipeline, pipelines/JOB.yaml: its stages are submitted with dependencies on
+    each other, and have one id for status, wait, cancel, why and resubmit. If the submission was
+    interrupted, the same command submits the rest.
+
     JOB may also be an sbatch script: it runs as with sbatch, with its own directives, and hpcrun
     records the run. --dry-run then shows what is added to it.
     """
@@ -89,6 +93,7 @@ def submit(
         prepare_jobs,
         split_jobs,
     )
+    from hpcrun.assets import find_pipeline_file
     from hpcrun.cli.show_submission import (
         show_estimate,
         show_files,
@@ -99,6 +104,23 @@ def submit(
 
     where = make_context(cluster, debug=options["debug"], job=job)
     names = [job, *options.get("more_jobs", [])]
+    files = [
+        file
+        for name in names
+        if name is not None
+        and (file := find_pipeline_file(name, where.project, where.environ)) is not None
+    ]
+    if files:
+        from hpcrun.cli.submit_pipeline import submit_pipeline
+
+        if len(names) > 1:
+            raise InputError(
+                f"{files[0]} is a pipeline, which is submitted alone",
+                fix=f"hpcrun submit {files[0].stem}",
+            )
+        watch = {"dry_run": dry_run, "wait": wait, "as_json": as_json}
+        other = {"after": after, "test_only": test_only, "follow": follow}
+        return submit_pipeline(where, files[0], options, other, **watch)
     scripts = [name for name in names if name is not None and is_batch_script(where, name)]
     if scripts:
         from hpcrun.cli.submit_script import submit_script
@@ -556,9 +578,12 @@ def rehearse(
 @click.command("jobs")
 @json_option
 def jobs(as_json: bool) -> int:
-    """List the jobs that can be submitted: those of the project, yours, and the presets."""
-    from hpcrun.actions import describe_job
-    from hpcrun.assets import list_jobs
+    """List the jobs that can be submitted: those of the project, yours, and the presets.
+
+    Pipelines of the project follow, with their stages.
+    """
+    from hpcrun.actions import describe_job, describe_pipeline
+    from hpcrun.assets import list_jobs, list_pipelines
     from hpcrun.context import find_project
 
     project = find_project(Path.cwd())
@@ -566,13 +591,18 @@ def jobs(as_json: bool) -> int:
         {"name": name, "from": whose, "file": str(path), **describe_job(project, os.environ, path)}
         for name, (whose, path) in list_jobs(project, os.environ).items()
     ]
+    pipelines = [
+        {"name": name, "file": str(file), **describe_pipeline(file)}
+        for name, file in list_pipelines(project).items()
+    ]
     if as_json:
-        emit_json({"jobs": jobs})
+        emit_json({"jobs": jobs, **({"pipelines": pipelines} if pipelines else {})})
         return 0
-    print_table(
-        ["JOB", "FROM", "WHAT"],
-        [(str(j["name"]), str(j["from"]), str(j["error"] or j["description"])) for j in jobs],
-    )
+    rows = [(str(j["name"]), str(j["from"]), str(j["error"] or j["description"])) for j in jobs]
+    for each in pipelines:
+        text = each["error"] or f"a pipeline of {', '.join(each['stages'])}"
+        rows.append((str(each["name"]), "project", text))
+    print_table(["JOB", "FROM", "WHAT"], rows)
     return 0
 
 

@@ -364,7 +364,10 @@ def wait(
         Monitor,
         WatchedRuns,
         WatchedSlurmJobs,
+        describe_stages,
+        find_pipeline,
         find_targets,
+        has_failed,
         poll_all,
         watch_key,
     )
@@ -374,8 +377,11 @@ def wait(
     limit = None if timeout is None else parse_duration(timeout)
     where = make_context(cluster)
     targets = find_targets(where, jobs)
+    pipelines = [each for word in jobs if (each := find_pipeline(where, word)) is not None]
     deadline = None if limit is None else time.monotonic() + limit
-    watched = [WatchedRuns(targets.all_runs()), WatchedSlurmJobs(targets.jobs)]
+    superseded = {run for each in pipelines for run in each.superseded()}
+    runs = [run for run in targets.all_runs() if run not in superseded]
+    watched = [WatchedRuns(runs), WatchedSlurmJobs(targets.jobs)]
     monitor = Monitor(where, watched, deadline=deadline)
     last: dict[str, JobStatus] = {}
     over: list[JobStatus] = []
@@ -414,7 +420,11 @@ def wait(
         print_note(f"timed out; still running: {names}")
     if timed_out:
         return 4 if silent else TIMED_OUT
-    return 0 if all(status.ok for status in over) else 1
+    of_pipelines = {run.path for each in pipelines for run in each.runs()}
+    failed = [one for one in over if not one.ok]
+    if any(one.run is None or one.run.path not in of_pipelines for one in failed):
+        return 1
+    return 1 if any(has_failed(describe_stages(each, over)) for each in pipelines) else 0
 
 
 def _show_progress(before: JobStatus | None, now: JobStatus) -> None:

@@ -154,7 +154,7 @@ def parse_waiting(text: str) -> List[Waiting]:
 
 
 def replace_dependency(dependency: str, old: str, new: str) -> str:
-    """Return a dependency on the success or the end of NEW where it was one of OLD.
+    """Return a dependency on the success, the failure or the end of NEW where it was one of OLD.
 
     >>> replace_dependency("afterok:7,afterany:8", "7", "9")
     'afterok:9,afterany:8'
@@ -162,12 +162,14 @@ def replace_dependency(dependency: str, old: str, new: str) -> str:
     ('afterok:9?afterok:8', 'after:7')
     >>> replace_dependency("afterok:7?afterok:9", "7", "9")
     'afterok:9'
+    >>> replace_dependency("afternotok:7,afternotok:9", "7", "9")
+    'afternotok:9'
     """
     separator = "?" if "?" in dependency else ","
     parts: Dict[str, None] = {}
     for part in dependency.split(separator):
         kind, _, jobs = part.partition(":")
-        if kind in ("afterok", "afterany"):
+        if kind in ("afterok", "afterany", "afternotok"):
             names = [new if job == old else job for job in jobs.split(":")]
             part = ":".join([kind, *names])
         parts.setdefault(part)

@@ -30,6 +30,8 @@ from hpcrun.jobside.slurm import (
 # The exit code of a superfluous job, or of a duplicate of one that has the run: jobs that wait for
 # its success do not start.
 SUPERFLUOUS = 93
+# Slurm's "or" and "and" between dependencies on the two jobs of a run.
+_JOINTS = {"afterok": "?", "afternotok": ",", "afterany": ","}
 # Variables that another job's submission keeps: the user's own defaults of sbatch.
 _KEPT = (
     *("SLURM_CONF", "HPCRUN_RUN_DIR", "SBATCH_ACCOUNT", "SBATCH_PARTITION", "SBATCH_QOS"),
@@ -370,15 +372,17 @@ class Continuation:
         return parse_waiting(self.job.call(*argv).text or "")
 
     def stand_by(self, old: str, new: str) -> None:
-        """Make jobs that depend on the success of job OLD alone depend on OLD or NEW.
+        """Make jobs that depend on job OLD alone depend on OLD or NEW.
 
-        OLD may end on a dead node, where nobody is left to update them. (A list of several
-        dependencies is joined differently.)
+        OLD may end on a dead node, where nobody is left to update them. The run has failed, or has
+        ended, only if that is true of both jobs. (A list of several dependencies is joined
+        differently.)
         """
         for waiting in self.waiting():
-            if waiting.dependency == "afterok:" + old:
-                either = "afterok:{}?afterok:{}".format(old, new)
-                self._set_dependency(waiting.job, either)
+            kind, _, job_id = waiting.dependency.partition(":")
+            if waiting.job != new and job_id == old and kind in _JOINTS:
+                both = "{0}:{1}{3}{0}:{2}".format(kind, old, new, _JOINTS[kind])
+                self._set_dependency(waiting.job, both)
 
     def hand_on(self, old: str, new: str) -> None:
         """Make jobs that depend on job OLD depend on NEW, which continues it.

@@ -11,6 +11,15 @@ from hpcrun.monitor.listing import RunFilter as RunFilter
 from hpcrun.monitor.listing import SortKey as SortKey
 from hpcrun.monitor.listing import list_rows as list_rows
 from hpcrun.monitor.listing import sort_key as sort_key
+from hpcrun.monitor.pipelines import Pipeline as Pipeline
+from hpcrun.monitor.pipelines import StageStatus as StageStatus
+from hpcrun.monitor.pipelines import describe_stages as describe_stages
+from hpcrun.monitor.pipelines import find_obstacle as find_obstacle
+from hpcrun.monitor.pipelines import find_pipeline as find_pipeline
+from hpcrun.monitor.pipelines import has_failed as has_failed
+from hpcrun.monitor.pipelines import list_pipelines as list_pipelines
+from hpcrun.monitor.pipelines import read_pipeline as read_pipeline
+from hpcrun.monitor.pipelines import stage_json as stage_json
 from hpcrun.monitor.poll import FILE_CHECK_INTERVAL_S as FILE_CHECK_INTERVAL_S
 from hpcrun.monitor.poll import MAX_QUERY_PAUSE_S as MAX_QUERY_PAUSE_S
 from hpcrun.monitor.poll import QUERY_PAUSE_S as QUERY_PAUSE_S
@@ -37,6 +46,7 @@ from hpcrun.monitor.status import status_of as status_of
 from hpcrun.monitor.status import status_of_job as status_of_job
 from hpcrun.monitor.status import status_of_jobs as status_of_jobs
 from hpcrun.monitor.submitted import build_submitted_record as build_submitted_record
+from hpcrun.monitor.targets import GROUP_NAME as GROUP_NAME
 from hpcrun.monitor.targets import Targets as Targets
 from hpcrun.monitor.targets import copied_run_error as copied_run_error
 from hpcrun.monitor.targets import describe_no_runs as describe_no_runs
@@ -44,7 +54,6 @@ from hpcrun.monitor.targets import fetch_records as fetch_records
 from hpcrun.monitor.targets import fetch_run_names as fetch_run_names
 from hpcrun.monitor.targets import find_group as find_group
 from hpcrun.monitor.targets import find_run_or_sweep as find_run_or_sweep
-from hpcrun.monitor.targets import find_target as find_target
 from hpcrun.monitor.targets import find_targets as find_targets
 from hpcrun.monitor.targets import find_targets_by_word as find_targets_by_word
 from hpcrun.monitor.targets import is_job_id as is_job_id

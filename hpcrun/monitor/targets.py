@@ -27,6 +27,7 @@ from hpcrun.runs import (
     SUBMITTED,
     TASK_ID,
     History,
+    PipelineRecord,
     RunFolder,
     Submitted,
     SweepFolder,
@@ -251,6 +252,11 @@ def _find_targets_by_word(
         else find_run_or_sweep(context.runs_dir, word, lookup)
         for word in words
     }
+    found |= {
+        word: _find_stage(context.runs_dir, word)
+        for word, one in found.items()
+        if one is None and word is not None and "." in word
+    }
     unknown = [word for word, one in found.items() if one is None and word and is_job_id(word)]
     if silence and len(unknown) < list(found.values()).count(None):
         raise OutOfReach(silence)  # the run may exist on the cluster
@@ -262,6 +268,18 @@ def _find_targets_by_word(
             (find_run_or_sweep(context.runs_dir, name, lookup) if name else None) or name or word
         )
     return found
+
+
+def _find_stage(runs_dir: Path, word: str) -> RunFolder | SweepFolder | None:
+    """Find the newest run of a stage of a pipeline, named as ID.STAGE."""
+    pipeline_id, _, stage = word.rpartition(".")
+    for one in reversed(_list_group(runs_dir, pipeline_id) if pipeline_id else []):
+        record = None
+        with contextlib.suppress(HpcrunError):
+            record = read_record(one.pipeline, PipelineRecord)
+        if record is not None and record.stage == stage:
+            return one
+    return None
 
 
 def _find_in_slurm(context: Context, job_ids: Sequence[str], lookup: RunIndex) -> dict[str, str]:

@@ -22,6 +22,8 @@ RUN_ID = re.compile(r"\d{8}-\d{6}-[A-Za-z0-9._+-]+-[0-9a-z]{4}")
 SECRETS = "secrets.env"
 # The response of sbatch, in the directory of a run, or of a sweep for all its runs.
 SUBMITTED = "submitted.json"
+# In the directory of a run, or of a sweep, that is a stage of a pipeline.
+PIPELINE = "pipeline.json"
 # A directory with one of these entries was created by a submission, possibly an interrupted one,
 # because one of them is created first.
 OWN_FILES = frozenset({"attempts", "plan.json", "job.sbatch", "sweep.json", SUBMITTED})
@@ -105,6 +107,7 @@ class RunFolder(Struct, frozen=True):
     script = RunPath("job.sbatch")
     task = RunPath("task.json")
     submitted = RunPath(SUBMITTED)
+    pipeline = RunPath(PIPELINE)
     # Written on a cluster behind ssh when sbatch has accepted the job (remote/far.py).
     answered = RunPath("answered.json")
     secrets = RunPath(SECRETS)  # mode 0600
@@ -159,6 +162,7 @@ class SweepFolder(Struct, frozen=True):
     notify = RunPath("notify.json")  # as in a run
     code = RunPath("code")
     submitted = RunPath(SUBMITTED)
+    pipeline = RunPath(PIPELINE)
     answered = RunPath("answered.json")  # as in a run
     # A cache of the sweep's end, written by readers.
     seen = RunPath("cache/seen.json")

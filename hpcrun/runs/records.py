@@ -23,6 +23,7 @@ from hpcrun.plan import Plan
 from hpcrun.runs import layout
 from hpcrun.runs.ends import Stall
 from hpcrun.runs.layout import RunFolder, SweepFolder
+from hpcrun.spec import Stage
 from hpcrun.structs import decodable
 
 T = TypeVar("T")
@@ -95,6 +96,25 @@ class Sweep(Struct, frozen=True, kw_only=True):
         range(0, 2)
         """
         return self.indices or range(self.tasks)
+
+
+class PipelineRecord(Struct, frozen=True, kw_only=True):
+    """The pipeline that a run is a stage of, as it was submitted.
+
+    Attributes:
+        id: The id of the pipeline: the group of its runs.
+        name: The name of its file.
+        stages: All its stages, each after those that it waits for.
+        overrides: The --set of its submission.
+        project: The project's directory on the machine of the submission.
+    """
+
+    id: str
+    name: str
+    stage: str
+    stages: dict[str, Stage]
+    overrides: list[str] = []
+    project: str
 
 
 class Cancelled(Struct, frozen=True, kw_only=True):

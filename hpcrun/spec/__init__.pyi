@@ -29,6 +29,7 @@ from hpcrun.spec.job import Partition as Partition
 from hpcrun.spec.job import Resources as Resources
 from hpcrun.spec.job import Role as Role
 from hpcrun.spec.job import Setup as Setup
+from hpcrun.spec.job import Stage as Stage
 from hpcrun.spec.job import UserConfig as UserConfig
 from hpcrun.spec.job import set_variables as set_variables
 from hpcrun.spec.load import SOURCE as SOURCE
@@ -38,9 +39,12 @@ from hpcrun.spec.load import load_cluster as load_cluster
 from hpcrun.spec.load import load_job as load_job
 from hpcrun.spec.load import load_user_config as load_user_config
 from hpcrun.spec.rules import REFUSED_OF_SRUN as REFUSED_OF_SRUN
+from hpcrun.spec.pipeline import list_followers as list_followers
+from hpcrun.spec.pipeline import load_pipeline as load_pipeline
 from hpcrun.spec.rules import infer_framework as infer_framework
 from hpcrun.spec.rules import list_role_references as list_role_references
 from hpcrun.spec.schema import json_schema as json_schema
+from hpcrun.spec.schema import pipeline_schema as pipeline_schema
 from hpcrun.spec.yaml12 import Node as Node
 from hpcrun.spec.yaml12 import parse_document as parse_document
 from hpcrun.spec.yaml12 import parse_plain_value as parse_plain_value

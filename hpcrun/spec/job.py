@@ -855,6 +855,32 @@ class Cluster(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ] = {}
 
 
+StageName = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,39}$",
+        description="a name of letters, digits, - and _ that begins with a letter",
+    ),
+]
+
+
+class Stage(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A stage of a pipeline: a job, and when it starts."""
+
+    job: Annotated[Filled, about("the job of the stage, by name or path")]
+    after: Annotated[
+        list[StageName], about("the stages after which this one starts; default: at once")
+    ] = []
+    when: Annotated[
+        Literal["success", "failure", "always"],
+        about(
+            "start when all stages of after have succeeded (success), when one of them has failed "
+            "(failure), or when all have ended (always)"
+        ),
+    ] = "success"
+    args: Annotated[list[str], about("additional arguments of the job's program")] = []
+
+
 class UserConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A user's settings for all jobs on all clusters: ``~/.config/hpcrun/config.yaml``."""
 

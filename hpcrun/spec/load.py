@@ -87,7 +87,7 @@ def _build_job(
     for layer in reversed(layers):
         rules.check_one_program(layer, problems)
         tree = _merge_job(tree, layer)
-    layer = _expand_arguments(_build_layer(overrides, tree, problems), problems)
+    layer = expand_arguments(_build_layer(overrides, tree, problems), problems)
     rules.check_one_program(layer, problems)
     tree = _merge_job(tree, layer)
     spec = rules.infer_framework(build_struct(JobSpec, tree, problems))
@@ -147,11 +147,11 @@ def load_cluster(text: str, *, source: str) -> Cluster:
     return cluster
 
 
-def _expand_arguments(layer: Node, problems: list[Problem]) -> Node:
+def expand_arguments(layer: Node, problems: list[Problem]) -> Node:
     """Return a layer whose arguments are lists: a map of options and a shell string become one.
 
     >>> text = "args: {lr: 1e-4, amp: true, sizes: [1, 2]}"
-    >>> layer = _expand_arguments(parse_document(text, "j.yaml", []), [])
+    >>> layer = expand_arguments(parse_document(text, "j.yaml", []), [])
     >>> [item.text for item in layer.entries["args"].items]
     ['--lr', '1e-4', '--amp', '--sizes', '1', '2']
     """
@@ -178,7 +178,7 @@ def _expand_arguments(layer: Node, problems: list[Problem]) -> Node:
     roles = entries.get("roles")
     if roles is not None and roles.entries:
         expanded = {
-            name: _expand_arguments(role, problems) if isinstance(role.value, dict) else role
+            name: expand_arguments(role, problems) if isinstance(role.value, dict) else role
             for name, role in roles.entries.items()
         }
         entries["roles"] = structs.replace(roles, value=expanded)
@@ -262,7 +262,7 @@ def _read_layers(text: str, source: str, resolve: Resolve, problems: list[Proble
             return layers
         extends = layer.entries.get("extends")
         rest = {key: node for key, node in layer.entries.items() if key != "extends"}
-        layers.append(_expand_arguments(structs.replace(layer, value=rest), problems))
+        layers.append(expand_arguments(structs.replace(layer, value=rest), problems))
         if extends is None or is_null(extends):
             return layers
         try:

@@ -1,4 +1,4 @@
-"""Generate the JSON Schemas of job files and cluster profiles.
+"""Generate the JSON Schemas of job files, cluster profiles and pipelines.
 
 A schema does not know the extended job, ``--set``, or the spelling of a number. It accepts every
 file that can be valid with some of these.
@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from inspect import cleandoc
 from itertools import combinations
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec.inspect as mi
 
 from hpcrun.spec import rules
 from hpcrun.spec.check import accepts_none, describe_struct, unwrap
-from hpcrun.spec.job import Cluster, JobSpec
+from hpcrun.spec.job import Cluster, JobSpec, Stage, StageName
 from hpcrun.spec.load import ARGUMENT_KEYS
 
 Schema = dict[str, Any]
@@ -69,6 +69,31 @@ def json_schema(kind: Literal["job", "cluster"]) -> Schema:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **body,
         "title": "hpcrun job" if kind == "job" else "hpcrun cluster profile",
+    }
+
+
+def pipeline_schema() -> Schema:
+    """Describe the format of pipelines as JSON Schema 2020-12.
+
+    >>> pipeline_schema()["additionalProperties"]["required"]
+    ['job']
+    """
+    stage = _describe_fields(describe_struct(Stage))
+    properties = stage["properties"]
+    properties["args"] = _allow_arguments(properties["args"])
+    listed = properties["after"]
+    properties["after"] = {
+        "description": listed.pop("description"),
+        "anyOf": [listed, listed["items"]],
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "hpcrun pipeline",
+        "description": "The stages of a pipeline by name.",
+        "type": "object",
+        "minProperties": 1,
+        "propertyNames": {"pattern": get_args(StageName)[1].pattern},
+        "additionalProperties": {**stage, "required": ["job"]},
     }
 
 

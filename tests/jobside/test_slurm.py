@@ -215,6 +215,7 @@ def test_node_failure_is_recognised_in_messages() -> None:
         ("afterok:8?afterok:7", "afterok:8?afterok:9"),
         ("afterok:7?afterok:9", "afterok:9"),
         ("afterok:6:7", "afterok:6:9"),
+        ("afternotok:6?afternotok:7", "afternotok:6?afternotok:9"),
         ("after:7", "after:7"),
         ("singleton,afterok:7", "singleton,afterok:9"),
     ],

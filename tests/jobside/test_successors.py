@@ -222,15 +222,20 @@ def test_run_is_secured_by_a_waiting_job(slurm: StandIns) -> None:
     slurm.answer("scontrol update JobId=7 Requeue", "", code=1, error="Access denied")
     slurm.answer("sbatch", "42")
     slurm.answer(
-        "squeue", "5 afterok:7(unfulfilled)\n6 afterok:7(unfulfilled),afterok:4(unfulfilled)"
+        "squeue",
+        "5 afterok:7(unfulfilled)\n6 afterok:7(unfulfilled),afterok:4(unfulfilled)\n"
+        "42 afterany:7(unfulfilled)\n8 afternotok:7(unfulfilled)\n9 afterany:7(unfulfilled)",
     )
     job = slurm.job(**SURVIVES)
     assert Continuation(job).secure("")
     assert job.successor() == "42"
     assert json.loads((folder / "begin.json").read_text())["host"] == "n1"
     assert not (folder / "chaining").exists()
-    assert "scontrol update JobId=5 Dependency=afterok:7?afterok:42" in slurm.called()
-    assert not slurm.called("scontrol update JobId=6")
+    assert slurm.called("scontrol update")[1:] == [
+        "scontrol update JobId=5 Dependency=afterok:7?afterok:42",
+        "scontrol update JobId=8 Dependency=afternotok:7,afternotok:42",
+        "scontrol update JobId=9 Dependency=afterany:7,afterany:42",
+    ]
 
 
 def test_run_that_slurm_may_requeue_needs_no_other_job(slurm: StandIns) -> None:

@@ -1,0 +1,221 @@
+"""Finds the runs of a pipeline, and determines the states of its stages."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct, structs
+
+from hpcrun.context import Context
+from hpcrun.errors import HpcrunError
+from hpcrun.monitor.targets import find_group, list_names
+from hpcrun.ownership import foreign_owner
+from hpcrun.runs import (
+    NOT_SUBMITTED,
+    PIPELINE,
+    RUN_ID,
+    TASK_ID,
+    History,
+    JobStatus,
+    PipelineRecord,
+    RunFolder,
+    SweepFolder,
+    Verdict,
+    parse_sweep_id,
+    read_record,
+    runs_of,
+)
+from hpcrun.slurm import ACTIVE, UNKNOWN, WAITING
+from hpcrun.spec import Stage
+
+# The state of a stage that does not start because of the ends of the stages before it.
+SKIPPED = "SKIPPED"
+
+
+class Pipeline(Struct, frozen=True, kw_only=True):
+    """The runs of a pipeline.
+
+    Attributes:
+        record: The record of the newest run.
+        members: The runs or sweeps of each stage, oldest first. The last one counts: those before
+            it were resubmitted.
+    """
+
+    record: PipelineRecord
+    members: dict[str, list[RunFolder | SweepFolder]]
+
+    def newest(self) -> dict[str, RunFolder | SweepFolder]:
+        """Return the newest run or sweep of each stage, in the order of the stages."""
+        stages = self.record.stages
+        return {name: self.members[name][-1] for name in stages if name in self.members}
+
+    def runs(self) -> list[RunFolder]:
+        """Return the newest runs of all stages."""
+        return [run for one in self.newest().values() for run in runs_of(one)]
+
+    def superseded(self) -> set[RunFolder]:
+        """Return the runs of stages that were resubmitted."""
+        return {run for each in self.members.values() for one in each[:-1] for run in runs_of(one)}
+
+
+def read_pipeline(folders: Iterable[RunFolder | SweepFolder]) -> Pipeline | None:
+    """Return the pipeline that runs belong to, None if they are no pipeline.
+
+    Args:
+        folders: The runs of a group, oldest first.
+    """
+    record, members = None, dict[str, list[RunFolder | SweepFolder]]()
+    for folder in folders:
+        found = None
+        with contextlib.suppress(HpcrunError):
+            found = read_record(folder.pipeline, PipelineRecord)
+        if found is not None and found.stage in found.stages:
+            record = found
+            members.setdefault(found.stage, []).append(folder)
+    return Pipeline(record=record, members=members) if record is not None else None
+
+
+def find_pipeline(context: Context, word: str | None) -> Pipeline | None:
+    """Find a pipeline by its id; None if there is none. Its records are fetched."""
+    return read_pipeline(find_group(context, word))
+
+
+def list_pipelines(context: Context, name: str) -> list[Pipeline]:
+    """List the pipelines of a file of the project, newest first, by the records known here.
+
+    Those whose submission was interrupted are included.
+    """
+    found: dict[str, list[RunFolder | SweepFolder]] = {}
+    for folder in list_names(context.runs_dir):
+        sweep_id = parse_sweep_id(folder)
+        path = context.runs_dir / folder
+        if not RUN_ID.fullmatch(sweep_id or folder) or TASK_ID.fullmatch(folder):
+            continue
+        if not (path / PIPELINE).is_file() or foreign_owner(path):
+            continue
+        record = None
+        with contextlib.suppress(HpcrunError):
+            record = read_record(path / PIPELINE, PipelineRecord)
+        if record is not None and (record.name, record.project) == (name, str(context.project)):
+            one = RunFolder(path) if sweep_id is None else SweepFolder(path)
+            found.setdefault(record.id, []).append(one)
+    pipelines = (read_pipeline(reversed(folders)) for folders in found.values())
+    return [each for each in pipelines if each is not None]
+
+
+class StageStatus(Struct, frozen=True, kw_only=True):
+    """The state of a stage of a pipeline.
+
+    Attributes:
+        statuses: The states of its newest run, or of the runs of its newest sweep.
+        skipped: Why the stage does not start; "" if it may.
+    """
+
+    name: str
+    stage: Stage
+    statuses: list[JobStatus]
+    skipped: str = ""
+
+    @property
+    def state(self) -> str:
+        """SKIPPED, NOT_SUBMITTED, or that of its runs: of several, one that decides."""
+        if self.skipped:
+            return SKIPPED
+        states = [status.state for status in self.statuses]
+        for each in (ACTIVE, WAITING, {UNKNOWN}):
+            if found := [state for state in states if state in each]:
+                return found[0]
+        return next((each for each in states if each != "COMPLETED"), [*states, NOT_SUBMITTED][0])
+
+    @property
+    def final(self) -> bool:
+        """True if the stage is skipped, or all its runs have ended."""
+        return bool(self.skipped) or (
+            bool(self.statuses) and all(status.final for status in self.statuses)
+        )
+
+    @property
+    def ok(self) -> bool:
+        """True if all its runs succeeded."""
+        return bool(self.statuses) and all(status.ok for status in self.statuses)
+
+    def rows(self) -> list[JobStatus]:
+        """Return rows of a listing, named after the stage."""
+        if not self.statuses:
+            verdict = Verdict(state=self.state, final=self.final)
+            empty = JobStatus(verdict=verdict, history=History(run_id=""))
+            return [structs.replace(empty, name=self.name, remark=self.skipped)]
+        rows = [structs.replace(status, name=self.name) for status in self.statuses]
+        if not self.skipped:
+            return rows
+        return [
+            structs.replace(
+                row,
+                verdict=structs.replace(row.verdict, state=SKIPPED, reason="", notes=[]),
+                remark=self.skipped,
+            )
+            for row in rows
+        ]
+
+
+def describe_stages(pipeline: Pipeline, statuses: Sequence[JobStatus]) -> list[StageStatus]:
+    """Return the states of all stages, from those of the pipeline's newest runs."""
+    of_run = {status.run.path: status for status in statuses if status.run is not None}
+    found: dict[str, StageStatus] = {}
+    newest = pipeline.newest()
+    for name, stage in pipeline.record.stages.items():
+        runs = runs_of(newest[name]) if name in newest else []
+        own = [of_run[run.path] for run in runs if run.path in of_run]
+        one = StageStatus(name=name, stage=stage, statuses=own)
+        if all(_never_started(status) for status in own):
+            one = structs.replace(one, skipped=find_obstacle(stage, found))
+        found[name] = one
+    return list(found.values())
+
+
+def _never_started(status: JobStatus) -> bool:
+    """Return True for a job that Slurm ended before its start, without a request of the user."""
+    history = status.history
+    return status.final and not (status.ok or history.last is not None or history.cancelled)
+
+
+def find_obstacle(stage: Stage, others: Mapping[str, StageStatus]) -> str:
+    """Return why a stage cannot start any more, by the ends of those before it; "" if it can.
+
+    Those that are not among ``others`` have not ended.
+    """
+    before = [others[name] for name in stage.after if name in others]
+    if stage.when == "success":
+        for one in before:
+            ended = [status.state for status in one.statuses if status.final and not status.ok]
+            state = one.state if one.skipped else next(iter(ended), "")
+            if state not in ("", NOT_SUBMITTED):
+                return f"{one.name} {state}"
+    is_complete = len(before) == len(stage.after)
+    if stage.when == "failure" and is_complete and all(one.ok for one in before):
+        return f"{' and '.join(one.name for one in before)} succeeded"
+    return ""
+
+
+def has_failed(stages: Sequence[StageStatus]) -> bool:
+    """Return True if a stage failed, or was skipped although it should have run."""
+    return any(
+        one.final and not one.ok and not (one.skipped and one.stage.when == "failure")
+        for one in stages
+    )
+
+
+def stage_json(one: StageStatus) -> dict[str, Any]:
+    """Return the JSON of a stage's state."""
+    return {
+        "stage": one.name,
+        "job": one.stage.job,
+        "after": one.stage.after,
+        "when": one.stage.when,
+        "state": one.state,
+        "final": one.final,
+        "skipped": one.skipped or None,
+        "run_ids": [status.run_id for status in one.statuses],
+    }

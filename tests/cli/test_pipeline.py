@@ -1,0 +1,246 @@
+"""Pipelines, with replayed answers of Slurm."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.calling import Caller, replay
+from tests.cli.slurm_rows import row
+from tests.json_schemas import check_json
+
+JOB = "command: [echo, NAME]\nresources: {gpus_per_node: 0, time: 60}\n"
+MAIN = """\
+prepare: {job: tokenize}
+train: {job: train, after: prepare}
+export: {job: export, after: train, args: [--from, "{after_checkpoint_dir}"]}
+report: {job: export, after: [prepare, train], when: failure}
+tidy: {job: tokenize, after: [train, export], when: always}
+"""
+
+
+@pytest.fixture
+def slurm(hpcrun: Caller) -> Caller:
+    """Write a pipeline and its jobs, and an sbatch that counts jobs from 17 and logs its calls."""
+    for name in ("tokenize", "train", "export"):
+        hpcrun.write(f"jobs/{name}.yaml", JOB.replace("NAME", name))
+    hpcrun.write("pipelines/main.yaml", MAIN)
+    replay(hpcrun.tools, "squeue", (0, "", ""))
+    replay(hpcrun.tools, "sacct", (1, "", "Slurm accounting storage is disabled"))
+    sbatch = hpcrun.tools / "sbatch"
+    sbatch.write_text(
+        f'#!/bin/sh\necho "$*" >>"{hpcrun.tools}/calls"\n'
+        f'case "$PWD" in *-export-*) [ ! -e "{hpcrun.tools}/full" ] || exit 1 ;; esac\n'
+        f'n=16; while read -r _; do n=$((n + 1)); done <"{hpcrun.tools}/calls"; echo "$n"\n'
+    )
+    sbatch.chmod(0o755)
+    return hpcrun
+
+
+def calls(slurm: Caller) -> list[str]:
+    """Return the dependencies with which sbatch was called, "" for none."""
+    log = slurm.tools / "calls"
+    found = []
+    for line in log.read_text().splitlines() if log.exists() else []:
+        words = [word for word in line.split() if word.startswith("--dependency=")]
+        found.append(words[0].removeprefix("--dependency=") if words else "")
+        assert ("--kill-on-invalid-dep=yes" in line) == bool(words)
+    return found
+
+
+DEPENDENCIES = ["", "afterok:17", "afterok:18", "afternotok:17?afternotok:18"]
+DEPENDENCIES += ["afterany:18,afterany:19"]
+
+
+def test_pipeline_is_a_group_of_dependent_jobs(slurm: Caller) -> None:
+    done = slurm("submit", "main", "--json")
+    assert done.code == 0, done
+    check_json("submit", done.json)
+    assert calls(slurm) == DEPENDENCIES
+    jobs = {one["stage"]: one["submission"] for one in done.json["stages"]}
+    assert [*jobs] == ["prepare", "train", "export", "report", "tidy"]
+    folder = f"{jobs['train']['run_dir']}/checkpoints"
+    assert folder in Path(jobs["export"]["run_dir"], "plan.json").read_text()
+    group = done.json["group"]
+    assert group.startswith("main-")
+    shown = slurm("status", group)
+    assert [line.split()[1] for line in shown.out.splitlines()[1:6]] == [*jobs], shown
+    found = slurm("status", group, "--json").json
+    check_json("status", found)
+    assert [stage["stage"] for stage in found["pipeline"]["stages"]] == [*jobs]
+    assert slurm("show", f"{group}.train", "--json").json["run_id"] == jobs["train"]["run_id"]
+
+
+def test_dry_run_shows_every_script_and_writes_nothing(slurm: Caller) -> None:
+    done = slurm("submit", "main", "--dry-run")
+    assert done.code == 0 and done.out.count("==> job.sbatch <==") == 5, done
+    assert "export   export    when train succeeded" in done.out
+    assert "report   export    when prepare or train failed" in done.out
+    answer = slurm("submit", "main", "--dry-run", "--json").json
+    check_json("submit", answer)
+    assert [one["stage"] for one in answer["stages"]][:2] == ["prepare", "train"]
+    assert not list(slurm.runs.glob("*")) and not calls(slurm)
+
+
+def queue(slurm: Caller, **states: str) -> None:
+    """Make squeue show the jobs of stages in these states, in the order of MAIN, from 17."""
+    stages = ["prepare", "train", "export", "report", "tidy"]
+    folders = {
+        json.loads((run / "pipeline.json").read_text())["stage"]: run
+        for run in slurm.runs.glob("*")
+    }
+    rows = [
+        row(folders[stage], str(17 + stages.index(stage)), *state.split("/"))
+        for stage, state in states.items()
+        if stage in folders
+    ]
+    replay(slurm.tools, "squeue", (0, "".join(rows), ""))
+
+
+LIVE = {"prepare": "RUNNING", "train": "PENDING/Dependency", "export": "PENDING/Dependency"}
+
+
+def test_interrupted_submission_is_continued_without_doubling(slurm: Caller) -> None:
+    (slurm.tools / "full").touch()
+    first = slurm("submit", "main")
+    assert first.code == 3 and "Submitted main-" in first.out, first
+    assert "submitted before the error: prepare (17), train (18)" in first.err
+    group = first.out.split()[1]
+    assert f"hpcrun submit main submits the rest, hpcrun cancel {group}" in first.err
+    (slurm.tools / "full").unlink()
+    (slurm.tools / "calls").write_text("first\nsecond\n")
+    queue(slurm, **LIVE)
+    shown = slurm("status", group)
+    assert shown.out.count("NOT_SUBMITTED") == 3, shown
+    done = slurm("submit", "main", "--json")
+    assert done.code == 0, done
+    check_json("submit", done.json)
+    assert done.json["group"] == group
+    assert [one["stage"] for one in done.json["earlier"]] == ["prepare", "train"]
+    assert calls(slurm)[2:] == DEPENDENCIES[2:]
+    queue(slurm, **LIVE, report="PENDING/Dependency", tidy="PENDING/Dependency")
+    again = slurm("submit", "main")
+    assert again.code == 2 and f"{group}, the same pipeline, has not ended" in again.err, again
+    assert len(calls(slurm)) == 5
+
+
+def test_changed_file_does_not_continue_an_interrupted_submission(slurm: Caller) -> None:
+    (slurm.tools / "full").touch()
+    slurm("submit", "main")
+    queue(slurm, **LIVE)
+    slurm.write("pipelines/main.yaml", MAIN + "last: {job: train, after: tidy}\n")
+    done = slurm("submit", "main")
+    assert done.code == 2 and "submitted only in part (prepare, train), and" in done.err, done
+
+
+def test_lost_reply_of_sbatch_is_not_submitted_again(slurm: Caller) -> None:
+    assert slurm("submit", "main", "--as", "first").code == 0
+    run = next(slurm.runs.glob("*-train-*"))
+    (run / "submitted.json").unlink()
+    done = slurm("submit", "main", "--as", "first")
+    assert done.code == 4 and f"it is unknown whether Slurm has {run.name}" in done.err, done
+    assert len(calls(slurm)) == 5
+
+
+def test_stage_is_skipped_if_its_predecessor_failed(slurm: Caller) -> None:
+    group = slurm("submit", "main", "--json").json["group"]
+    never = "CANCELLED/DependencyNeverSatisfied"
+    queue(slurm, prepare="FAILED", train=never, export=never, report="COMPLETED", tidy="COMPLETED")
+    stages = slurm("status", group, "--json").json["pipeline"]["stages"]
+    assert [(one["state"], one["skipped"]) for one in stages] == [
+        ("FAILED", None),
+        ("SKIPPED", "prepare FAILED"),
+        ("SKIPPED", "train SKIPPED"),
+        ("COMPLETED", None),
+        ("COMPLETED", None),
+    ]
+    assert "SKIPPED" in slurm("status", group).out
+    assert slurm("wait", group).code == 1
+    assert slurm("resubmit", group, "--from", "export").code == 2
+
+
+def test_failure_stage_that_is_not_needed_does_not_fail_the_pipeline(slurm: Caller) -> None:
+    group = slurm("submit", "main", "--json").json["group"]
+    good = dict.fromkeys(("prepare", "train", "export", "tidy"), "COMPLETED")
+    queue(slurm, **good, report="CANCELLED/DependencyNeverSatisfied")
+    done = slurm("wait", group)
+    assert done.code == 0, done
+    stages = slurm("status", group, "--json").json["pipeline"]["stages"]
+    assert [one["skipped"] for one in stages][2:] == [None, "prepare and train succeeded", None]
+
+
+def test_resubmit_from_a_stage_repeats_it_and_its_followers(slurm: Caller) -> None:
+    group = slurm("submit", "main", "--json").json["group"]
+    ends = {"prepare": "COMPLETED", "train": "FAILED", "report": "COMPLETED", "tidy": "COMPLETED"}
+    queue(slurm, **ends, export="CANCELLED/DependencyNeverSatisfied")
+    named = slurm("resubmit", group)
+    assert named.code == 2 and f"hpcrun resubmit {group} --from prepare" in named.err, named
+    done = slurm("resubmit", group, "--from", "train", "--set", "train.env.A=1", "--json")
+    assert done.code == 0, done
+    check_json("resubmit", done.json)
+    assert [one["stage"] for one in done.json["stages"]] == ["train", "export", "report", "tidy"]
+    assert calls(slurm)[5:] == ["", "afterok:22", "afternotok:22", "afterany:22,afterany:23"]
+    runs = {one["stage"]: one["submission"]["runs"][0]["run_id"] for one in done.json["stages"]}
+    assert slurm("show", f"{group}.train", "--json").json["run_id"] == runs["train"]
+    stages = slurm("status", group, "--json").json["pipeline"]["stages"]
+    assert [one["run_ids"] for one in stages][1:] == [[run] for run in runs.values()]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["main", "train"], "main.yaml is a pipeline, which is submitted alone"),
+        (["main", "-N", "2"], "--nodes does not apply to main.yaml, a pipeline"),
+        (["main", "--test-only"], "--test-only does not apply to main.yaml"),
+        (
+            ["main", "--set", "resources.nodes=2"],
+            "expected STAGE.KEY=VALUE; the stages are",
+        ),
+        (["main", "--as", "1"], "--as: expected a name that begins with a letter"),
+        (["both"], "both: both a pipeline, "),
+        (["bad"], "bad.yaml: a.job: nowhere: no such job"),
+    ],
+)
+def test_pipelines_refuse_what_does_not_apply(
+    slurm: Caller, words: list[str], message: str
+) -> None:
+    slurm.write("pipelines/both.yaml", "a: {job: train}\n")
+    slurm.write("jobs/both.yaml", JOB)
+    slurm.write("pipelines/bad.yaml", "a: {job: nowhere}\n")
+    done = slurm("submit", *words)
+    assert done.code == 2 and message in done.err, done
+    assert not calls(slurm)
+
+
+def test_jobs_lists_the_pipelines(slurm: Caller) -> None:
+    slurm.write("pipelines/bad.yaml", "a: {job: train, after: b}\n")
+    found = slurm("jobs", "--json").json
+    check_json("jobs", found)
+    assert [(one["name"], one["stages"]) for one in found["pipelines"]] == [
+        ("bad", []),
+        ("main", ["prepare", "train", "export", "report", "tidy"]),
+    ]
+    assert "there is no stage b" in found["pipelines"][0]["error"]
+    assert "a pipeline of prepare, train, export" in slurm("jobs").out
+
+
+def test_logs_shows_the_current_stage(slurm: Caller) -> None:
+    group = slurm("submit", "main", "--json").json["group"]
+    none = slurm("logs", group)
+    assert none.code == 2 and f"{group}: no stage has begun yet" in none.err, none
+    for stage, at in (("prepare", 1), ("train", 2)):
+        run = next(
+            run
+            for run in slurm.runs.glob("*")
+            if json.loads((run / "pipeline.json").read_text())["stage"] == stage
+        )
+        (run / "logs" / "0").mkdir(parents=True)
+        (run / "logs" / "0" / "rank-0.log").write_text(f"the output of {stage}\n")
+        (run / "attempts" / "0").mkdir(parents=True)
+        begin = {"attempt": 0, "job_id": str(16 + at), "host": "n", "pid": 1, "nodes": "n"}
+        (run / "attempts/0/begin.json").write_text(json.dumps({**begin, "begun_at": 1.0}))
+        queue(slurm, prepare="COMPLETED" if at == 2 else "RUNNING", train="RUNNING")
+        assert slurm("logs", group).out == f"the output of {stage}\n"
+    assert slurm("logs", f"{group}.prepare").out == "the output of prepare\n"

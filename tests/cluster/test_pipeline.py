@@ -1,0 +1,107 @@
+"""Pipelines on a real Slurm: order, preemption of the training, stages that are skipped."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.cluster.site import Site, Submitted
+from tests.cluster.survive_job import (
+    JOB,
+    TRAIN,
+    insist_on_the_whole_curve,
+    preempt,
+    preempting,
+    steps_of,
+)
+from tests.cluster.survive_runs import NEEDS, SECRET, WHOLE
+from tests.waiting import until
+
+PIPELINE = """
+prepare: {job: mark}
+train: {job: train, after: prepare}
+export: {job: mark, after: train}
+report: {job: mark, after: train, when: failure}
+tidy: {job: mark, after: [train, export], when: always}
+broken: {job: broken, after: prepare}
+never: {job: mark, after: broken}
+repair: {job: mark, after: [train, broken], when: failure}
+"""
+MARK = """
+command: [bash, -c, 'date +%s.%N; sleep 1']
+resources: {gpus_per_node: 0, time: "10"}
+"""
+
+
+def times(run: Submitted) -> tuple[float, float]:
+    """Return when the only attempt of a run began and ended."""
+    end = run.record("end.json")
+    return end["begun_at"], end["ended_at"]
+
+
+def submit(site: Site, *options: str) -> tuple[str, dict[str, Submitted]]:
+    """Submit the pipeline; return its id and the runs of its stages."""
+    done = site.hpcrun("submit", "--json", "main", *options, env=SECRET)
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    runs = {one["stage"]: one["submission"] for one in answer["stages"]}
+    return answer["group"], {
+        name: Submitted(run["run_id"], run["job_id"], Path(run["run_dir"]))
+        for name, run in runs.items()
+    }
+
+
+def test_pipeline_waits_for_a_training_that_is_preempted(wide_site: Site) -> None:
+    """Slurm may not requeue the training: another job continues it."""
+    site = wide_site
+    for name in ("jobs", "pipelines"):
+        (site.project / name).mkdir()
+    (site.project / "train.py").write_text(TRAIN)
+    text = JOB
+    values = {"NODES": 11, "LIMIT": 30, "SURVIVE": "when: [preempted]", "STEPS": 60}
+    for name, value in values.items():
+        text = text.replace(name, str(value), 1)
+    (site.project / "jobs/train.yaml").write_text(text)
+    (site.project / "jobs/mark.yaml").write_text(MARK)
+    (site.project / "jobs/broken.yaml").write_text(MARK.replace("sleep 1", "exit 3"))
+    (site.project / "pipelines/main.yaml").write_text(PIPELINE)
+    own = [word.replace("env.", "train.env.") for word in (*WHOLE, *NEEDS)]
+    own = [
+        f"train.{word}" if "=" in word and not word.startswith("train.") else word for word in own
+    ]
+    with preempting(site, "GraceTime=30 PreemptMode=CANCEL"):
+        group, runs = submit(site, *own, "--set", "train.name=forbidden")
+        train = runs["train"]
+        until(lambda: len(steps_of(train, 0)) >= 6, "some steps")
+        preempt(site)
+        site.wait_for(train, "attempts/0/end.json")
+        until(lambda: train.record("end.json")["next"] not in (None, "requeue"), "another job")
+        for name in ("export", "report", "tidy"):
+            assert not list((runs[name].folder / "attempts").glob("*")), name
+        again = site.hpcrun("submit", "main", *own, "--set", "train.name=forbidden", env=SECRET)
+        assert again.returncode == 2 and "has not ended" in again.stderr, again.stderr
+        shown = insist_on_the_whole_curve(site, train, 60)
+    assert len(shown["attempts"]) == 2
+    waited = site.hpcrun("wait", group)
+    assert waited.returncode == 1, waited.stdout
+    answer = json.loads(site.hpcrun("status", "--json", group).stdout)
+    states = {one["stage"]: (one["state"], one["skipped"]) for one in answer["pipeline"]["stages"]}
+    assert states == {
+        **dict.fromkeys(("prepare", "train", "export", "tidy", "repair"), ("COMPLETED", None)),
+        "report": ("SKIPPED", "train succeeded"),
+        "broken": ("FAILED", None),
+        "never": ("SKIPPED", "broken FAILED"),
+    }
+    ended = json.loads((train.folder / "attempts/1/end.json").read_text())["ended_at"]
+    assert times(runs["export"])[0] >= ended
+    assert times(runs["tidy"])[0] >= times(runs["export"])[1]
+    # One failure is enough, while the training runs.
+    assert times(runs["repair"])[0] < ended
+    logs = site.hpcrun("logs", f"{group}.export")
+    assert logs.returncode == 0 and logs.stdout, logs.stderr
+    why = site.hpcrun("why", group)
+    assert "exit code 3" in why.stdout, why.stdout
+    done = site.hpcrun("resubmit", group, "--from", "broken", "--set", "broken.command=[true]")
+    assert done.returncode == 0, done.stderr
+    assert site.hpcrun("wait", group).returncode == 0
