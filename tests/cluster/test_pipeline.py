@@ -6,6 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from tests.cluster.laptop import Laptop
+from tests.cluster.laptop import laptop as laptop
 from tests.cluster.site import Site, Submitted
 from tests.cluster.survive_job import (
     JOB,
@@ -59,7 +63,7 @@ def test_pipeline_waits_for_a_training_that_is_preempted(wide_site: Site) -> Non
         (site.project / name).mkdir()
     (site.project / "train.py").write_text(TRAIN)
     text = JOB
-    values = {"NODES": 11, "LIMIT": 30, "SURVIVE": "when: [preempted]", "STEPS": 60}
+    values = {"NODES": 11, "LIMIT": 30, "SURVIVE": "when: [preempted]", "STEPS": 40}
     for name, value in values.items():
         text = text.replace(name, str(value), 1)
     (site.project / "jobs/train.yaml").write_text(text)
@@ -81,7 +85,7 @@ def test_pipeline_waits_for_a_training_that_is_preempted(wide_site: Site) -> Non
             assert not list((runs[name].folder / "attempts").glob("*")), name
         again = site.hpcrun("submit", "main", *own, "--set", "train.name=forbidden", env=SECRET)
         assert again.returncode == 2 and "has not ended" in again.stderr, again.stderr
-        shown = insist_on_the_whole_curve(site, train, 60)
+        shown = insist_on_the_whole_curve(site, train, 40)
     assert len(shown["attempts"]) == 2
     waited = site.hpcrun("wait", group)
     assert waited.returncode == 1, waited.stdout
@@ -105,3 +109,22 @@ def test_pipeline_waits_for_a_training_that_is_preempted(wide_site: Site) -> Non
     done = site.hpcrun("resubmit", group, "--from", "broken", "--set", "broken.command=[true]")
     assert done.returncode == 0, done.stderr
     assert site.hpcrun("wait", group).returncode == 0
+
+
+@pytest.mark.thorough
+def test_pipeline_works_over_ssh(laptop: Laptop) -> None:
+    for name, command in {"mark": "[hostname]", "broken": "[bash, -c, exit 3]"}.items():
+        text = f"command: {command}\nresources: {{gpus_per_node: 0, time: 5}}\n"
+        laptop.write(f"jobs/{name}.yaml", text)
+    stages = "a: {job: mark}\nb: {job: broken, after: a}\nc: {job: mark, after: b}\n"
+    laptop.write("pipelines/main.yaml", stages + "d: {job: mark, after: b, when: failure}\n")
+    group = laptop.json("submit", "main")["group"]
+    assert laptop.hpcrun("submit", "main").returncode == 2, "it is active"
+    assert laptop.hpcrun("wait", group).returncode == 1
+    found = laptop.json("status", group)["pipeline"]["stages"]
+    states = [one["state"] for one in found]
+    assert states == ["COMPLETED", "FAILED", "SKIPPED", "COMPLETED"]
+    again = laptop.json("resubmit", group, "--from", "b", "--set", "b.command=[hostname]")
+    assert [one["stage"] for one in again["stages"]] == ["b", "c", "d"]
+    laptop.does("wait", group)
+    assert laptop.does("logs", f"{group}.c")
