@@ -38,9 +38,9 @@ from hpcrun.spec.load import command_job as command_job
 from hpcrun.spec.load import load_cluster as load_cluster
 from hpcrun.spec.load import load_job as load_job
 from hpcrun.spec.load import load_user_config as load_user_config
-from hpcrun.spec.rules import REFUSED_OF_SRUN as REFUSED_OF_SRUN
 from hpcrun.spec.pipeline import list_followers as list_followers
 from hpcrun.spec.pipeline import load_pipeline as load_pipeline
+from hpcrun.spec.rules import REFUSED_OF_SRUN as REFUSED_OF_SRUN
 from hpcrun.spec.rules import infer_framework as infer_framework
 from hpcrun.spec.rules import list_role_references as list_role_references
 from hpcrun.spec.schema import json_schema as json_schema
