@@ -54,6 +54,7 @@ from hpcrun.monitor.targets import fetch_records as fetch_records
 from hpcrun.monitor.targets import fetch_run_names as fetch_run_names
 from hpcrun.monitor.targets import find_group as find_group
 from hpcrun.monitor.targets import find_run_or_sweep as find_run_or_sweep
+from hpcrun.monitor.targets import find_target as find_target
 from hpcrun.monitor.targets import find_targets as find_targets
 from hpcrun.monitor.targets import find_targets_by_word as find_targets_by_word
 from hpcrun.monitor.targets import is_job_id as is_job_id
