@@ -64,12 +64,13 @@ _MAX_NAMED_FILES = 4  # differing files that are named
 def read_run_facts(run: RunFolder) -> tuple[dict[str, str], int | None, float | None]:
     """Return a run's settings by key, its number of GPUs, and its duration in seconds.
 
-    Settings are those of the job as requested, options of its program as "args.--lr", and decided
-    values that the job left open. Precision and batch are included only if they reach the program.
-    An attempt without an end counts until its last heartbeat.
+    Settings are those of the job as requested, options of its program as "args.--lr" with the
+    values of placeholders, and decided values that the job left open. Precision and batch are
+    included only if they reach the program. An attempt without an end counts until its last
+    heartbeat.
     """
     plan, history = read_plan(run), read_history(run)
-    facts = _flatten_job(run.path / "spec.yaml")
+    facts = _flatten_job(run.path / "spec.yaml", plan)
     gpus = None
     if plan is not None:
         facts |= _flatten_plan(plan)
@@ -176,18 +177,37 @@ def add_code_digests(
     return digested, [f"the code differs in {', '.join(names[:_MAX_NAMED_FILES])}{more}"]
 
 
-def _flatten_job(path: Path) -> dict[str, str]:
+def _flatten_job(path: Path, plan: Plan | None) -> dict[str, str]:
     """Flatten the requested job; return an empty dict if its file is missing or corrupt."""
     try:
         tree = parse_document(read_plain(path).decode("utf-8"), str(path), [])
     except (OSError, UnicodeDecodeError, SpecError):
         return {}
-    return {
-        key: value
-        for name, node in tree.entries.items()
-        if name not in _IGNORED_KEYS
-        for key, value in _flatten(name, node)
-    }
+    facts: dict[str, str] = {}
+    for name, node in tree.entries.items():
+        if name in ("args", "command") and plan is not None:
+            words = _fill_placeholders(name, [item.text for item in node.items], plan)
+            facts |= split_options(name, words)
+        elif name not in _IGNORED_KEYS:
+            facts |= _flatten(name, node)
+    return facts
+
+
+def _fill_placeholders(key: str, words: list[str], plan: Plan) -> list[str]:
+    """Return the words of a key as the program gets them; directories of the run stay placeholders.
+
+    If the program differs in a word without a placeholder, the words are returned unchanged.
+    """
+    first = len(plan.program) - len(words) if key == "args" else 0
+    filled = plan.program[first : first + len(words)] if first >= 0 else []
+    pairs = list(zip(words, filled, strict=False))
+    if len(pairs) < len(words) or any(a != b and "{" not in a for a, b in pairs):
+        return words
+    own = {plan.checkpoint_dir: "{checkpoint_dir}", plan.run_dir: "{run_dir}"}
+    own[plan.run_id] = "{run_id}"
+    for value in sorted(filter(None, own), key=len, reverse=True):
+        filled = [word.replace(value, own[value]) for word in filled]
+    return filled
 
 
 def _flatten(key: str, value: Any) -> Iterator[tuple[str, str]]:

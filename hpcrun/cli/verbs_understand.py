@@ -292,6 +292,7 @@ def compare(
         comparison_json,
         format_comparison,
         format_markdown,
+        rank_runs,
     )
 
     where = make_context(cluster)
@@ -325,7 +326,8 @@ def compare(
         print_line(format_markdown(named, compared))
     else:
         print_line(format_comparison(named, compared, drawing_display(), by=by, per_gpu=per_gpu))
-    write_report_files(where, runs, files, by="step" if by == "samples" else by)
+    ranked = [runs[number] for number, _ in rank_runs(runs, compared)]
+    write_report_files(where, ranked, files, by="step" if by == "samples" else by)
     return 0 if any(run.curve.metrics for run in runs) else 1
 
 

@@ -27,6 +27,7 @@ from hpcrun.curves.report.compare import format_comparison as format_comparison
 from hpcrun.curves.report.compare import format_markdown as format_markdown
 from hpcrun.curves.report.comparison import compare_runs as compare_runs
 from hpcrun.curves.report.comparison import differing as differing
+from hpcrun.curves.report.comparison import rank_runs as rank_runs
 from hpcrun.curves.report.data import json_text as json_text
 from hpcrun.curves.report.facts import seconds_per_step as seconds_per_step
 from hpcrun.curves.report.facts import steps_left as steps_left

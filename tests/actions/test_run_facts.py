@@ -76,6 +76,14 @@ def test_settings_contain_job_values_and_derived_values(context: Context) -> Non
     assert list(facts) == sorted(facts)
 
 
+def test_placeholders_in_arguments_have_their_values(context: Context) -> None:
+    args = "--bs, '{micro_batch_per_gpu}', --out, '{run_dir}/x', '{{a}}', --nodes, '{nodes}'"
+    text = f"script: train.py\nargs: [{args}]\nbatch: {{micro_batch_per_gpu: 4}}\n"
+    facts, _, _ = read_run_facts(written(context, text))
+    found = {key: value for key, value in facts.items() if key.startswith("args")}
+    assert found == {"args.--bs": "4", "args.--out": "{run_dir}/x {a}", "args.--nodes": "1"}
+
+
 def test_run_names_are_no_settings(context: Context) -> None:
     first, second = (read_run_facts(written(context, DEEPSPEED))[0] for _ in range(2))
     assert first == second

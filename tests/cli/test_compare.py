@@ -53,6 +53,23 @@ def test_compare_shows_two_logs(logs: Caller) -> None:
     assert "settings" not in done.out
 
 
+def test_runs_are_sorted_by_their_best_loss(logs: Caller) -> None:
+    logs.write("nan.log", "step 1: loss=nan\nstep 2: loss=nan\n")
+    shown = compared(logs, "a.log", "nan.log", "b.log")
+    assert [run["source"] for run in shown["runs"]] == ["a.log", "nan.log", "b.log"]
+    assert [run["rank"] for run in shown["runs"]] == [2, None, 1]
+    lows = [run["min"] and run["min"]["value"] for run in shown["runs"]]
+    difference = lows[0] - lows[2]
+    assert [run["difference"] for run in shown["runs"]] == [pytest.approx(difference), None, 0.0]
+    done = logs("compare", "a.log", "nan.log", "b.log", "--html", "c.html")
+    table = done.out[done.out.index("difference") :].splitlines()
+    assert [line.split()[1] for line in table[1:4]] == ["b.log", "a.log", "nan.log"], done
+    assert f"+{difference:.3g}" in table[2]
+    page = (logs.project / "c.html").read_text()
+    names = [page.index(f"</span>{name}.log</label>") for name in ("b", "a", "nan")]
+    assert names == sorted(names) and f"<td>+{difference:.3g}</td>" in page
+
+
 def test_equal_logs_have_no_difference(logs: Caller) -> None:
     done = logs("compare", "a.log", "same.log")
     assert "loss at step 400: no difference beyond noise: " in done.out, done

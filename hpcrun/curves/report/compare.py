@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import structs, to_builtins
 
 from hpcrun.curves.report.axes import time_unit
-from hpcrun.curves.report.comparison import Comparison, Equal, Measure, axis_of
+from hpcrun.curves.report.comparison import Comparison, Equal, Measure, axis_of, rank_runs
 from hpcrun.curves.report.data import summary_json
 from hpcrun.curves.report.facts import gpu_hours, seconds_of
 from hpcrun.curves.report.parsed import ParsedRun, peak_memory
@@ -57,11 +57,14 @@ def format_comparison(
     """Return the report without a trailing line feed, limited to the width of ``look``."""
     names = brief([replace_unprintable(run.source, look) for run in runs])
     short = distinct(names, _NAME, look)
+    ranking = rank_runs(runs, compared)
+    differences = dict(ranking)
+    learning = [
+        dict(_learning_columns(run, compared, n, differences[n])) for n, run in enumerate(runs)
+    ]
     below: list[str] = []
     for part in (
-        run_rows(
-            names, [dict(_learning_columns(run, compared, n)) for n, run in enumerate(runs)], look
-        ),
+        run_rows(names, learning, look, order=[number for number, _ in ranking]),
         _wrapped((_format_lead(compared, equal, short, look) for equal in compared.equal), look),
         run_rows(names, _speeds(runs, compared), look),
         _wrapped(_scaling(compared.scaling, short), look),
@@ -118,9 +121,13 @@ def _draw_plot(
 
 
 def _learning_columns(
-    run: ParsedRun, compared: Comparison, number: int
+    run: ParsedRun, compared: Comparison, number: int, difference: float | None
 ) -> Iterator[tuple[str, str]]:
-    """Yield facts about the learning of a run as (heading, text)."""
+    """Yield facts about the learning of a run as (heading, text).
+
+    Args:
+        difference: The difference of its best value from the best value of all runs.
+    """
     summary = run.curve.summary(compared.metric) if compared.metric else None
     if summary is not None:
         step = summary.last.step
@@ -129,6 +136,9 @@ def _learning_columns(
         best = summary.min if compared.falls else summary.max
         heading = "lowest" if compared.falls else "highest"
         yield heading, format_value(best.value) if best else "nan"
+        sign = "+" if compared.falls else "-"
+        shown = "" if difference is None else f"{sign if difference else ''}{difference:.3g}"
+        yield "difference", shown or _UNKNOWN
     for equal in compared.equal:
         level = equal.levels[number]
         yield (
@@ -379,6 +389,12 @@ def comparison_json(runs: Sequence[ParsedRun], compared: Comparison) -> dict[str
     """Return the comparison as JSON-compatible objects."""
     found = to_builtins(compared)
     speeds = found["scaling"].pop("speeds")
+    ranking = rank_runs(runs, compared)
+    differences = dict(ranking)
+    ranks = {
+        number: None if differences[number] is None else rank
+        for rank, (number, _) in enumerate(ranking, 1)
+    }
     found["equal"] = [
         {
             "by": equal.by,
@@ -409,7 +425,11 @@ def comparison_json(runs: Sequence[ParsedRun], compared: Comparison) -> dict[str
             "gpu_hours": gpu_hours(run),
             "failure": run.failure or None,
             "warnings": list(run.warnings),
+            "rank": ranks[number],
+            "difference": differences[number],
         }
-        for run, speed, rates in zip(runs, speeds, compared.scaling.speeds, strict=True)
+        for number, (run, speed, rates) in enumerate(
+            zip(runs, speeds, compared.scaling.speeds, strict=True)
+        )
     ]
     return {"metric": compared.metric, "falls": compared.falls, "runs": shown, **found}

@@ -5,6 +5,7 @@ docs/compare.md describes the method.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -132,6 +133,28 @@ def compare_runs(
     notes += _note_time_limits(runs, name)
     reached = _find_target(learned, target, falls=falls)
     return Comparison(name, falls, tuple(equal), reached, scaling, settings, tuple(notes), slow)
+
+
+def rank_runs(runs: Sequence[ParsedRun], compared: Comparison) -> list[tuple[int, float | None]]:
+    """Rank runs by their best value of the compared metric.
+
+    Returns:
+        The index of each run, the best first, and the difference of its best value from that of the
+        first one, at least 0; None for runs without a finite value, which come last.
+    """
+    best: list[float | None] = []
+    for run in runs:
+        summary = run.curve.summary(compared.metric) if compared.metric is not None else None
+        point = summary and (summary.min if compared.falls else summary.max)
+        best.append(point.value if point and math.isfinite(point.value) else None)
+    sign = 1.0 if compared.falls else -1.0
+    order = sorted(range(len(runs)), key=lambda n: (best[n] is None, sign * (best[n] or 0.0)))
+    first = best[order[0]] if order else None
+    return [
+        (number, None if value is None or first is None else abs(value - first))
+        for number in order
+        for value in (best[number],)
+    ]
 
 
 def choose_metric(runs: Sequence[ParsedRun]) -> str | None:

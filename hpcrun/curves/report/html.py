@@ -11,13 +11,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import re
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from hpcrun.curves.curve import Curve, Point, Restart
+from hpcrun.curves.curve import Curve, Point, Restart, Summary
 from hpcrun.curves.names import (
     EPOCH,
     EVAL_LOSS,
@@ -181,12 +182,31 @@ def _table(runs: Sequence[ParsedRun]) -> dict[str, Any]:
         else {}
         for run in runs
     ]
+    if main is not None:
+        rows = _add_differences(rows, [run.curve.summary(main) for run in runs])
     fullest_first = sorted(rows, key=len, reverse=True)
     headings = list(dict.fromkeys(heading for row in fullest_first for heading in row))
     return {
         "headings": headings,
         "rows": [[row.get(heading, "") for heading in headings] for row in rows],
     }
+
+
+def _add_differences(
+    rows: Sequence[dict[str, str]], summaries: Sequence[Summary | None]
+) -> list[dict[str, str]]:
+    """Add the difference from the best run behind the best loss of each of several runs."""
+    lows = [each.min.value if each is not None and each.min else math.nan for each in summaries]
+    best = min(filter(math.isfinite, lows), default=math.nan)
+    shown = []
+    for row, low in zip(rows, lows, strict=True):
+        own: dict[str, str] = {}
+        for heading, text in row.items():
+            own[heading] = text
+            if heading == "best" and len(rows) > 1 and math.isfinite(low):
+                own["difference"] = f"+{low - best:.3g}" if low > best else "0"
+        shown.append(own)
+    return shown
 
 
 def _settings(runs: Sequence[ParsedRun]) -> dict[str, list[list[str]]]:

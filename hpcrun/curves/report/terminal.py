@@ -275,8 +275,18 @@ def remarks(label: str, texts: Iterable[str], look: Display) -> list[str]:
     return rows
 
 
-def run_rows(names: Sequence[str], facts: Sequence[Mapping[str, str]], look: Display) -> list[str]:
-    """Return a row per run, split into several tables if the columns exceed the width."""
+def run_rows(
+    names: Sequence[str],
+    facts: Sequence[Mapping[str, str]],
+    look: Display,
+    *,
+    order: Sequence[int] | None = None,
+) -> list[str]:
+    """Return a row per run, split into several tables if the columns exceed the width.
+
+    Args:
+        order: The indices of the runs in the order of their rows.
+    """
     headings = list(dict.fromkeys(heading for each in facts for heading in each))
     sizes = [max_text_width([name, *(each.get(name, "-") for each in facts)]) for name in headings]
     # In a very narrow window names are truncated, because a truncated number would be wrong.
@@ -299,6 +309,7 @@ def run_rows(names: Sequence[str], facts: Sequence[Mapping[str, str]], look: Dis
             [source, *(each.get(heading, "-") for heading in chosen)]
             for source, each in zip(sources, facts, strict=True)
         ]
+        texts = [texts[number] for number in order] if order is not None else texts
         rows += ["", *Table(columns, texts, look, head=DIM).lines()]
     return rows[1:]
 
