@@ -341,6 +341,7 @@ hpcrun lint scripts/ eval.sh              # all sbatch scripts in a folder, and 
 hpcrun lint --severity error scripts/     # errors only
 hpcrun lint --fix train.sbatch            # show the safe fixes as a diff, and ask
 hpcrun lint --format sarif scripts/ > lint.sarif
+hpcrun lint --cluster mine train.sbatch   # compare the request with a profile, too
 ```
 
 - **error**: the job fails, or does not do what the script says. The exit code is 1.
@@ -358,6 +359,12 @@ export MASTER_PORT=29500
 `-` stands for standard input. Constant variables are followed, also through arrays,
 `bash -c '...'`, containers, `env`, `time` and `python -m torch.distributed.run`.
 Values from outside the script are unknown, and rules about them do not apply.
+
+With `--cluster NAME`, the directives are compared with the profile of that cluster:
+`beyond-partition` (more nodes, GPUs, CPUs, memory or time than the partition has, or another GPU
+type; a warning if the script names a QOS or a reservation, which may lift limits),
+`unknown-partition`, `array-too-large` and `account-not-named`. `hpcrun submit SCRIPT` does this
+with the profile of the project.
 
 ## In CI
 

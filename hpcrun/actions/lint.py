@@ -6,14 +6,15 @@ import difflib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
+from hpcrun.context import Context
 from hpcrun.errors import InputError
 from hpcrun.files import read_plain, write_atomically, write_error
-from hpcrun.lint import Finding, apply_fixes, lint_script
+from hpcrun.lint import Finding, apply_fixes, lint_request, lint_script
 
 # Files of a folder that may be sbatch scripts.
 _SUFFIXES = {".sh", ".bash", ".sbatch", ".slurm", ".sl", ".job", ".cmd", ".batch", ""}
@@ -47,17 +48,29 @@ class LintedScript(Struct, frozen=True):
         )
 
 
-def lint_paths(names: Sequence[str]) -> list[LintedScript]:
+def lint_paths(names: Sequence[str], context: Context | None = None) -> list[LintedScript]:
     """Check files, the sbatch scripts in folders, and standard input for "-".
+
+    Args:
+        context: Compare the requests with the profile of its cluster, too.
 
     Raises:
         InputError: A file does not exist or is not a text.
     """
-    return [lint_file(name, path) for name, path in _list_files(names)]
+    return [lint_file(name, path, context) for name, path in _list_files(names)]
 
 
-def lint_file(name: str, path: Path | None) -> LintedScript:
-    """Check a file, or standard input. Raises InputError."""
+def lint_file(
+    name: str,
+    path: Path | None,
+    context: Context | None = None,
+    options: Mapping[str, str] | None = None,
+) -> LintedScript:
+    """Check a file, or standard input. Raises InputError.
+
+    Args:
+        options: Options of sbatch that replace those of the script.
+    """
     if path is None:
         data = sys.stdin.buffer.read()
     else:
@@ -69,13 +82,17 @@ def lint_file(name: str, path: Path | None) -> LintedScript:
         raise InputError(f"{name}: not a script: it contains bytes that are no text")
     text = data.decode("utf-8", "surrogateescape")
     findings = lint_script(text, name, syntax=_check_syntax(data))
+    if context is not None:
+        source = context.cluster_source
+        findings += lint_request(text, name, context.cluster, source, options)
+        findings.sort(key=lambda one: (one.line, one.column))
     return LintedScript(name, path, text, findings)
 
 
-def find_script_errors(name: str) -> list[Finding]:
+def find_script_errors(context: Context, name: str, options: Mapping[str, str]) -> list[Finding]:
     """Return the errors in a script that is about to be submitted; none without the parser."""
     try:
-        found = lint_file(name, Path(name)).findings
+        found = lint_file(name, Path(name), context, options).findings
     except InputError:
         return []
     return [one for one in found if one.severity == "error"]

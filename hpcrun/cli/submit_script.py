@@ -66,7 +66,8 @@ def submit_script(
     ]
     made = prepare_script(where, script, options=given, after=build_dependency(where, after))
     if not options["no_check"]:
-        for one in find_script_errors(name):
+        typed = {word[2:].split("=", 1)[0]: word.split("=", 1)[1] for word in given}
+        for one in find_script_errors(where, name, typed):
             print_note(f"{one.file}:{one.line}: {one.message} [{one.rule}]; fix: {one.fix}")
     if kind == "dry-run":
         if as_json:

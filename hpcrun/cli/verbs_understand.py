@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcrun.cli.options import (
+    CLUSTER,
     DIR,
     FILE,
     RUN,
@@ -438,9 +439,20 @@ def report(
 )
 @click.option("--fix", is_flag=True, help="Show the safe fixes as a diff, and apply them.")
 @click.option("--yes", is_flag=True, help="With --fix: apply them without asking.")
+@click.option(
+    "--cluster",
+    type=CLUSTER,
+    help="Compare the requests with the limits, partitions and GPU types of this profile.",
+)
 @json_option
 def lint(
-    scripts: tuple[str, ...], form: str, severity: str, fix: bool, yes: bool, as_json: bool
+    scripts: tuple[str, ...],
+    form: str,
+    severity: str,
+    fix: bool,
+    yes: bool,
+    cluster: str | None,
+    as_json: bool,
 ) -> int:
     """Find mistakes in sbatch scripts: settings that Slurm, launchers or NCCL ignore or refuse.
 
@@ -461,7 +473,8 @@ def lint(
 
     if not scripts:
         raise InputError("no script given", fix="hpcrun lint SCRIPT..., or - for standard input")
-    checked = lint_paths(scripts)
+    where = make_context(cluster) if cluster is not None else None
+    checked = lint_paths(scripts, where)
     if fix:
         changed = [one for one in checked if one.path is not None and one.fixed != one.text]
         for one in changed:
@@ -469,7 +482,7 @@ def lint(
         if changed and (yes or confirm(f"Change {len(changed)} of {len(checked)} scripts?")):
             for one in changed:
                 write_fixed(one)
-            checked = lint_paths(scripts)
+            checked = lint_paths(scripts, where)
     levels = ("error", "warning", "note")
     shown = levels[: levels.index(severity) + 1]
     found = [each for one in checked for each in one.findings if each.severity in shown]

@@ -50,7 +50,7 @@ def lint_script(text: str, name: str = "script", *, syntax: str = "") -> list[Fi
     """
     script = parse_script(text, name)
     script.cache["syntax"] = syntax
-    ignored = _read_ignored(script)
+    ignored = list_ignored(script)
     found: list[Finding] = []
     for rule in all_rules():
         if rule.id in ignored.get(0, ()):
@@ -77,7 +77,7 @@ def lint_script(text: str, name: str = "script", *, syntax: str = "") -> list[Fi
     return sorted(found, key=lambda one: (one.line, one.column, rank[one.severity], one.rule))
 
 
-def _read_ignored(script: Script) -> dict[int, set[str]]:
+def list_ignored(script: Script) -> dict[int, set[str]]:
     """Return the rules that comments ignore, by line; 0 stands for the whole file.
 
     ``# hpcrun: ignore=RULE reason`` applies to its line, or to the next one if it stands alone.

@@ -75,6 +75,16 @@ def test_errors_of_lint_are_shown_before_the_submission(hpcrun: Caller) -> None:
     assert "late-directive" not in hpcrun("submit", "old.sbatch", "--dry-run", "--no-check").err
 
 
+def test_limits_of_the_profile_are_checked_before_the_submission(hpcrun: Caller) -> None:
+    hpcrun.write("hpcrun.yaml", "name: mine\npartitions: {gpu: {max_time: '60'}}\n")
+    hpcrun.write("old.sbatch", "#!/bin/bash\n#SBATCH -p gpu -t 90\nls\n")
+    done = hpcrun("submit", "old.sbatch", "--dry-run")
+    assert "old.sbatch:2: 90: partition gpu allows 60 [beyond-partition]" in done.err
+    assert "beyond-partition" not in hpcrun("submit", "old.sbatch", "--dry-run", "-t", "30").err
+    assert hpcrun("lint", "old.sbatch").code == 0
+    assert hpcrun("lint", "old.sbatch", "--cluster", "mine").code == 1
+
+
 @pytest.mark.parametrize("name", ["train", "zero2-4gpu"])
 def test_job_comes_before_a_script_of_the_same_name(hpcrun: Caller, name: str) -> None:
     """As before scripts could be submitted: a file in the project must not replace a job."""
