@@ -1,9 +1,14 @@
-"""Jobs that hold an allocation for a shell, until the user ends them."""
+"""Jobs that hold an allocation for a shell or a notebook, until the user ends them."""
 
 from __future__ import annotations
 
+import contextlib
+import re
+import secrets
 import time
 from collections.abc import Callable, Sequence
+
+from msgspec import structs
 
 from hpcrun.actions.checks.submission import Checks
 from hpcrun.actions.job_actions import cancel_jobs
@@ -11,13 +16,39 @@ from hpcrun.actions.prepare import draft_command_job, prepare_job
 from hpcrun.actions.submit import submit_job
 from hpcrun.context import Context
 from hpcrun.errors import HpcrunError, InputError
+from hpcrun.files import open_plain
+from hpcrun.logs import list_log_files
 from hpcrun.monitor import Monitor, Targets, WatchedRuns, describe_stage
+from hpcrun.plan import choose_setup
 from hpcrun.runs import JobStatus, RunFolder, attempt_indices
 from hpcrun.signals import defer_signals
-from hpcrun.spec import Origin
+from hpcrun.spec import Origin, Setup
 
 # Seconds between two checks of a job's records; Slurm is queried as by hpcrun wait.
 _CHECK_INTERVAL_S = 1.0
+# The part of a log in which the notebook server states its address, or that it is missing.
+_MAX_LOG_BYTES = 1 << 20
+# The variable from which Jupyter reads its token, which is on no command line then.
+_TOKEN_VARIABLE = "JUPYTER_TOKEN"
+_JUPYTERS = ("jupyterlab", "notebook", "jupyter_server")
+# Exits with code 42 if a Python has no Jupyter.
+_FIND_JUPYTER = f"""\
+import importlib.util, sys
+sys.exit(0 if any(map(importlib.util.find_spec, {_JUPYTERS})) else 42)
+"""
+# Starts the first Jupyter that the job's Python has. It listens on the node's loopback interface.
+_START_JUPYTER = f"""\
+import importlib.util, os, runpy, sys
+names = [name for name in {_JUPYTERS} if importlib.util.find_spec(name) is not None]
+if not names:
+    sys.exit("hpcrun: " + sys.executable + " has no Jupyter")
+sys.argv = [names[0], "--ServerApp.ip=127.0.0.1", "--ServerApp.open_browser=False"]
+if os.geteuid() == 0:
+    sys.argv.append("--ServerApp.allow_root=True")
+runpy.run_module(names[0], run_name="__main__", alter_sys=True)
+"""
+_JUPYTER_ADDRESS = re.compile(rb"https?://(?:127\.0\.0\.1|localhost):([0-9]{1,5})/([\w/-]*)")
+_NO_JUPYTER = re.compile(rb"hpcrun: (.+) has no Jupyter")
 
 
 class Session:
@@ -31,13 +62,18 @@ class Session:
         name: str,
         command: Sequence[str],
         overrides: Sequence[str],
+        *,
+        secret: str = "",
     ) -> None:
         """Prepare the job. Raises InputError.
 
         Args:
             overrides: Changes of the job, in the notation of --set.
+            secret: The name of a variable that the job gets as a secret; the job has one node then.
         """
         spec = draft_command_job([name], overrides)
+        if secret:
+            spec = structs.replace(spec, secrets=[*spec.secrets, secret])
         self._made = made = prepare_job(
             context,
             spec,
@@ -45,6 +81,8 @@ class Session:
             origin=Origin(name, tuple(overrides)),
             checks=Checks(),
         )
+        if secret and made.plan.nodes > 1:
+            raise InputError(f"{name}: {made.plan.nodes} nodes", fix="set one node")
         if made.is_sweep or made.plan.node_range:
             raise InputError(
                 f"{name}: a single job of a fixed size is needed",
@@ -93,13 +131,88 @@ class Session:
             )
         return status
 
-    def cancel(self) -> None:
-        """Cancel the job, unless it has ended. Raises HpcrunError."""
-        for result in cancel_jobs(self._context, self.targets):
-            if result.error is not None:
-                raise result.error
+    def search_logs(self, pattern: re.Pattern[bytes]) -> re.Match[bytes] | None:
+        """Search the start of each log of the job."""
+        for file in list_log_files(self.run):
+            with contextlib.suppress(OSError), open_plain(file.path) as log:
+                if found := pattern.search(log.read(_MAX_LOG_BYTES)):
+                    return found
+        return None
+
+    def cancel(self) -> bool:
+        """Cancel the job; return False if it has ended. Raises HpcrunError."""
+        (result,) = cancel_jobs(self._context, self.targets)
+        if result.error is not None:
+            raise result.error
+        return result.done
 
 
 def prepare_shell_job(context: Context, overrides: Sequence[str]) -> Session:
     """Prepare a job in which nothing runs but what a shell starts. Raises HpcrunError."""
     return Session(context, "shell", ["sleep", "infinity"], overrides)
+
+
+def prepare_notebook_job(context: Context, overrides: Sequence[str]) -> tuple[Session, str]:
+    """Prepare a job that runs Jupyter in the job's Python; return it and the token.
+
+    The token is a secret of the job: it is in its environment, and masked in its output.
+
+    Raises InputError if that Python is known to have no Jupyter.
+    """
+    token = secrets.token_urlsafe(32)
+    context = structs.replace(context, environ={**context.environ, _TOKEN_VARIABLE: token})
+    spec = draft_command_job(["notebook"], overrides)
+    _, setup = choose_setup(spec, context.cluster, context.cluster_source)
+    _refuse_missing_jupyter(context, setup)
+    command = [*_python_command(setup), "-c", _START_JUPYTER]
+    session = Session(context, "notebook", command, overrides, secret=_TOKEN_VARIABLE)
+    return session, token
+
+
+def wait_for_jupyter(session: Session) -> tuple[int, str]:
+    """Wait until Jupyter states its address; return the port on its node, and the path.
+
+    Raises HpcrunError if the job ends before.
+    """
+    while True:
+        if found := session.search_logs(_JUPYTER_ADDRESS):
+            return int(found[1]), found[2].decode()
+        try:
+            session.poll()
+        except HpcrunError as error:
+            if missing := session.search_logs(_NO_JUPYTER):
+                raise _missing_jupyter(missing[1].decode(errors="replace")) from error
+            raise
+        time.sleep(_CHECK_INTERVAL_S)
+
+
+def _python_command(setup: Setup) -> list[str]:
+    """Return the command of the job's Python: that of its environment, or of the profile."""
+    if setup.container is not None:
+        return ["python"]
+    if setup.python and not (setup.venv or setup.conda or setup.uv):
+        return ["bash", "-c", f'exec {_quote_expanding(setup.python)} "$@"', "python"]
+    return ["bash", "-c", 'exec "$(type -P python || type -P python3)" "$@"', "python"]
+
+
+def _quote_expanding(path: str) -> str:
+    """Quote a path for bash, which expands the home folder and variables in it.
+
+    >>> _quote_expanding("~/my env/bin/python"), _quote_expanding("$HOME/a`b")
+    ('"$HOME/my env/bin/python"', '"$HOME/a\\\\`b"')
+    """
+    return '"' + re.sub(r'(["\\`])', r"\\\1", re.sub(r"^~(?=/)", "$HOME", path)) + '"'
+
+
+def _refuse_missing_jupyter(context: Context, setup: Setup) -> None:
+    """Raise InputError if the job's Python can be asked before, and has no Jupyter."""
+    path = f"{setup.venv}/bin/python" if setup.venv else setup.python
+    if path is None or not path.startswith(("/", "~/", "$")) or setup.container is not None:
+        return
+    script = f'exec {_quote_expanding(path)} -c "$1"'
+    if context.transport().run(["bash", "-c", script, "bash", _FIND_JUPYTER]).exit_code == 42:
+        raise _missing_jupyter(path)
+
+
+def _missing_jupyter(python: str) -> InputError:
+    return InputError(f"{python} has no Jupyter", fix=f"{python} -m pip install jupyterlab")

@@ -1,17 +1,33 @@
-"""Jobs that hold an allocation while the user works in it: a shell."""
+"""Jobs that hold an allocation while the user works in it: a shell, a notebook."""
 
 from __future__ import annotations
 
+import getpass
+import socket
 import subprocess
+import sys
+import webbrowser
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 import click
 
-from hpcrun.actions import Session, prepare_shell, prepare_shell_job
-from hpcrun.cli.output import print_note
+from hpcrun.actions import (
+    Session,
+    find_node,
+    keep_port_open,
+    open_port,
+    prepare_notebook_job,
+    prepare_shell,
+    prepare_shell_job,
+    wait_for_jupyter,
+)
+from hpcrun.assets import state_dir
+from hpcrun.cli.output import confirm, print_line, print_note
 from hpcrun.context import Context
-from hpcrun.errors import HpcrunError
+from hpcrun.errors import HpcrunError, OutOfReach
 from hpcrun.signals import interrupt_on_signals
+from hpcrun.ui import redirecting_file
 
 
 def run_shell_session(
@@ -39,6 +55,50 @@ def run_shell_session(
             _end_session(session, keep=keep)
 
 
+def run_notebook_session(
+    context: Context, overrides: Sequence[str], *, keep: bool, opens: bool
+) -> int:
+    """Start Jupyter in a new job, print its address, and wait until the job has ended."""
+    session, token = prepare_notebook_job(context, overrides)
+    with ExitStack() as files:  # removed at the end
+        try:
+            _submit(session)
+            session.wait_until_started(print_note)
+            port, path = wait_for_jupyter(session)
+            status, job, node = find_node(context, session.targets, None)
+            opened = open_port(context, job, node, port)
+            is_reachable = not opened.is_relayed or context.cluster.host is not None
+            at, number = opened.here if is_reachable else ("127.0.0.1", port)
+            url = f"http://{at}:{number}/{path}?token={token}"
+            if not is_reachable:
+                login = f"{getpass.getuser()}@{socket.getfqdn()}"
+                print_note(f"the server listens on {node} only. From your laptop, if the site")
+                print_note("allows ssh to the nodes of your jobs:")
+                print_note(f"  ssh -N -J {login} -L {port}:127.0.0.1:{port} {node}")
+                print_note("or call hpcrun notebook there, with host: in the profile. Then open:")
+            print_line(url)
+            print_note(f"until job {session.job_id} is over or Ctrl-C")
+            if opens and is_reachable:
+                folder = state_dir(context.environ) / "ui"
+                page = files.enter_context(redirecting_file(folder, url))
+                webbrowser.open(page.as_uri())
+            ended = keep_port_open(context, status, opened, print_note)
+            print_note(f"{ended.label} is {ended.state}")
+            return 0
+        except KeyboardInterrupt:
+            can_ask = sys.stdin.isatty() and not keep and bool(session.job_id)
+            _end_session(session, keep=keep or (can_ask and not _confirm_cancel(session.job_id)))
+            raise
+        except HpcrunError as error:
+            # A lost connection is no reason to lose the work in the notebook.
+            _end_session(session, keep=keep or isinstance(error, OutOfReach))
+            raise
+
+
+def _confirm_cancel(job: str) -> bool:
+    return confirm(f"\nCancel job {job}?", default=True)
+
+
 def _submit(session: Session) -> None:
     session.submit()
     print_note(f"submitted job {session.job_id}")
@@ -55,8 +115,7 @@ def _end_session(session: Session, *, keep: bool) -> None:
         print_note(f"job {job} continues: hpcrun shell {job}; hpcrun cancel {job} ends it")
         return
     try:
-        session.cancel()
+        if session.cancel():
+            print_note(f"cancelled job {job}")
     except HpcrunError as error:
         print_note(f"job {job} may continue: {error.message}; hpcrun cancel {job} ends it")
-    else:
-        print_note(f"cancelled job {job}")

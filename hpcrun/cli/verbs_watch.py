@@ -1,4 +1,4 @@
-"""The verbs status, logs, top, ui, wait, shell, open, fetch, sync, notify and nodes."""
+"""The verbs status, logs, top, ui, wait, shell, notebook, open, fetch, sync, notify and nodes."""
 
 from __future__ import annotations
 
@@ -490,6 +490,27 @@ def shell(
         print_note(click.style(f"note: {text}", dim=True))
     exec_shell(shell)
     return 1  # not reached
+
+
+@click.command("notebook")
+@click.option("--open", "opens", is_flag=True, help="Open the page in the default web browser.")
+@session_options
+@cluster_option
+def notebook(opens: bool, keep: bool, cluster: str | None, **options: Any) -> int:
+    """Start Jupyter on a node, in a new job, and print its address.
+
+    The job's Python must have JupyterLab, Notebook or jupyter_server: --set setup.venv=~/venv
+    selects it, as for every job. The server listens on the node's loopback interface, and requires
+    a random token. On a laptop, with host: in the profile, its port is forwarded; on a login node
+    the command prints how to reach it.
+
+    Ctrl-C asks whether to cancel the job; without a terminal it cancels it. With --keep the job
+    continues until its time limit, and hpcrun open JOB PORT forwards its port again.
+    """
+    from hpcrun.cli.sessions import run_notebook_session
+
+    overrides = collect_session_overrides(options)
+    return run_notebook_session(make_context(cluster), overrides, keep=keep, opens=opens)
 
 
 def _parse_port(ctx: click.Context, param: click.Parameter, value: str) -> int | str:

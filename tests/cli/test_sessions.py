@@ -1,12 +1,15 @@
-"""hpcrun shell --new without a cluster: refusals, waiting in the queue, and Ctrl-C."""
+"""hpcrun shell --new and notebook without a cluster: refusals, waiting in the queue, and Ctrl-C."""
 
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
 
+from hpcrun.actions.interactive import _NO_JUPYTER, _START_JUPYTER
 from tests.cli.calling import Caller, replay
 from tests.cli.slurm_rows import row
 from tests.waiting import PATIENCE
@@ -55,3 +58,17 @@ def test_ctrl_c_in_the_queue_cancels_the_new_job(hpcrun: Caller) -> None:
     assert process.returncode == 130, err + rest
     assert b"cancelled job 7" in rest
     assert "7" in cancels.read_text()
+
+
+def test_notebook_needs_one_node_and_a_python_with_jupyter(hpcrun: Caller) -> None:
+    done = hpcrun("notebook", "--set", "resources.nodes=2")
+    assert done.code == 2 and "2 nodes" in done.err, done
+    bare = hpcrun.write("bare", f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    bare.chmod(0o755)
+    done = hpcrun("notebook", "--set", f"setup.python={bare}")
+    assert done.code == 2 and f"{bare} has no Jupyter" in done.err, done
+    assert not hpcrun.runs.exists()
+    # On a node, the same is found by what the job runs.
+    command = [sys.executable, "-S", "-c", _START_JUPYTER]
+    started = subprocess.run(command, capture_output=True, check=False)
+    assert started.returncode == 1 and _NO_JUPYTER.search(started.stderr), started
