@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from hpcrun.actions.prepare import (
 from hpcrun.actions.resubmit import Again, Code, prepare_again, submit_again
 from hpcrun.actions.submit import Submission, submit_job
 from hpcrun.context import Context, read_text
-from hpcrun.errors import InputError, OutOfReach, Problem, SpecError
+from hpcrun.errors import HpcrunError, InputError, OutOfReach, Problem, SpecError
 from hpcrun.monitor import (
     GROUP_NAME,
     Pipeline,
@@ -37,7 +38,14 @@ from hpcrun.monitor import (
     status_of,
 )
 from hpcrun.plan import Dependency, split_sweep
-from hpcrun.runs import NOT_SUBMITTED, PIPELINE, JobStatus, PipelineRecord
+from hpcrun.runs import (
+    NOT_SUBMITTED,
+    PIPELINE,
+    JobStatus,
+    PipelineRecord,
+    RunFolder,
+    write_record,
+)
 from hpcrun.slurm import UNKNOWN, array_job_id
 from hpcrun.spec import JobSpec, Origin, Stage, list_followers, load_pipeline
 
@@ -257,7 +265,12 @@ def _find_unfinished(
     is_live = any(not one.final for one in there.values())
     missing = [name for name, one in found.items() if name not in there and not one.skipped]
     has_failed = any(one.final and not one.ok and not one.skipped for one in there.values())
-    if missing and (is_live or not has_failed) and there:
+    # Stages are submitted in order: an earlier one that is missing has been deleted.
+    order = [*found]
+    is_cut = not last.is_whole and all(
+        order.index(late) > order.index(early) for late in missing for early in there
+    )
+    if is_cut and missing and there and (is_live or not has_failed):
         if (last.record.stages, last.record.overrides) != (dict(stages), request.overrides):
             raise InputError(
                 f"{pipeline_id} was submitted only in part ({', '.join(there)}), and "
@@ -314,6 +327,16 @@ def submit_stages(context: Context, pipeline: PreparedPipeline) -> Iterator[Subm
             job_id=submission.job_id,
             dependency=dependency,
         )
+    _mark_whole(context, pipeline)
+
+
+def _mark_whole(context: Context, pipeline: PreparedPipeline) -> None:
+    """Record in the first new run that all stages were submitted; a failure is ignored."""
+    if pipeline.jobs:
+        path = RunFolder(next(iter(pipeline.jobs.values())).path).pipeline_whole
+        with contextlib.suppress(HpcrunError):
+            write_record(path, pipeline.id)
+            context.transport().upload_files([path])
 
 
 def add_notes(made: Prepared, submission: Submission) -> Prepared:

@@ -9,8 +9,8 @@ from typing import Any
 from msgspec import Struct, structs
 
 from hpcrun.context import Context
-from hpcrun.errors import HpcrunError
-from hpcrun.monitor.targets import find_group, list_names
+from hpcrun.errors import HpcrunError, InputError
+from hpcrun.monitor.targets import find_group, find_run_or_sweep, list_names
 from hpcrun.ownership import foreign_owner
 from hpcrun.runs import (
     NOT_SUBMITTED,
@@ -55,6 +55,11 @@ class Pipeline(Struct, frozen=True, kw_only=True):
         """Return the newest runs of all stages."""
         return [run for one in self.newest().values() for run in runs_of(one)]
 
+    @property
+    def is_whole(self) -> bool:
+        """True if no stage remained to be submitted; stages may have been deleted since."""
+        return any(one.pipeline_whole.exists() for each in self.members.values() for one in each)
+
     def superseded(self) -> set[RunFolder]:
         """Return the runs of stages that were resubmitted."""
         return {run for each in self.members.values() for one in each[:-1] for run in runs_of(one)}
@@ -79,6 +84,11 @@ def read_pipeline(folders: Iterable[RunFolder | SweepFolder]) -> Pipeline | None
 
 def find_pipeline(context: Context, word: str | None) -> Pipeline | None:
     """Find a pipeline by its id; None if there is none. Its records are fetched."""
+    try:
+        if word is None or find_run_or_sweep(context.runs_dir, word) is not None:
+            return None
+    except InputError:  # it matches several runs
+        return None
     return read_pipeline(find_group(context, word))
 
 

@@ -108,6 +108,7 @@ class RunFolder(Struct, frozen=True):
     task = RunPath("task.json")
     submitted = RunPath(SUBMITTED)
     pipeline = RunPath(PIPELINE)
+    pipeline_whole = RunPath("pipeline-whole.json")  # all stages of the pipeline were submitted
     # Written on a cluster behind ssh when sbatch has accepted the job (remote/far.py).
     answered = RunPath("answered.json")
     secrets = RunPath(SECRETS)  # mode 0600
@@ -163,6 +164,7 @@ class SweepFolder(Struct, frozen=True):
     code = RunPath("code")
     submitted = RunPath(SUBMITTED)
     pipeline = RunPath(PIPELINE)
+    pipeline_whole = RunPath("pipeline-whole.json")  # all stages of the pipeline were submitted
     answered = RunPath("answered.json")  # as in a run
     # A cache of the sweep's end, written by readers.
     seen = RunPath("cache/seen.json")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -124,6 +125,20 @@ def test_interrupted_submission_is_continued_without_doubling(slurm: Caller) -> 
     again = slurm("submit", "main")
     assert again.code == 2 and f"{group}, the same pipeline, has not ended" in again.err, again
     assert len(calls(slurm)) == 5
+
+
+@pytest.mark.parametrize("deleted", ["prepare", "tidy"])
+def test_pipeline_whose_runs_were_deleted_is_submitted_anew(slurm: Caller, deleted: str) -> None:
+    group = slurm("submit", "main", "--json").json["group"]
+    never = "CANCELLED/DependencyNeverSatisfied"
+    good = dict.fromkeys(("prepare", "train", "export", "tidy"), "COMPLETED")
+    for run in slurm.runs.glob("*"):
+        if json.loads((run / "pipeline.json").read_text())["stage"] == deleted:
+            shutil.rmtree(run)
+    queue(slurm, **good, report=never)
+    done = slurm("submit", "main", "--json")
+    assert done.code == 0 and done.json["group"] != group, done
+    assert len(done.json["stages"]) == 5
 
 
 def test_changed_file_does_not_continue_an_interrupted_submission(slurm: Caller) -> None:
