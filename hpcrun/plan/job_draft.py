@@ -31,7 +31,8 @@ _OPTION_PATTERNS: Sequence[tuple[str, str]] = (
     ("precision", r"precision|mixed_?precision|amp_?dtype"),
     (
         "checkpoint_dir",
-        r"(checkpoint|ckpt|save|output|out)_?(dir|path|folder)?|default_root_dir|save_?checkpoint_?dir",
+        r"(checkpoint|ckpt|save|output|out)_?(dir|path|folder)?|default_root_dir|save_?checkpoint_?dir"
+        r"|work(ing)?_?dir",
     ),
     ("activation_checkpointing", r"activation_checkpointing"),
 )
@@ -298,6 +299,7 @@ def _find_args(
                 fits = [one for one in named if one.nargs != 0]
         if placeholder == "checkpoint_dir":
             fits = [one for one in fits if not _names_checkpoint(one) and _takes_folder(one)]
+            fits = [one for one in fits if not _may_be_input(one)]
         if fits:
             found.append((_preferred_spelling(_choose_most_specific(fits)), placeholder))
     has_switch = any("--deepspeed" in one.names and one.nargs == 0 for one in facts.options)
@@ -320,6 +322,15 @@ def _names_checkpoint(option: ParserOption) -> bool:
         re.fullmatch(r"(checkpoint|ckpt)(_?path)?", _normalize_name(x)) for x in option.names
     )
     return is_path and not option.default and not re.search(r"save|writ|output", option.help, re.I)
+
+
+def _may_be_input(option: ParserOption) -> bool:
+    """Return True if an option such as --work-dir does not say that the script writes there."""
+    is_work = any(_normalize_name(name).startswith("work") for name in option.names)
+    words = f"{option.help} {option.default}"
+    return is_work and not re.search(
+        r"\bout|\bsav|\bwrit|\blogs?\b|checkpoint|work_dirs", words, re.I
+    )
 
 
 def _takes_folder(option: ParserOption) -> bool:
@@ -354,6 +365,8 @@ def _find_batch_args(
         names = [_normalize_name(name) for name in option.names]
         if any(map(_EVALUATION_OPTION.search, names)):
             continue
+        if option.number == 0 and facts.parser in OPEN_PARSERS:
+            continue  # a field that the script computes
         if any(re.fullmatch(dict(_OPTION_PATTERNS)[_BATCH_KEYS[1]], name) for name in names):
             by_placeholder.setdefault(_BATCH_KEYS[1], []).append(option)
         elif any(map(_BATCH_OPTION.fullmatch, names)):

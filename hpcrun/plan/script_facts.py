@@ -266,6 +266,8 @@ _INERT_LIBRARIES = frozenset(
     | {"tensorboard", "tensorboardX", "wandb", "tiktoken", "omegaconf", "click", "typer", "fire"}
     | {"absl", "hydra", "datasets", "tokenizers", "sentencepiece", "nltk", "networkx", "h5py"}
     | {"librosa", "soundfile", "regex", "requests", "psutil", "rich", "timm", "gym", "gymnasium"}
+    | {"tyro", "loguru", "pydantic", "safetensors", "pyarrow", "polars", "numba", "sympy", "zarr"}
+    | {"pettingzoo", "minigrid", "ale_py", "mujoco", "envpool", "supersuit", "procgen"}
     | {"__future__", "typing_extensions", "dotenv", "tabulate", "termcolor", "colorama"}
 )
 JOINING_WORDS = (

@@ -603,3 +603,26 @@ def test_nested_and_switched_options_of_tyro_are_known() -> None:
     ]
     assert names["--compile"].names == ["--compile", "--no-compile"]
     assert names["--optim.kind"].choices == ["adam", "sgd"]
+
+
+def test_field_of_tyro_that_the_script_computes_is_no_batch_option() -> None:
+    """As in CleanRL, where batch_size is num_envs * num_steps."""
+    text = TYRO.replace("batch_size: int = 8", "batch_size: int = 0") + "tyro.cli(Args)"
+    found = drafted(text)
+    assert (found.args, found.is_single) == ([], True)
+    assert ["joins no processes" in note for note in found.notes] == [True]
+
+
+@pytest.mark.parametrize(
+    ("option", "is_output"),
+    [
+        ("'--work-dir', default='out', help='output working directory'", True),
+        ("'--work_dir', help='the dir to save logs and models'", True),
+        ("'--workdir', default='./work_dirs/a'", True),
+        ("'--work-dir', help='the project'", False),
+    ],
+)
+def test_working_directory_that_the_script_writes_to_is_the_jobs(
+    option: str, is_output: bool
+) -> None:
+    assert ("checkpoint_dir" in dict(map(reversed, options(option).args))) == is_output
