@@ -546,6 +546,8 @@ class LogReader:
         groups = {key: value for key, value in match.groupdict().items() if value} if match else {}
         # Names of groups that occur several times in a pattern end with a digit.
         values = {key.rstrip("0123456789"): value for key, value in groups.items()}
+        if rule is CODE_ERROR and found is not None and "why" not in values and found.source:
+            values["why"] = found.source  # such as the condition of an assertion
         rank = int(values["rank"]) if "rank" in values else line.rank
         event = LogEvent(
             rule=rule,

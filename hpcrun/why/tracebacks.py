@@ -78,6 +78,18 @@ class Traceback(Struct):
     original_of: int | None = None
     frames: list[str] = []
 
+    @property
+    def source(self) -> str:
+        """The line of code that raised the exception; "" if Python did not print it.
+
+        >>> frames = ['File "a.py", line 1, in f', "assert x", "^^^^^^^^"]
+        >>> Traceback(begin=1, line=5, chain=1, frames=frames).source
+        'assert x'
+        """
+        texts = [each for each in self.frames if each.strip("^~ ")]
+        is_plain = len(texts) > 1 and texts[-2].startswith('File "')
+        return texts[-1] if is_plain and not texts[-1].startswith('File "') else ""
+
 
 class TracebackParser:
     """Collects tracebacks line by line; those of different processes may be interleaved."""

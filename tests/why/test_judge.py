@@ -533,3 +533,13 @@ def test_missing_module_suggests_the_nearest_name(module: str, hint: str | None)
     found = judge(traceback(f"ModuleNotFoundError: No module named '{module}'"))
     assert found.cause is not None and found.cause.title == f"No module named {module}"
     assert (found.fixes[0] if hint else None) == hint
+
+
+def test_exception_without_a_message_shows_the_code_that_raised_it() -> None:
+    text = traceback("AssertionError", "[rank1]: ")
+    text = text.replace("raise RuntimeError('Address already in use')", "assert x > 0")
+    cause = judge(text).cause
+    assert cause is not None
+    assert cause.title == "the program stopped with AssertionError: assert x > 0"
+    cause = judge(traceback("ValueError: no")).cause
+    assert cause is not None and cause.title == "the program stopped with ValueError: no"
