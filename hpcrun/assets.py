@@ -154,8 +154,9 @@ def _suggest_script_commands(path: Path, name: str) -> str:
     return fix
 
 
-# The module of hpcrun.jobside that runs in each rank, from an archive of its own.
-_HOOK_MODULE = "rank_hook.py"
+# The modules of hpcrun.jobside that run in each rank, from an archive of their own, by their names
+# there.
+_HOOK_MODULES = {"sitecustomize.py": "rank_start.py", "rank_hook.py": "rank_hook.py"}
 # Modules of hpcrun.jobside that only some jobs need, by feature.
 JOB_FEATURES = {
     "notify": ("channels.py", "delivery.py", "events.py", "notifier.py"),
@@ -180,7 +181,7 @@ def build_archive(features: frozenset[str] = frozenset(JOB_FEATURES)) -> bytes:
     modules = [
         path
         for path in (_PACKAGE / "jobside").glob("*.py")
-        if path.name not in unused and path.name != _HOOK_MODULE
+        if path.name not in unused and path.name not in _HOOK_MODULES.values()
     ]
     texts = {f"{package}/{path.name}": path.read_bytes() for path in modules}
     texts |= {"hpcrun/__init__.py": b"", f"{package}/__init__.py": b""}
@@ -191,7 +192,8 @@ def build_archive(features: frozenset[str] = frozenset(JOB_FEATURES)) -> bytes:
 @functools.cache
 def build_hook() -> bytes:
     """Pack the sitecustomize module of ranks; in a directory, Python would write bytecode files."""
-    return _pack({"sitecustomize.py": (_PACKAGE / "jobside" / _HOOK_MODULE).read_bytes()})
+    folder = _PACKAGE / "jobside"
+    return _pack({name: (folder / path).read_bytes() for name, path in _HOOK_MODULES.items()})
 
 
 def _pack(texts: Mapping[str, bytes]) -> bytes:

@@ -1,14 +1,11 @@
-"""A hook that Python loads when it starts a rank: compares it with the job, and records its usage.
+"""The checks of a rank: compare its training with the job, and record its usage.
 
-Python finds this module as ``sitecustomize`` in an archive on its path (``hook.pyz``), so that no
-bytecode is written next to it. It is active only in the process of a rank, not in its child
-processes. Standard library only; Python 3.6 and later.
+``rank_start.py`` loads this module from ``hook.pyz`` when the rank imports the first of the modules
+that are checked. Standard library only; Python 3.6 and later.
 """
 
-import atexit
 import contextlib
 import functools
-import importlib.machinery
 import importlib.util
 import json
 import os
@@ -285,59 +282,20 @@ def time_loading(module: Any) -> None:
 
 # ---- import hook ---------------------------------------------------------------------------------
 
-CHECKS = {
-    "torch.distributed.distributed_c10d": check_process_group,
-    "torch.optim.optimizer": check_first_step,
-    "lightning.pytorch.trainer.trainer": check_lightning,
-    "pytorch_lightning.trainer.trainer": check_lightning,
-    "deepspeed.runtime.engine": check_engine,
-    "torch.cuda.memory": keep_peaks,
-    "torch.utils.data.dataloader": time_loading,
-}
 
-
-class Finder:
-    """Runs a check right after a module is imported."""
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Find a checked module once, through the other finders."""
-        check = CHECKS.pop(name, None)
-        if check is None:
-            return None
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.loader is None:
-            return spec
-        original = spec.loader.exec_module
-
-        def exec_module(module: Any) -> None:
-            original(module)
-            try:
-                check(module)
-            except (AttributeError, TypeError) as error:  # a version with another interface
-                sys.stderr.write(f"hpcrun: {name} is not checked: {error}\n")
-
-        setattr(spec.loader, "exec_module", exec_module)  # noqa: B010 - of this loader alone
+def find_checked_module(name: str, check: str) -> Any:
+    """Find a module through the other finders; the function of this name runs after its import."""
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.loader is None:
         return spec
+    original = spec.loader.exec_module
 
+    def exec_module(module: Any) -> None:
+        original(module)
+        try:
+            globals()[check](module)
+        except (AttributeError, TypeError) as error:  # a version with another interface
+            sys.stderr.write(f"hpcrun: {name} is not checked: {error}\n")
 
-def load_next() -> None:
-    """Load the sitecustomize module that this one hides on the path."""
-    here = os.path.realpath(__file__).rpartition("/")[0]
-    path = [entry for entry in sys.path if os.path.realpath(entry or ".") != here]
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", path)
-    if spec is not None and spec.loader is not None:
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-
-
-def enable() -> None:
-    """Watch imports in the process of a rank; the environment marks its child processes."""
-    if "RANK" in os.environ and "HPCRUN_RANK_HOOK" not in os.environ:
-        os.environ["HPCRUN_RANK_HOOK"] = str(os.getpid())
-        atexit.register(USAGE.write)
-        sys.meta_path.insert(0, Finder())
-
-
-if __name__ == "sitecustomize":
-    enable()
-    load_next()
+    setattr(spec.loader, "exec_module", exec_module)  # noqa: B010 - of this loader alone
+    return spec

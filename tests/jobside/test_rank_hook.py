@@ -118,6 +118,21 @@ def test_sitecustomize_of_the_site_is_loaded(tmp_path: Path) -> None:
     assert (code, output) == (0, "yes\n")
 
 
+def test_checks_are_loaded_with_the_first_checked_module(tmp_path: Path) -> None:
+    text = "import sys; print(sys.meta_path[0].hook)"
+    assert run(tmp_path, text) == (0, "None\n")
+    package = tmp_path / "torch" / "optim"
+    package.mkdir(parents=True)
+    for name in ("../__init__.py", "__init__.py", "optimizer.py"):
+        (package / name).touch()
+    code, output = run(tmp_path, f"import torch.optim.optimizer; {text}")
+    assert code == 0 and "hpcrun_rank_hook" in output
+    text = "import os, torch.optim.optimizer; print('trained')"
+    code, output = run(tmp_path, f"import os; os.remove('hook.pyz'); {text}")
+    assert code == 0 and output.startswith("trained\n")
+    assert "hpcrun: torch.optim.optimizer is not checked: " in output
+
+
 ENGINE = """\
 import deepspeed, torch
 model = torch.nn.Linear(4, 1)
@@ -220,6 +235,7 @@ def usage_after(
     ("text", "code"),
     [
         ("import torch", 0),
+        ("import sys; del sys.path[1:3]; assert 'pyz' not in str(sys.path); import torch", 0),
         ("import torch; torch.cuda.reset_peak_memory_stats(1)", 0),
         ("import torch; torch.cuda.reset_max_memory_allocated()", 0),
         ("import torch; raise RuntimeError('CUDA out of memory')", 1),
