@@ -145,6 +145,8 @@ send_log() {  # PATH KIND NAME INODE FROM SIZE SECONDS
 # The request has one line per item. "R NAME" is a requested run. "K NAME/FILE STATE" is a file that
 # the client has: for a log STATE is its inode, first and last byte, for other files size and mtime.
 # "N" requests the names of all runs, and the first records of those that no "H NAME" lists.
+# The use of nodes (usage/N/node-K) is sent like logs, but from the beginning, because its first
+# line is needed; if a run has more than ``most`` bytes that the client lacks, none is sent.
 # ``pause`` is the interval in seconds at which the files are polled until the connection ends;
 # empty: once.
 #
@@ -172,7 +174,8 @@ exec {never}<> <(:)
 
 find_changes() {  # set wanted, logs, and the amount of both
   local at run name mode inode size seconds start from kind
-  local links=()
+  local folder last used left links=()
+  local -A use=()
   gone=() records=() files=() wanted=() bytes=1024 logs=() amount=0
   if [[ $listed ]]; then
     for name in [0-9]*-*; do
@@ -196,12 +199,30 @@ find_changes() {  # set wanted, logs, and the amount of both
   for name in "${files[@]}"; do # the output of an sbatch script may be in another file system
     case $name in */logs/batch.*) [[ ! -L $name ]] || links+=("$name") ;; esac
   done
+  for run in "${runs[@]}"; do
+    for folder in "$run"{,/roles/*}/usage; do  # of the last attempt that has any
+      last=
+      for name in "$folder"/*; do
+        name=${name##*/}
+        [[ $name =~ ^[0-9]{1,9}$ ]] && ((10#$name >= 10#${last:-0})) && last=$name
+      done
+      [[ ! $last ]] || files+=("$folder/$last"/node-*)
+    done
+  done
   files=("${records[@]}" "${files[@]}")
   for ((at = 0; at < ${#files[@]}; at += 2000)); do
     while IFS=' ' read -r mode inode size seconds name; do
       [[ $mode == 8??? ]] || continue
       case $name in
         */secrets.env | */notify.json) ;;
+        */usage/*/node-*)
+          [[ $name =~ /node-[0-9]{1,9}$ ]] || continue
+          if [[ ! ${known[$name]-} ]]; then
+            use[${name%%/*}]+="$inode $size $seconds $name"$'\n'
+          elif whole=1 choose_range "${known[$name]}" && ((size - from <= most)); then
+            known[$name]="$inode $start $size"
+            logs+=("$kind $inode $from $size $seconds $name"); amount=$((amount + size - from))
+          fi ;;
         */logs/*)
           choose_range "${known[$name]-}" || continue
           known[$name]="$inode $start $size"
@@ -216,6 +237,18 @@ find_changes() {  # set wanted, logs, and the amount of both
       stat -c '%f %i %s %Y %n' -- "${files[@]:at:2000}" 2>/dev/null
       ((at || ! ${#links[@]})) || stat -L -c '%f %i %s %Y %n' -- "${links[@]}" 2>/dev/null
     )
+  done
+  # All nodes of a run or none, because the use of some is not that of the run.
+  left=$most
+  for run in "${!use[@]}"; do
+    used=0
+    while IFS=' ' read -r _ size _; do used=$((used + size)); done <<<"${use[$run]%?}"
+    ((used <= left)) || continue
+    left=$((left - used)) amount=$((amount + used))
+    while IFS=' ' read -r inode size seconds name; do
+      known[$name]="$inode 0 $size"
+      logs+=("B $inode 0 $size $seconds $name")
+    done <<<"${use[$run]%?}"
   done
 }
 send() {

@@ -38,6 +38,8 @@ OVERLAP = 64
 MOST_CODE = 200 * 10**6
 _NAME = re.compile(r"(?!\.)[A-Za-z0-9._+-]{1,120}")
 _RECORD = re.compile(r"(?!\.).+\.(json|yaml|sh|sbatch)")  # in the run's folder itself
+# Files of a run that grow, of which only new bytes are fetched.
+_LOG = re.compile(r"(roles/[^/]+/)?(logs/.|usage/[0-9]+/node-[0-9]+$)")
 _RUN = re.compile(r"\d{8}-\d{6}-[A-Za-z0-9._+-]{1,80}")
 # Parts of a run's folder that only this machine writes. The channels of notify.json may be
 # commands, which the cluster must not choose.
@@ -92,7 +94,7 @@ class Mirror:
         for run in runs:
             logs = self.read_index(run)
             for name, size, mtime in self._list_files(run):
-                if "/logs/" not in f"/{name}":
+                if not _LOG.match(name):
                     lines.append(f"K {run}/{name} {size} {mtime}")
                 elif name in logs:
                     inode, start = logs[name]
@@ -450,7 +452,7 @@ class Receiver:
         inode, start, end, seconds = map(int, numbers)
         run, _, inner = name.partition("/")
         is_log = self._is_mine(name) and run in self.runs
-        is_log = is_log and re.match("(roles/[^/]+/)?logs/", inner) is not None
+        is_log = is_log and _LOG.match(inner) is not None
         is_log = is_log and 0 <= start <= end < 1 << 62 and end - start <= self.most
         if not is_log or not 0 <= seconds < 1 << 40:
             raise self._malformed_error(name)

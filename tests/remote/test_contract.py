@@ -23,9 +23,10 @@ from hpcrun.remote import ShowProgress, far, mirror
 from hpcrun.remote.by_paramiko import ParamikoConnection
 from hpcrun.remote.clients import open_connection
 from hpcrun.remote.connection import Reply, SshSettings
-from hpcrun.remote.mirror import TAIL, Mirror, Receiver
+from hpcrun.remote.mirror import GAP, TAIL, Mirror, Receiver
 from hpcrun.remote.queries import ReadFile
 from hpcrun.remote.ssh import SshTransport, local_timezone
+from hpcrun.runs import RunFolder, read_node_usage
 from tests.cli.calling import Caller
 from tests.remote.desk import Desk
 from tests.remote.sshd import Laptop, servers
@@ -159,6 +160,42 @@ def test_linked_output_of_a_script_is_fetched_as_a_file(ssh: Side, tmp_path: Pat
     assert ssh.log("logs/batch.log") == b"one\n"
     assert not (ssh.runs / RUN / "logs/batch.log").is_symlink()
     assert not (ssh.runs / RUN / "logs/other.log").exists()
+
+
+def test_use_of_nodes_is_fetched_from_its_beginning(ssh: Side) -> None:
+    ssh.deliver(ssh.new())
+    text = "hpcrun-usage 1 n1 15 job 4 job 1000\n"
+    text += "".join(f"{second} {second} 0 1 1 {second}\n" for second in range(40_000))
+    files = [
+        ssh.there(f"{of}usage/{number}/node-1", text)
+        for of in ("", "roles/judge/")
+        for number in (9, 10)
+    ]
+    ssh.there("usage/10/node-0", text.replace("n1", "n0"))
+    ssh.there("usage/10/node-0 of the user", text)
+    ssh.there("attempts/10/begin.json", "{}")
+    assert len(text) > TAIL
+    refresh, run = ssh.transport.fetch_changes, ssh.runs / RUN
+    refresh([run])
+    assert (run / "usage/10/node-1").read_text() == text
+    assert (run / "roles/judge/usage/10/node-1").read_text() == text
+    assert sorted(path.name for path in run.glob("usage/*/*")) == ["node-0", "node-1"]
+    for path in files:
+        with path.open("a") as file:
+            file.write("40000 40000 0 1 2 40000\n")
+    refresh([run])
+    nodes = read_node_usage(RunFolder(run))
+    assert [(node.node, node.seconds, node.memory_peak) for node in nodes] == [
+        ("n0", 39_999.0, 1),
+        ("n1", 40_000.0, 2),
+    ]
+    # All nodes of a run or none: more than this is not worth a trip.
+    ssh.there("usage/11/node-0", text)
+    os.truncate(ssh.there("usage/11/node-1", text), GAP)
+    ssh.there("logs/11/rank-0.log", "last\n")
+    refresh([run])
+    assert ssh.log("logs/11/rank-0.log") == b"last\n"
+    assert not (run / "usage/11").exists()
 
 
 @pytest.mark.slow
