@@ -548,16 +548,17 @@ def read_history(folder: RunFolder) -> History:
     attempts = []
     for index in attempt_indices(folder):
         where = folder.attempts / str(index)
+        end = read_record(where / "end.json", End)
         attempts.append(
             Attempt(
                 index=index,
                 begin=read_record(where / "begin.json", Begin),
                 beat=read_record(where / "beat", float),
-                end=read_record(where / "end.json", End),
+                end=end,
                 stall=read_stall(folder, index),
                 moved=read_record(where / "moved", float),
                 ending=read_ending(where),
-                roles=read_optional_record(where / "roles.json", dict[str, RoleState]) or {},
+                roles=_read_roles(where / "roles.json", end),
             )
         )
     task = read_task(folder)
@@ -571,6 +572,19 @@ def read_history(folder: RunFolder) -> History:
         seen=read_optional_record(folder.seen, CachedState),
         attempts=attempts,
     )
+
+
+def _read_roles(path: Path, end: End | None) -> dict[str, RoleState]:
+    """Read the states of an attempt's roles; a killed attempt has not recorded their ends."""
+    roles = read_optional_record(path, dict[str, RoleState]) or {}
+    if end is None:
+        return roles
+    return {
+        name: structs.replace(role, state="ended", at=end.ended_at)
+        if role.state in ("starting", "ready")
+        else role
+        for name, role in roles.items()
+    }
 
 
 def cache_record(path: Path, record: Struct) -> None:

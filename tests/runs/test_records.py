@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import stat
 from pathlib import Path
 
@@ -200,6 +201,25 @@ def test_history_contains_attempts_and_submission(tmp_path: Path) -> None:
         begun_at=1.5,
         ended_at=6.125,
     )
+
+
+def test_roles_of_an_ended_attempt_have_ended(tmp_path: Path) -> None:
+    run = create_run_folder(tmp_path / "runs" / "r")
+    states = ("waiting", "starting", "ready", "failed")
+    roles = {
+        name: {"state": name, "at": 2.0, "hosts": ["n1"], "address": "n1", "port": 1}
+        for name in states
+    }
+    for index in ("0", "1"):
+        (run.attempts / index).mkdir()
+        (run.attempts / index / "roles.json").write_text(json.dumps(roles))
+    (run.attempts / "0" / "end.json").write_text(
+        '{"attempt": 0, "job_id": "7", "exit_code": 143, "signal": 15, "stopped_by": "TERM",'
+        ' "first_failure": null, "begun_at": 1.5, "ended_at": 6.125}'
+    )
+    ended, running = read_history(run).attempts
+    assert [role.state for role in ended.roles.values()] == ["waiting", "ended", "ended", "failed"]
+    assert [role.state for role in running.roles.values()] == list(states)
 
 
 def test_other_folder_has_no_history(tmp_path: Path) -> None:
