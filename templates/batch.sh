@@ -10,10 +10,13 @@ batch() {
     stopped='' child='' warned='' overdue=''
     trap 'warned=1' URG # Slurm's warning, at a short job's start, too
     . "$HPCRUN_RUN_DIR/jobside.sh" || exit 1
-    local attempt job begun code beat taken=1 pause
+    local attempt job begun code beat python taken=1 pause now
     job=$(slurm_job)
-    HPCRUN_JOBSIDE_PYTHON=$(find_python)
-    export HPCRUN_JOBSIDE_PYTHON
+    # A first attempt needs no Python to start: it is found meanwhile.
+    unset HPCRUN_JOBSIDE_PYTHON # of the job in which this one was submitted
+    exec {python}< <(find_python)
+    [ "${SLURM_RESTART_COUNT:-0}${1-}${HPCRUN_SURVIVE-}${HPCRUN_SAVES-}${HPCRUN_SPARE_NODES-}${HPCRUN_ROLES-}" = 0 ] ||
+        await_python "$python"
     [ -z "${SLURM_JOB_ID-}" ] || [ -z "${HPCRUN_SPARE_NODES-}" ] || choose_nodes
     attempt=$(claim "$HPCRUN_RUN_DIR" "$job" "${2-}") || exit
     [ -n "$attempt" ] || exit 0
@@ -23,28 +26,9 @@ batch() {
     begun=$(now)
     write_begin "$attempt_dir" "$job" "$begun"
     say "attempt $attempt${job:+ of job $job} begins on ${SLURM_JOB_NODELIST:-$host}"
-    [ -n "$taken" ] || finish "$job" "$begun" 1
+    [ -n "$taken" ] || { await_python "$python" && finish "$job" "$begun" 1; }
     [ "$attempt" -eq 0 ] || [ -z "$HPCRUN_JOBSIDE_PYTHON" ] ||
         jobside distrust_rebooted_node $((attempt - 1)) || finish "$job" "$begun" 1
-
-    # The beat ends with this process in any case: the pipe between them closes.
-    exec {beat}> >(
-        trap - TERM INT HUP
-        # (In a list, as after ||, a command that ends with & would have no input.)
-        jobside watch "${2-}" <&0 &
-        while :; do
-            write_record "$attempt_dir/beat" "$(printf '%(%s)T' -1)"
-            # Slurm reported a node as dead that is alive, and has restarted the job on another one.
-            [ ! -d "$HPCRUN_RUN_DIR/attempts/$((attempt + 1))" ] || [ -e "$attempt_dir/end.json" ] ||
-                kill -HUP $$
-            # One of several runs in a job: only this process can end it alone.
-            [ -z "${HPCRUN_SHARES_JOB-}" ] || [ ! -e "$HPCRUN_RUN_DIR/cancelled.json" ] || kill -INT $$
-            # More often until the first step.
-            [[ -e $attempt_dir/moved || $SECONDS -gt 600 ]] && pause=30 || pause=5
-            IFS= read -rt "$pause" _
-            [ $? -gt 128 ] || break
-        done
-    )
 
     trap 'stop TERM' TERM
     trap 'stop INT' INT
@@ -56,13 +40,46 @@ batch() {
         trap - INT QUIT
         [ -z "${HPCRUN_ROLES-}" ] || start_roles
         exec bash -- "$HPCRUN_RUN_DIR/job.sbatch" body
-    ) <&0 {beat}>&- &
+    ) <&0 {python}<&- &
     child=$!
     [ -z "$stopped" ] || kill -TERM "$child" 2>/dev/null
+    await_python "$python"
+    exec {python}<&-
+
+    # The beat ends with this process in any case: the pipe between them closes.
+    exec {beat}> >(
+        trap - TERM INT HUP
+        # The launch goes first, since the watcher's modules take as long to load; unless the run
+        # must survive the loss of this node, or its start is reported.
+        {
+            [ -n "${HPCRUN_SURVIVE-}" ] || [ -e "$HPCRUN_RUN_DIR/notify.json" ] || IFS= read -rt 2 _
+            [ $? -eq 1 ] || jobside watch "${2-}"
+        } <&0 &
+        while :; do
+            printf -v now '%(%s)T' -1
+            write_record "$attempt_dir/beat" "$now"
+            # Slurm reported a node as dead that is alive, and has restarted the job on another one.
+            [ ! -d "$HPCRUN_RUN_DIR/attempts/$((attempt + 1))" ] || [ -e "$attempt_dir/end.json" ] ||
+                kill -HUP $$
+            # One of several runs in a job: only this process can end it alone.
+            [ -z "${HPCRUN_SHARES_JOB-}" ] || [ ! -e "$HPCRUN_RUN_DIR/cancelled.json" ] || kill -INT $$
+            # More often until the first step.
+            [[ -e $attempt_dir/moved || $SECONDS -gt 600 ]] && pause=30 || pause=5
+            IFS= read -rt "$pause" _
+            [ $? -gt 128 ] || break
+        done
+    )
     await
     code=$?
     exec {beat}>&-
     finish "$job" "$begun" "$code"
+}
+
+# await_python DESCRIPTOR: export the Python that find_python prints to the descriptor, once.
+await_python() {
+    [ -z "${HPCRUN_JOBSIDE_PYTHON+set}" ] || return 0
+    IFS= read -r HPCRUN_JOBSIDE_PYTHON <&"$1"
+    export HPCRUN_JOBSIDE_PYTHON # empty if none answers
 }
 
 # start_roles: start the programs of a job with several, each as the body of a job.sbatch of its own.

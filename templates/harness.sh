@@ -61,9 +61,14 @@ beside() (
 # ---- launch ------------------------------------------------------------------------------------
 
 launch() {
-    local hosts=("$host")
+    local hosts=("$host") ends open_ports=''
     . "$HPCRUN_RUN_DIR/jobside.sh"
+    HPCRUN_END_TIME=''
     [[ $1 != @(ssh|pdsh) ]] || { prepare_ranks && . "$HPCRUN_RUN_DIR/hosts.sh" && launch_hosts "$@"; exit 1; }
+    exec {ends}< <(end_time) # while the next commands run
+    if [ -n "${HPCRUN_PREFLIGHT-}" ] && [ "$HPCRUN_NODES" -gt 1 ]; then
+        exec {open_ports}< <(. "$HPCRUN_RUN_DIR/preflight.sh" && ports '')
+    fi
     if [ -n "${SLURM_JOB_ID-}" ]; then
         mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
     fi
@@ -79,7 +84,14 @@ launch() {
     fi
     MASTER_PORT=$(free_port)
     export MASTER_ADDR MASTER_PORT
-    prepare_ranks # now slurmctld answers
+    IFS= read -r HPCRUN_END_TIME <&"$ends" || HPCRUN_END_TIME=$(end_time) # now slurmctld answers
+    prepare_ranks
+    if [ -n "$open_ports" ]; then
+        IFS= read -r HPCRUN_FIRST_NODE <&"$open_ports"
+        export HPCRUN_FIRST_NODE # the others are compared with it
+        exec {open_ports}<&-
+    fi
+    exec {ends}<&-
     write_hostfile "${hosts[@]}"
     say "rank 0 is on ${hosts[0]}, at ${MASTER_ADDR:-no known address} port $MASTER_PORT"
 
@@ -115,10 +127,11 @@ launch() {
 # prepare_ranks: export where the ranks resume, and what they may know about the end of the job.
 prepare_ranks() {
     local grace=''
-    HPCRUN_RESUME='' HPCRUN_END_TIME=${SLURM_JOB_END_TIME-$(end_time)} # set since Slurm 23.02
+    HPCRUN_RESUME=''
     if [ -z "${HPCRUN_SURVIVE-}${HPCRUN_SAVES-}" ] && [ ! -d "${HPCRUN_CHECKPOINT_DIR-}" ]; then
-        write_record "$attempt_dir/resume" '' && write_record "$attempt_dir/mark" ''
-    elif [ -n "${HPCRUN_JOBSIDE_PYTHON-}" ]; then
+        # Empty lines, which no reader can see in part.
+        (umask go-w && echo >"$attempt_dir/resume" && echo >"$attempt_dir/mark")
+    elif [ -n "${HPCRUN_JOBSIDE_PYTHON=$(find_python)}" ]; then
         { IFS= read -rd '' HPCRUN_RESUME && IFS= read -rd '' grace; } < <(jobside prepare_launch)
     elif [ -n "${HPCRUN_SURVIVE-}" ] || [ -d "${HPCRUN_CHECKPOINT_DIR-}" ]; then
         say "no Python 3.6 or newer answers here: checkpoints are neither found nor pruned, stalls are" \
@@ -133,6 +146,7 @@ prepare_ranks() {
 # end_time: print when Slurm will end the job, in epoch seconds; nothing if unknown.
 end_time() {
     local shown
+    [ -z "${SLURM_JOB_END_TIME-}" ] || { printf '%s\n' "$SLURM_JOB_END_TIME" && return; } # since 23.02
     [ -n "${SLURM_JOB_ID-}" ] || return 0
     shown=$(env -u SLURM_TIME_FORMAT timeout 10 scontrol --oneliner show job "$(slurm_job)" 2>/dev/null)
     [[ ! $shown =~ \ StartTime=[^\ ]+\ EndTime=([0-9-]+)T([0-9:]+) ]] ||
@@ -152,13 +166,15 @@ write_hostfile() {
 # 127.0.1.1. Otherwise it is the address that this host, the first one, has on its route to the
 # second.
 first_address() {
-    local first second PATH=$PATH:/usr/sbin:/sbin
-    first=$(node_address "$1")
+    local first second shown PATH=$PATH:/usr/sbin:/sbin
+    shown=$(show_node "$1,$2")
+    first=$(node_address "$1" "$shown")
     if [ -z "$first" ] || is_loopback "$first"; then
-        second=$(node_address "$2")
+        second=$(node_address "$2" "$shown")
         command -v ip >/dev/null || die "$1 resolves to loopback, and there is no ip (iproute2)"
         [ -n "$second" ] || die "the address of node $2 is not known: scontrol show node $2"
-        first=$(ip -o route get "$second" | sed -n 's/.* src \([^ ]*\).*/\1/p')
+        first=''
+        [[ ! $(ip -o route get "$second") =~ \ src\ ([^ ]+) ]] || first=${BASH_REMATCH[1]}
         [ -n "$first" ] || die "$1 has no route to $2 ($second)"
         if is_loopback "$first" && ! is_loopback "$second"; then
             die "$1 would reach $2 ($second) from $first, which $2 cannot reach"
@@ -167,10 +183,13 @@ first_address() {
     printf '%s\n' "$first"
 }
 
-# node_address NAME: print Slurm's NodeAddr, resolved if that is a name.
+# node_address NAME SHOWN: print Slurm's NodeAddr, resolved if that is a name; SHOWN are the records
+# of nodes, a line each.
 node_address() {
-    local address=$1 found
-    [[ ! " $(show_node "$1")" =~ \ NodeAddr=([^ ]+) ]] || address=${BASH_REMATCH[1]}
+    local address=$1 found line
+    while IFS= read -r line; do
+        [[ $line == "NodeName=$1 "* && $line =~ \ NodeAddr=([^ ]+) ]] && address=${BASH_REMATCH[1]}
+    done <<<"$2"
     if [[ $address =~ ^[0-9.]+$ || $address == *:* ]]; then
         printf '%s\n' "$address"
         return
@@ -179,7 +198,7 @@ node_address() {
     printf '%s\n' "${found%%[[:space:]]*}"
 }
 
-# show_node NAME: print Slurm's record of it. Wait for a slurmctld that is being restarted, since
+# show_node NAMES: print Slurm's records of them. Wait for a slurmctld that is being restarted, since
 # srun would give up in seconds, and end a job that has waited for hours. Then wait until the nodes
 # have registered, since a step would otherwise be delayed by minutes.
 show_node() {
@@ -187,7 +206,10 @@ show_node() {
     until answer=$(scontrol --oneliner show node "$1" 2>&1); do
         case $answer in
         *"slurm controller"* | *"timed out"* | *"Zero Bytes"*) ;;
-        *) return 1 ;;
+        *) # those that it has printed are known
+            printf '%s\n' "$answer"
+            return 1
+            ;;
         esac
         [ $tries -gt 0 ] || say "Slurm does not answer, so the launch waits for it" >&2
         [ $((tries += 1)) -le 120 ] || return 1
@@ -244,8 +266,8 @@ node() {
         [ "${HPCRUN_LAUNCHER-}" != deepspeed ] || check_hostfile || die
         [ "$HPCRUN_NODE_RANK" -eq 0 ] || is_bare || reach "$MASTER_ADDR" "$MASTER_PORT" || die
     fi
-    HPCRUN_GPU_CPUS=$([ -z "${HPCRUN_BINDING-}" ] || gpu_cpus '')
-    export HPCRUN_GPU_CPUS
+    export HPCRUN_GPU_CPUS=''
+    [ -z "${HPCRUN_BINDING-}" ] || HPCRUN_GPU_CPUS=$(gpu_cpus '')
     keep_overwritten
     ! is_bare || : >"$attempt_dir/began" # there are no ranks whose logs show it
     released=''

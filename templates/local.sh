@@ -48,8 +48,9 @@ local_folder() {
         (umask go-w && mkdir -p -- "$records" &&
             printf '%s %s\n' "$2" "$folder" >"$records/$HPCRUN_NODE_RANK") ||
             fail "cannot write to $records"
-        mkdir -m 700 -- "$folder" || fail "local_dir: cannot make $folder$(room "$root")"
-        if ! { mkdir -- "$folder/.part" && : >"$folder/.part/task-0" &&
+        mkdir -m 700 -- "$folder" "$folder/.part" ||
+            fail "local_dir: cannot make $folder$(room "$root")"
+        if ! { : >"$folder/.part/task-0" &&
             printf '%s\n' "${records%/*}" >"$folder/.part/attempt" &&
             architecture >"$folder/.part/architecture" &&
             mv -- "$folder/.part" "$folder/.hpcrun"; }; then
@@ -79,9 +80,10 @@ architecture() {
     local cpu gpu
     cpu=$(grep -m 1 -E '^(flags|Features)' /proc/cpuinfo | cksum)
     gpu=${HPCRUN_GPUS-}
-    [ -n "$gpu" ] || gpu=$(timeout 20 nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null)
+    [ -n "$gpu" ] || ! type -P nvidia-smi >/dev/null ||
+        gpu=$(timeout 20 nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null)
     # Not the warnings that nvidia-smi prints beside them.
-    gpu=$(cut -d, -f1 <<<"$gpu" | grep -xE '[0-9]+[.][0-9]+' | sort -u)
+    [ -z "$gpu" ] || gpu=$(cut -d, -f1 <<<"$gpu" | grep -xE '[0-9]+[.][0-9]+' | sort -u)
     gpu=${gpu//$'\n'/-}
     printf '%s-%08x%s\n' "$(uname -m)" "${cpu%% *}" "${gpu:+-sm${gpu//./}}"
 }

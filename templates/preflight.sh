@@ -2,7 +2,6 @@
 # Checks whether a node is fit for the job, before its ranks start. The harness sources this on each
 # node. It needs bash 4.2.
 #
-#   bash preflight.sh ports      print this node's network ports, to compare those of other nodes
 #   bash preflight.sh bad WHY    record that this node is bad
 #   bash preflight.sh warn WHAT  report and record a warning about it
 #   bash preflight.sh measure PYTHON   compare this node's speed with the others'; node.sh calls it
@@ -334,6 +333,7 @@ compare_clocks() {
     local batch=$1
     [ -n "${HPCRUN_PREFLIGHT-}" ] && [ "${HPCRUN_NODES:-1}" -gt 1 ] && [ -n "${MASTER_ADDR-}" ] &&
         type -P python3 >/dev/null || return 0 # nodes are alike
+    sleep 1 {batch}>&- # the launch goes first
     if [ "${HPCRUN_NODE_RANK:-0}" -eq 0 ]; then
         exec python3 -ISc "$clock_server" "$MASTER_ADDR" $((MASTER_PORT + 2)) "$HPCRUN_NODES" \
             </dev/null >/dev/null 2>&1 {batch}>&-
@@ -413,7 +413,6 @@ if [ "${BASH_SOURCE[0]}" = "$0" ]; then
     # shellcheck disable=SC1091 # the file is beside this one
     . "${BASH_SOURCE[0]%/*}/records.sh" || exit 1
     case ${1-} in
-    ports) ports '' ;;
     bad) bad_node "$2" ;;
     warn) warn "$2" ;;
     measure) measure "$2" ;;

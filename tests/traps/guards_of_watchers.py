@@ -23,8 +23,8 @@ GUARDS = [
     guard(
         36,
         BATCH,
-        "    ) <&0 {beat}>&- &\n    child=$!\n",
-        "    ) <&0 {beat}>&-\n    sh -c 'exit $0' $? &\n    child=$!\n",
+        "    ) <&0 {python}<&- &\n    child=$!\n",
+        "    ) <&0 {python}<&-\n    sh -c 'exit $0' $? &\n    child=$!\n",
         f"{SIGNALS}::test_stop_signal_is_handled_while_the_job_runs",
     ),
     guard(

@@ -10,7 +10,7 @@ import sys
 
 
 def main() -> int:
-    """Answer ``show hostnames LIST`` and ``--oneliner show node NAME``."""
+    """Answer ``show hostnames LIST`` and ``--oneliner show node NAMES``."""
     addresses = dict(
         pair.split("=") for pair in os.environ.get("STAND_IN_ADDRESSES", "").split(",") if pair
     )
@@ -18,15 +18,18 @@ def main() -> int:
     if words[:2] == ["show", "hostnames"]:
         print("\n".join(words[2].split(",")))
         return 0
-    if words[:2] == ["show", "node"] and words[2] in addresses:
-        name = words[2]
-        print(
-            f"NodeName={name} Arch=x86_64 CoresPerSocket=8 Gres=gpu:4 "
-            f"NodeAddr={addresses[name]} NodeHostName={name} Version=22.05.8"
-        )
-        return 0
-    print(f"Node {words[-1]} not found", file=sys.stderr)
-    return 1
+    if words[:2] != ["show", "node"]:
+        return 1
+    names = words[2].split(",")
+    for name in names:
+        if name in addresses:
+            print(
+                f"NodeName={name} Arch=x86_64 CoresPerSocket=8 Gres=gpu:4 "
+                f"NodeAddr={addresses[name]} NodeHostName={name} Version=22.05.8"
+            )
+        else:
+            print(f"Node {name} not found", file=sys.stderr)
+    return 0 if all(name in addresses for name in names) else 1
 
 
 if __name__ == "__main__":

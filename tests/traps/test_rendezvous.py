@@ -46,8 +46,8 @@ def test_port_in_use_is_skipped() -> None:
 def commands(tmp_path: Path) -> Path:
     """Stubs of scontrol with two nodes, and of ip on the first one, with address 10.77.0.1."""
     stand_ins = {
-        "scontrol": 'case $* in *n1) echo "X=1 NodeAddr=$FIRST Y=2" ;;\n'
-        '*n2) echo "X=1 NodeAddr=$SECOND Y=2" ;; esac',
+        "scontrol": 'echo "NodeName=n2 X=1 NodeAddr=$SECOND Y=2"\n'
+        'echo "NodeName=n1 X=1 NodeAddr=$FIRST Y=2"',
         "ip": 'case "$*" in\n'
         '"-o route get 10.77.0.2") echo "10.77.0.2 dev ib0 src 10.77.0.1 uid 0 \\\\  cache" ;;\n'
         '"-o route get 127."*) echo "local ${*: -1} dev lo src 127.0.0.1 uid 0" ;;\n'
