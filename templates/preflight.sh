@@ -143,139 +143,74 @@ look_at_gpus() {
         [[ $known == *" ${BASH_REMATCH[1]} "* ]] || break
         read -ra fields <<<"${known/ ${BASH_REMATCH[1]} / }"
     done
-    if [[ $answer == *"No devices were found"* ]]; then
-        few_gpus "$wanted" 0
-    elif ! judge_smi "$code" "$answer"; then
-        return 1
-    elif [ "$code" -eq 0 ]; then
-        judge_gpus "$wanted" "$answer" "${fields[@]}"
+    if are_healthy "$wanted" "$code" "$answer" "${fields[@]}"; then
+        printf 'gpus: %s\n' "$(names_of "$answer" "${fields[@]}")"
+    else
+        judge_gpus "$wanted" "$code" "$answer" "${fields[@]}"
     fi
 }
 
-# judge_smi CODE ANSWER: classify errors of nvidia-smi that are the node's fault, by message, since
-# exit codes differ between versions. In a container a driver mismatch may be the image's fault.
-judge_smi() {
-    local line bad
-    while IFS= read -r line; do
-        bad=''
-        case $line in
-        *"GPU is lost"* | *"GPU requires reset"* | *"fallen off the bus"* | *"Unable to determine the device handle"*) bad=1 ;;
-        *"communicate with the NVIDIA driver"* | *"Driver/library version mismatch"*)
-            [ -n "${HPCRUN_IN_IMAGE-}" ] || bad=1
-            ;;
-        esac
-        if [ -n "$bad" ]; then
-            printf 'bad: nvidia-smi: %s\n' "$line"
-            return 1
-        fi
-    done <<<"$2"
-    [ "$1" -eq 0 ] || printf 'nvidia-smi failed: %s\n' "${2##*$'\n'}"
-}
+# What a healthy GPU has in each field that tells its state; [N/A] and the like if its driver does
+# not know.
+declare -A healthy_state=(
+    [mig.mode.current]=Disabled [memory.used]='[0-9]{1,3}' [ecc.errors.uncorrected.volatile.total]=0
+    [remapped_rows.failure]=No [remapped_rows.pending]=No [retired_pages.pending]=No
+    [gpu_recovery_action]=None
+)
 
-# judge_gpus WANTED ROWS FIELD...: judge the state of each GPU in nvidia-smi's output.
-judge_gpus() {
-    local wanted=$1 rows=() row cells=() i kept='' partial='' total used number=0 buses=''
-    mapfile -t rows <<<"$2"
-    shift 2
-    local -A gpu=()
+# are_healthy WANTED CODE ANSWER FIELD...: succeed if nothing in nvidia-smi's output and the kernel's
+# log needs a judgement, as on almost all nodes.
+are_healthy() {
+    local wanted=$1 code=$2 answer=$3 field pattern='' rows=() row
+    shift 3
+    mapfile -t rows <<<"$answer"
+    [ "$code" -eq 0 ] && [ "${#rows[@]}" -ge "$wanted" ] || return 1
+    for field; do
+        pattern+="${pattern:+, }(${healthy_state[$field]-[^,]*}${healthy_state[$field]+|\[[^],]*\]|N/A|})"
+    done
     for row in "${rows[@]}"; do
-        [ -n "$row" ] || continue
+        [[ $row =~ ^$pattern$ ]] || return 1
+    done
+    [[ $(kernel_lines) != *Xid* ]]
+}
+
+# names_of ANSWER FIELD...: print the compute capability and name of each GPU, without a capability
+# if the driver does not know it.
+names_of() {
+    local answer=$1 row cells=() kept='' at
+    shift
+    [ "$1" = compute_cap ] && at=1 || at=0
+    while IFS= read -r row; do
         IFS=, read -ra cells <<<"$row"
-        if [ "${#cells[@]}" -ne "$#" ]; then # "WARNING: infoROM is corrupted at gpu ..."
-            printf 'nvidia-smi: %s\n' "$row"
-            continue
-        fi
-        number=$((number + 1)) gpu=()
-        for ((i = 1; i <= $#; i++)); do
-            gpu[${!i}]=${cells[i - 1]-}
-            gpu[${!i}]=${gpu[${!i}]# }
-        done
-        kept+="${kept:+;}${gpu[compute_cap]-}, ${gpu[name]-}"
-        gpu[index]="GPU ${gpu[index]-?}"
-        # The number of GPU slices differs from that of GPUs.
-        [[ ${gpu[mig.mode.current]-} != Enabled ]] || partial=1
-        # The driver's own verdict. "Drain" allows work to continue on the rest of the GPU.
-        # (NVIDIA's GPU Memory Error Management, Error Recovery and Response Flags)
-        case ${gpu[gpu_recovery_action]-} in
-        '' | None | '['* | N/A) ;;
-        *Drain* | *IMEX*) printf '%s: the driver asks for: %s\n' "${gpu[index]}" "${gpu[gpu_recovery_action]}" ;;
-        *Reset* | *Reboot*)
-            printf 'bad: %s: the driver asks for: %s\n' "${gpu[index]}" "${gpu[gpu_recovery_action]}"
-            return 1
-            ;;
-        esac
-        # No spare row is left to replace a broken one: NVIDIA replaces the GPU (RMA Policy
-        # Thresholds for Row-Remapping). A pending remapping does not affect new work (ibid.).
-        if [ "${gpu[remapped_rows.failure]-}" = Yes ]; then
-            printf 'bad: %s: its memory cannot be repaired: row remapping has failed\n' "${gpu[index]}"
-            return 1
-        fi
-        [ "${gpu[remapped_rows.pending]-}" != Yes ] ||
-            printf '%s: a repair of its memory waits for a reset\n' "${gpu[index]}"
-        [ "${gpu[retired_pages.pending]-}" != Yes ] ||
-            printf '%s: a bad page of its memory is retired at the next reboot only\n' "${gpu[index]}"
-        [[ ! ${gpu[ecc.errors.uncorrected.volatile.total]-} =~ ^[1-9][0-9]*$ ]] ||
-            printf '%s: %s uncorrected ECC errors since the driver was loaded\n' "${gpu[index]}" \
-                "${gpu[ecc.errors.uncorrected.volatile.total]}"
-        total=${gpu[memory.total]-} used=${gpu[memory.used]-}
-        # The driver's own memory use grows with the GPU: half a GB on the largest.
-        if [[ $total$used =~ ^[0-9]+$ && $used -gt 1024 && $((used * 20)) -gt $total ]]; then
-            printf '%s: %s of its %s MB are in use by something else\n' "${gpu[index]}" "$used" "$total"
-        fi
-        # nvidia-smi's 00000000:3B:00.0 in the kernel's notation, 0000:3b:00.
-        row=${gpu[pci.bus_id]-}
-        [[ ! $row =~ ([0-9A-Fa-f]{4}(:[0-9A-Fa-f]{2}){2})[.][0-9]$ ]] || buses+=" ${BASH_REMATCH[1],,}"
-    done
-    if [ "$number" -lt "$wanted" ] && [ -z "$partial" ] && [[ ${CUDA_VISIBLE_DEVICES-} != *MIG* ]]; then
-        few_gpus "$wanted" "$number" || return 1
-    fi
-    printf 'gpus: %s\n' "$kept"
-    [ -z "$buses" ] || look_for_xids "$buses"
+        [ "$at" -eq 1 ] || cells=('' "${cells[@]/#/ }")
+        kept+="${kept:+;}${cells[0]},${cells[1]}"
+    done <<<"$answer"
+    printf '%s\n' "$kept"
 }
 
-# few_gpus WANTED SHOWN: fewer GPUs are shown than the job's. That is the node's fault if it has no
-# more; otherwise CUDA_VISIBLE_DEVICES may use another numbering, as in some images.
-few_gpus() {
-    local all code
-    all=$(timeout 60 nvidia-smi --list-gpus 2>/dev/null)
-    code=$?
-    # GPU slices are counted differently.
-    [[ ${CUDA_VISIBLE_DEVICES-} != *MIG-* && $all != *"MIG "* ]] || return 0
-    all=$(grep -c '^GPU ' <<<"$all")
-    if [ "$all" -lt "$1" ] && [ $code -ne 124 ] && [ -z "${HPCRUN_IN_IMAGE-}" ]; then
-        printf 'bad: nvidia-smi shows %s of the %s GPUs\n' "$all" "$1"
-        return 1
-    fi
-    printf 'nvidia-smi shows %s of the %s GPUs (CUDA_VISIBLE_DEVICES=%s)\n' "$2" "$1" \
-        "${CUDA_VISIBLE_DEVICES-}"
-}
+# kernel_lines: print the driver's lines in the kernel's log, if it is readable.
+kernel_lines() { ! command -v dmesg >/dev/null || dmesg 2>/dev/null | grep -F NVRM:; }
 
-# look_for_xids BUSES: find errors of these GPUs in the kernel's log since the driver was loaded, if
-# it is readable. Only those are used that NVIDIA's Xid catalogue attributes to the GPU, its memory
-# or its links, and not to a program: 48 double-bit ECC; 62 microcontroller; 63, 64 row remapping;
-# 74 NVLink; 79 off the bus; 94, 95 ECC; 119, 120 GSP; 140 ECC; 154 recovery action. The GPU may
-# have been reset since, which the log does not show; the driver reports remaining errors above.
-look_for_xids() {
-    local line bus pattern='NVRM: Xid \(PCI:([0-9A-Fa-f:]+)[^)]*\): ([0-9]+),? *(.*)'
-    local -A last=()
-    command -v dmesg >/dev/null || return 0
-    while IFS= read -r line; do
-        if [[ $line == *"NVRM: loading NVIDIA"* ]]; then
-            last=()
-        elif [[ $line =~ $pattern ]]; then
-            bus=${BASH_REMATCH[1],,}
-            case "$1 ,${BASH_REMATCH[2]}," in
-            *" $bus "*,48, | *" $bus "*,6[234], | *" $bus "*,74, | *" $bus "*,79, | *" $bus "*,9[45], | \
-                *" $bus "*,119, | *" $bus "*,120, | *" $bus "*,140, | *" $bus "*,154,)
-                last[$bus]="Xid ${BASH_REMATCH[2]}, ${BASH_REMATCH[3]}"
-                ;;
-            esac
-        fi
-    done < <(dmesg 2>/dev/null | grep -F NVRM:)
-    [ "${#last[@]}" -gt 0 ] || return 0
-    for bus in "${!last[@]}"; do
-        printf "the GPU at %s: the kernel's log has %s\n" "$bus" "${last[$bus]:0:160}"
-    done
+# judge_gpus WANTED CODE ANSWER FIELD...: print what hpcrun/jobside/gpus.py finds in the facts.
+judge_gpus() {
+    local wanted=$1 code=$2 answer=$3 found listed timed_out=''
+    shift 3
+    # shellcheck disable=SC1091 # the file is beside this one
+    . "$HPCRUN_RUN_DIR/jobside.sh"
+    [ -n "${HPCRUN_JOBSIDE_PYTHON-}" ] || HPCRUN_JOBSIDE_PYTHON=$(find_python)
+    listed=$(timeout 60 nvidia-smi --list-gpus 2>/dev/null)
+    [ $? -ne 124 ] || timed_out=1
+    if ! found=$(jobside judge_gpus < <(
+        printf '%s\n' "wanted=$wanted" "code=$code" "fields=$*" "visible=${CUDA_VISIBLE_DEVICES-}" \
+            "in_image=${HPCRUN_IN_IMAGE-}" "list_timed_out=$timed_out"
+        printf 'answer=%s\n' "${answer//$'\n'/$'\n'answer=}"
+        printf 'listed=%s\n' "${listed//$'\n'/$'\n'listed=}"
+        kernel_lines | sed 's/^/kernel=/'
+    )); then
+        found="its GPUs are not judged, because no Python 3.6 or newer answers: ${answer##*$'\n'}"
+    fi
+    [ -z "$found" ] || printf '%s\n' "$found"
+    [[ $'\n'$found != *$'\nbad: '* ]]
 }
 
 # look_at_amd ROOT WANTED: judge by the kernel's files; rocm-smi would start a Python for less.

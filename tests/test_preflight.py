@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from hpcrun.assets import shipped_folder
+from hpcrun.assets import build_archive, shipped_folder
 from hpcrun.runs.ends import read_warnings
 from tests.hardware_node import Node
 from tests.harness_job import Job
@@ -81,7 +81,12 @@ class Gpus(Node):
     def look(self, call: str, **env: str) -> list[str]:
         """What a function of preflight.sh prints, where the job wants one GPU."""
         script = f'. "{PREFLIGHT}"; {call}'
-        env = {"HPCRUN_DEVICE": "cuda", "HPCRUN_GPUS_PER_NODE": "1", "HPCRUN_RUN_DIR": "/x", **env}
+        run_dir = Path(env.get("HPCRUN_RUN_DIR", self.root))
+        if not (run_dir / "jobside.sh").exists():
+            (run_dir / "jobside.pyz").write_bytes(build_archive(frozenset()))
+            shutil.copy(PREFLIGHT.with_name("jobside.sh"), run_dir)
+        env = {"HPCRUN_RUN_DIR": str(run_dir), "HPCRUN_JOB_PYTHON": sys.executable, **env}
+        env = {"HPCRUN_DEVICE": "cuda", "HPCRUN_GPUS_PER_NODE": "1", **env}
         done = self._bash(["bash", "-uc", script, "x", str(self.root)], HPCRUN_ATTEMPT="0", **env)
         assert done.stderr == ""
         return done.stdout.splitlines()
@@ -104,6 +109,18 @@ def test_healthy_gpus_are_asked_once_and_nothing_is_said(node: Gpus) -> None:
     assert found == [f"gpus: {name};{name}"]
     asked = (node.root / "asked").read_text().splitlines()
     assert asked == [f"--query-gpu={','.join(FIELDS)} --format=csv,noheader,nounits --id=0,1"]
+
+
+def test_only_suspicious_gpus_start_a_python(node: Gpus) -> None:
+    shutil.copy(PREFLIGHT.with_name("jobside.sh"), node.root)  # without an archive
+    assert node.gpus_of(H100) == ["gpus: 9.0, NVIDIA H100 80GB HBM3"]
+    node.smi(V100, V100, unknown=OLD)
+    names = ", Tesla V100-SXM2-32GB;, Tesla V100-SXM2-32GB"
+    assert node.look("look_at_gpus 60", HPCRUN_GPUS_PER_NODE="2") == [f"gpus: {names}"]
+    bad = row(remapped_rows__failure="Yes")
+    assert node.gpus_of(bad) == [
+        f"its GPUs are not judged, because no Python 3.6 or newer answers: {bad}"
+    ]
 
 
 def test_after_a_rank_failed_its_log_and_the_driver_tell_whether_its_gpu_broke(node: Gpus) -> None:

@@ -120,6 +120,20 @@ def save_room(words: List[str]) -> None:
     warn_of_room(words[0], int(words[1]), _complain)
 
 
+def judge_gpus(words: List[str]) -> None:
+    """Print "bad: WHY", or warnings and "gpus: ...", by the facts of a node on stdin."""
+    from hpcrun.jobside.gpus import judge_gpus as judge
+    from hpcrun.jobside.gpus import parse_facts
+
+    found = judge(parse_facts(sys.stdin.buffer.read().decode("utf-8", "surrogateescape")))
+    for warning in found.warnings:
+        _say(warning)
+    if found.bad:
+        _say("bad: " + found.bad)
+    elif found.gpus:
+        _say("gpus: " + ";".join(found.gpus))
+
+
 def end(words: List[str]) -> None:
     """CODE BEGUN STOPPED OVERDUE: end the attempt, and start the next one if the run continues.
 
@@ -174,7 +188,7 @@ COMMANDS: Dict[str, Callable[[List[str]], None]] = {
     for each in (
         *(answer, next_attempt, distrust_rebooted_node, choose_nodes, prepare_launch, time_left),
         *(replace_host, newest_checkpoint, judge_checkpoints, prune_checkpoints, save_room),
-        *(end, ray_node, run_roles, watch),
+        *(judge_gpus, end, ray_node, run_roles, watch),
     )
 }
 
