@@ -20,7 +20,7 @@ from hpcrun.curves.lines.times import (
     TIME_OF_DAY,
     swap_day_and_month,
 )
-from hpcrun.curves.names import EPOCH_SECONDS, STEP_SECONDS, fold, words
+from hpcrun.curves.names import ELAPSED_SECONDS, EPOCH_SECONDS, STEP_SECONDS, fold, words
 from hpcrun.curves.passes import Floats
 from hpcrun.curves.store import StoredLog, StoredRows
 
@@ -134,11 +134,14 @@ def stated_time(log: StoredLog) -> float | None:
 def _add_up(seconds: Sequence[float]) -> float | None:
     """Add up times, or return the last one if they are cumulative."""
     values = [value for value in seconds if 0 < value < np.inf]
-    rises = len(values) >= _MIN_CUMULATIVE
-    rises &= all(before < after for before, after in pairwise(values))
-    if rises and values[-1] > _CUMULATIVE_RISE * values[0]:
-        return values[-1]
-    return sum(values) or None
+    return values[-1] if _is_cumulative(values) else sum(values) or None
+
+
+def _is_cumulative(values: Sequence[float]) -> bool:
+    """Return True if times rise so much, one by one, that they count from one start."""
+    rises = all(before < after for before, after in pairwise(values))
+    enough = len(values) >= _MIN_CUMULATIVE and values[-1] > _CUMULATIVE_RISE * values[0]
+    return rises and enough and values[-1] < np.inf
 
 
 def bar_time(
@@ -169,6 +172,12 @@ def elapsed_time(log: StoredLog) -> float | None:
     times = [
         bar_time(log, None, total)[0]
         for total in {form.total for form in log.forms.values() if form.layout.bar is None}
+    ]
+    times += [
+        column[-1]
+        for form in log.forms.values()
+        for name, column in zip(form.layout.names, form.columns, strict=True)
+        if name == ELAPSED_SECONDS and _is_cumulative(column)
     ]
     return max((seconds for seconds in times if seconds), default=None)
 

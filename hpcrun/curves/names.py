@@ -8,6 +8,7 @@
     samples_per_second   samples per second, as the log counts them
     step_seconds         duration of one optimizer step, seconds
     epoch_seconds        duration of one epoch, seconds
+    elapsed_seconds      time since the start, seconds
     memory_bytes         device memory, bytes (2**30 to the GiB)
     loss_scale           factor by which mixed precision scales the loss
     epoch                number of passes over the data; step and epoch are the position of a row
@@ -41,6 +42,7 @@ TOKENS_PER_SECOND = "tokens_per_second"
 SAMPLES_PER_SECOND = "samples_per_second"
 STEP_SECONDS = "step_seconds"
 EPOCH_SECONDS = "epoch_seconds"
+ELAPSED_SECONDS = "elapsed_seconds"
 MEMORY_BYTES = "memory_bytes"
 LOSS_SCALE = "loss_scale"
 EPOCH = "epoch"
@@ -51,7 +53,7 @@ LOSSES = frozenset({LOSS, EVAL_LOSS, TEST_LOSS})
 MEASURED = LOSSES | {GRAD_NORM, TOKENS_PER_SECOND, SAMPLES_PER_SECOND, STEP_SECONDS, MEMORY_BYTES}
 MEASURED |= {EPOCH_SECONDS}
 # Metrics that do not depend on the split: the learning rate on an evaluation line is the run's.
-OF_THE_RUN = frozenset({LR, MEMORY_BYTES, LOSS_SCALE, EPOCH})
+OF_THE_RUN = frozenset({LR, MEMORY_BYTES, LOSS_SCALE, EPOCH, ELAPSED_SECONDS})
 
 
 def words(text: str) -> frozenset[str]:

@@ -222,6 +222,11 @@ class Store:
         trains |= any(sum(x.epoch is not None for x in log.marks) > 1 for log in self.logs)
         if trains:
             proven_names |= self._proven_by_training(unsure)
+        proven_names |= {
+            layout.names
+            for layout, forms in unsure.items()
+            if all(map(_has_evaluation_tags, forms))
+        }
         lengths = {len(each.names) for each in unsure if each.names}
         proven_names |= {names[:end] for names in proven_names for end in lengths}
         unproven = {layout for layout in unsure if layout.names not in proven_names}
@@ -389,6 +394,16 @@ def states_results(form: StoredRows) -> bool:
     is_placed = form.steps is not None or form.epochs is not None
     scores = any(map(is_score_name, names)) and not any(map(is_loss_name, names))
     return scores and not is_placed and not form.layout.is_sure
+
+
+def _has_evaluation_tags(form: StoredRows) -> bool:
+    """Return True if rows state scores under tags of a logger, all of an evaluation.
+
+    They count without a training, too: ``val/dice: 0.5, val/IOU: 0.4``.
+    """
+    names = form.layout.names
+    tagged = all("/" in name and split_of(name) in ("eval", "test") for name in names)
+    return tagged and states_results(form)
 
 
 def states_other_quantities(form: StoredRows) -> bool:

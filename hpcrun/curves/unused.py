@@ -8,11 +8,11 @@ from hpcrun.curves.curve import Curve
 from hpcrun.curves.lines.generic import explain_rejection
 from hpcrun.curves.lines.line import read_line
 from hpcrun.curves.lines.prefixes import strip_prefixes
-from hpcrun.curves.names import decode, is_loss_name, is_score_name
+from hpcrun.curves.names import LOSS, decode, is_loss_name, is_score_name
 from hpcrun.curves.row import RowLayout
 from hpcrun.curves.store import Store, choose_stand_in_loss
 from hpcrun.patterns import pattern_of
-from hpcrun.text import format_count
+from hpcrun.text import format_count, format_value
 
 # A name of one to three words and its value.
 _PAIR = pattern_of(
@@ -53,6 +53,25 @@ def explain_unused(store: Store, curve: Curve) -> Iterator[str]:
             )
     for names, reason in reasons.items():
         yield f"{', '.join(names[:4])} ({format_count(rows[names], 'line')}): {reason}"
+    yield from _explain_other_losses(store, curve)
+
+
+def _explain_other_losses(store: Store, curve: Curve) -> Iterator[str]:
+    """Explain which lines have a loss that the curve shows, but none of its values."""
+    losses = curve.metrics.get(LOSS)
+    if losses is None or len(losses.values) < losses.summary.count:
+        return  # only some of the values are known
+    for form in (form for log in store.proven_logs() for form in log.forms.values()):
+        layout = form.layout
+        if LOSS not in layout.names or layout.scope.span == "run" or layout.bar is not None:
+            continue
+        values = form.columns[layout.names.index(LOSS)]
+        if {*losses.values}.isdisjoint(values):
+            others = f"{LOSS} {format_value(values[0])} to {format_value(values[-1])}"
+            yield (
+                f"{others} ({format_count(form.rows, 'line')}): other lines have a loss with a "
+                "better position, or of each batch"
+            )
 
 
 def _explain_unproven(layout: RowLayout, *, is_placed: bool) -> str:

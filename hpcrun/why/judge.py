@@ -515,11 +515,11 @@ def _locate(cause: Cause, event: LogEvent, log: LogFindings) -> Cause:
         hosts = {e.host for e in log.events if e.rank == cause.rank and e.host and not e.is_task}
         if len(hosts) == 1:
             cause = structs.replace(cause, host=hosts.pop())
-    named = {(e.rank, e.host) for e in log.events if e.host}
-    if cause.host is None and cause.rank is None and len(named) == 1:
-        rank, host = named.pop()
-        if rank is not None or not log.is_parallel:
-            return structs.replace(cause, rank=rank, host=host)
+    named = [(e.rank, e.host) for e in log.events if e.host]
+    known, hosts = {rank for rank, _ in named} - {None}, {host for _, host in named}
+    is_one = len(hosts) == 1 and (len(known) == 1 or not (known or log.is_parallel))
+    if cause.host is None and cause.rank is None and is_one:
+        return structs.replace(cause, rank=next(iter(known), None), host=hosts.pop())
     return cause
 
 

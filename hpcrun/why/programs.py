@@ -911,7 +911,10 @@ FILES = [
             "Caught signal 11",
             "SIGSEGV received",
             "Signal: Segmentation fault",
-            r"exited on signal (?:11|4|8)\b",
+            (
+                r"(?:process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) )?"
+                r"exited on signal (?:11|4|8)\b"
+            ),
             r"exitcode\s*: -(?:11|4|8)\b",
             r"exits with return code = -(?:11|4|8)\b",
             r"Signal (?:11|4) \(SIG\w+\)",

@@ -358,5 +358,9 @@ def test_verbose_explains_what_is_not_used(hpcrun: Caller) -> None:
     shown = hpcrun("parse", "train.log", "-v").out
     assert 'not used: line 9: best accuracy: "best" refers to a value of another line' in shown
     assert "not used: rec_loss, kl_loss (1 line): such a line is a measurement only if it" in shown
+    others = [f"epoch {n}: loss 3.{n}\nema loss: 4.{n}" for n in range(5)]
+    path.write_text("\n".join([*others, ""]))
+    shown = hpcrun("parse", "train.log", "-v").out
+    assert "not used: loss 4.000 to 4.400 (5 lines): other lines have a loss with a better" in shown
     assert "not used" not in hpcrun("parse", "train.log").out
     assert hpcrun("parse", "train.log", "-v", "-f").code == 2

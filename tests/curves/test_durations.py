@@ -244,3 +244,23 @@ def test_largest_peak_of_the_training_counts() -> None:
     run = parse([between.replace("12.5", "60.0"), *lines[:20], between, *lines[20:]])
     assert run.curve.peak_memory == pytest.approx(12.5e9)
     assert parse([between, *steps()]).curve.peak_memory is None
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        '{{"loss": {loss}, "iteration": {n}, "elapsed_time": {seconds}}}',
+        '{{"loss": {loss}, "global_step": {n}, "time/time_elapsed": {seconds}}}',
+        "step {n} loss {loss} elapsed_time {seconds}s",
+    ],
+)
+def test_rising_elapsed_times_are_the_time(form: str) -> None:
+    lines = [form.format(n=n, loss=3 - n / 9, seconds=15.5 * n) for n in range(1, 9)]
+    curve = parse(lines).curve
+    assert curve.seconds == pytest.approx(124) and curve.seconds_from == "stated"
+
+
+def test_elapsed_times_of_single_steps_are_not_the_time() -> None:
+    form = "2026-11-20 08:00:{n:02d} step {n} loss {loss:.3f} elapsed_time {seconds}s"
+    lines = [form.format(n=n, loss=3 - n / 9, seconds=0.5 + n % 2 / 10) for n in range(1, 30)]
+    assert parse(lines).curve.seconds == pytest.approx(28)

@@ -331,3 +331,46 @@ def test_evaluations_on_several_data_are_kept_apart(form: str) -> None:
 def test_numbers_of_many_evaluations_are_no_names_of_data() -> None:
     lines = [f"step {n} loss 3.{n}\n[val_{n}] loss 4.{n}" for n in range(1, 31)]
     assert len(parse_text(lines).curve.values("eval_loss")) == 30
+
+
+def test_tags_of_an_evaluation_count_without_a_training() -> None:
+    curve = parse_text(["val/IOU: 0.365, val/dice : 0.475", "Achieve best Dice: 0.475 > 0.4"]).curve
+    assert (curve.values("val/IOU"), curve.values("val/dice")) == ([0.365], [0.475])
+
+
+def test_single_dict_with_a_tagged_loss_is_a_measurement() -> None:
+    line = "{'train/loss': 0.5, 'train/dice loss': 0.25, 'train/actor_loss': 0, 'train/lr': 0.0002}"
+    curve = parse_text([line]).curve
+    assert (curve.values("loss"), curve.values("lr")) == ([0.5], [0.0002])
+
+
+def test_place_of_the_next_evaluation_is_no_score() -> None:
+    form = (
+        " {n}: {loss:f}, {loss:f} avg loss, 0.002610 rate, 0.5 seconds, 48 images, 1.0 hours left"
+    )
+    lines = [
+        line
+        for n in range(1, 9)
+        for line in (
+            " (next mAP calculation at 1000 iterations) ",
+            form.format(n=n, loss=3 - n / 10),
+        )
+    ]
+    lines.append("mean_average_precision (mAP@0.5) = 0.403355 ")
+    metrics = parse_text(lines).curve.metrics
+    (name,) = (name for name in metrics if "mAP" in name)
+    assert metrics[name].values == [0.403355]
+
+
+def test_losses_below_lines_with_the_position_are_read() -> None:
+    lines = [
+        line
+        for n in range(1, 9)
+        for line in (
+            f"epoch: 1, {n}/125 0.8%, 0.31s per iter, lr: 0.0001",
+            f"    recon loss: 9.{n}61  ppl:9513.{n}5",
+            "",
+        )
+    ]
+    curve = parse_text(lines).curve
+    assert curve.values("loss") == [9 + n / 10 + 0.061 for n in range(1, 9)]

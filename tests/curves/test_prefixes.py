@@ -223,7 +223,11 @@ def test_duration_with_dotted_dates_is_correct() -> None:
 
 
 @pytest.mark.parametrize(
-    "source", ["eval.py:12", "val.py", "eval:12", "test01", "test-node1", "test_runner.cc", "val 3"]
+    "source",
+    [
+        *("eval.py:12", "val.py", "eval:12", "test01", "test-node1", "test_runner.cc", "val 3"),
+        *("dev2", "test3", "eval.utils", "dev.trainer", "test.logging"),
+    ],
 )
 def test_source_or_host_or_count_in_brackets_names_no_evaluation(source: str) -> None:
     line = strip_prefixes(f"[{source}] loss 2.5")

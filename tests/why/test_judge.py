@@ -154,6 +154,16 @@ def test_first_failed_rank_is_the_cause() -> None:
     assert cause is not None and (cause.rank, cause.host, cause.line) == (2, "n2", 8)
 
 
+def test_report_of_mpirun_names_the_rank_and_its_host() -> None:
+    text = (
+        "x.cu:37: k: block: [0,0,0], thread: [16,0,0] Assertion `j < size` failed.\n"
+        "[node7:19346] Signal: Segmentation fault (11)\n"
+        "mpirun noticed that process rank 3 with PID 0 on node node7 exited on signal 11.\n"
+    )
+    cause = judge(text).cause
+    assert cause is not None and (cause.line, cause.rank, cause.host) == (1, 3, "node7")
+
+
 def test_exception_chain_yields_the_known_or_last_exception() -> None:
     link = "\nDuring handling of the above exception, another exception occurred:\n\n"
     known = traceback("OSError: [Errno 28] No space left on device")

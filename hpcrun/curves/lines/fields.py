@@ -29,6 +29,7 @@ from operator import itemgetter
 from msgspec import structs
 
 from hpcrun.curves.names import (
+    ELAPSED_SECONDS,
     EPOCH_RANK,
     EPOCH_SECONDS,
     LOSS,
@@ -347,6 +348,11 @@ def _name_values(fields: list[Field], split: str, verbatim: Collection[str]) -> 
     named: list[tuple[str, int, str, float]] = []
     for field in fields:
         value, key, known = field.value, fold(field.key), metric_of(field.key, field.unit)
+        measured, factor = UNITS.get(field.unit.lower(), ("", 1.0))
+        is_time = not field.unit or measured == STEP_SECONDS
+        if is_time and not isinstance(value, str) and _ELAPSED.search(key):
+            named.append((ELAPSED_SECONDS, 0, field.key, value * factor))
+            continue
         if (
             isinstance(value, str)
             or key in _NOT_METRICS
@@ -450,8 +456,9 @@ def _judge(found: LineFields, place: Row, values: dict[str, float]) -> bool | No
             is_other = any(not is_known(name) for name in names) and not settings
             return False if is_other and not (found.stray_items or found.is_code) else None
         return True if not found.stray_items else False if lost else None
-    if values and all(map(is_loss_name, names)) and not found.stray_items:
-        lost = True  # "Generator loss: 2.5, Discriminator loss: 1.5"
+    if any(map(is_loss_name, names)) and not found.stray_items:
+        # "Generator loss: 2.5, Discriminator loss: 1.5", "recon loss: 2.5  ppl: 12.2"
+        lost = lost or all(is_loss_name(name) or is_score_name(name) for name in names)
     if names == {LR} and not settings:
         return False  # "Current learning rate: 5e-4"
     if not lost:
@@ -459,6 +466,8 @@ def _judge(found: LineFields, place: Row, values: dict[str, float]) -> bool | No
         return False if _states_scores(found, names) and not settings else None
     if found.stray_items and LOSS in values:
         return None  # "Pretrained model - loss: 2.5"
+    if found.has_dict and any(split_of(f.key) and name_of(f.key) in LOSSES for f in found.fields):
+        return True  # {"train/loss": 2.5, "train/dice": 0.5}
     worded = any(isinstance(field.value, str) for field in found.fields)
     known = all(is_known(field.key, field.unit) for field in found.fields)
     if known and not (found.is_code or found.stray_items):
@@ -524,6 +533,8 @@ _NOT_METRICS = (
     | TOTAL_SPELLINGS
     | words("nan inf total_time total_used_time elapsed elapsed_time eta remaining")
 )
+# Names of the seconds since the start, in loggers of Chainer, Stable-Baselines and RLlib.
+_ELAPSED = pattern_of(r"(?:\A|_)(?:elapsed_time|time_elapsed|elapsed_s(?:econds)?|time_total_s)\Z")
 # Names of seconds since 1970; smaller numbers are durations.
 _TIME_STAMPS = words("timestamp time_ms time ts wall_time walltime unix_time unixtime created")
 _EARLIEST_STAMP = 1.4e9

@@ -59,7 +59,7 @@ _WORD = (
 )
 KEY = (
     rf"{_WORD}(?:[ ]{{1,2}}(?!(?<=oss[ ])(?:nan|inf)[ ,]){_WORD}){{0,6}}"
-    r"(?:[ ]?[(\[][ ]?(?!\w*[ ]\d|\d)[\w/% ]{1,24}[ ]?[)\]])?"
+    r"(?:[ ]?[(\[][ ]?(?!\w*[ ]\d|\d)[\w/%@. ]{1,24}[ ]?[)\]])?"
 )
 # Units that may be separated from their number by a space.
 SPACED_UNIT = (
@@ -146,6 +146,8 @@ _NOT_A_LOG = pattern_of(
 _ARTICLES = words("the a an our is was are has had")
 _JOINING_WORDS = _ARTICLES | words("at and after in of on over for with from to by @")
 _VERBS = words("is was equals so far")
+# A number after one of these is a place or a time, not the value of the name before it.
+_PREPOSITIONS = words("at after in on from to by")
 _FILLERS = _JOINING_WORDS | words(
     "loss losses set result results metrics metric stats summary step phase progress performance "
     "took now end avg currently ended completed complete completion done finish finished epoch log "
@@ -558,8 +560,8 @@ def _split_key(key: str, joints: frozenset[str]) -> tuple[list[str], str]:
 
     >>> _split_key("the result with Adam is test acc", _JOINING_WORDS)
     (['result', 'with', 'Adam', 'is'], 'test acc')
-    >>> _split_key("Train Epoch", _JOINING_WORDS)
-    (['Train'], 'Epoch')
+    >>> _split_key("Train Epoch", _JOINING_WORDS), _split_key("next mAP at", _JOINING_WORDS)
+    ((['Train'], 'Epoch'), (['next', 'mAP', 'at'], ''))
     """
     parts = key.split()
     while len(parts) > 1 and parts[0].lower() in _JOINING_WORDS:
@@ -574,6 +576,8 @@ def _split_key(key: str, joints: frozenset[str]) -> tuple[list[str], str]:
             return parts[:at], " ".join(parts[at:])
     while len(parts) > 1 and parts[-1].lower() in _VERBS:
         parts.pop()
+    if joints is _JOINING_WORDS and parts[-1].lower() in _PREPOSITIONS:
+        return parts, ""
     start = 0
     for index, part in enumerate(parts if len(parts) > 1 or joints is _JOINING_WORDS else ()):
         joins = part.lower() in joints and not is_known(" ".join(parts[start:]))

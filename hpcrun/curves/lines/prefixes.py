@@ -87,12 +87,16 @@ _PLACE = pattern_of(
 )
 # A bracket that names a split ("[Diff-Val (clean)]") must not be mistaken for a source location.
 _WORDS, _SOURCE = pattern_of(r"[a-z]+"), pattern_of(r"[.:\d]")
-# A split and the name of its data: "[val c4]", "[val.clean]", "[val_1]", "[test2017]"; but neither
-# a count ("[val 100]") nor a file or a host ("[eval.py]", "[test01]").
+# A split and the name of its data: "[val c4]", "[val.clean]", "[val_1]", "[val2]", "[test2017]";
+# but neither a count ("[val 100]") nor a file, a logger or a host ("[eval.py]", "[eval.utils]",
+# "[test01]", "[dev2]").
 _DATA = pattern_of(
     r"(?P<split>[a-z]{3,12}) (?: [ /.] (?! (?:py|cc|cpp|cu|rs|go|set|data|results?|metrics) $ )"
+    r" (?! (?<=\.) (?:utils?|helpers?|common|core|base|main|cli|app|loop|run(?:ner)?|train(?:er)?"
+    r" |eval(?:uate|uator|uation)?|test(?:er)?|engine|model|log(?:ger|ging)?) $ )"
     r" (?P<named> [a-z] [\w-]{0,40} )"
-    r"| _? (?P<numbered> [1-9]\d{0,3} ) | _ (?P<worded> [a-z] [\w-]{0,40} ) )",
+    r"| (?: _ | (?<=val) | (?<=valid) | (?=(?:19|20)\d\d$) ) (?P<numbered> [1-9]\d{0,3} )"
+    r"| _ (?P<worded> [a-z] [\w-]{0,40} ) )",
     re.VERBOSE | re.ASCII,
 )
 _DATED = pattern_of(r"\d{1,4}[-/]\d{1,2}[-/]\d{1,4}|\d:\d\d:\d\d")

@@ -22,11 +22,11 @@ import numpy as np
 from msgspec import Struct
 
 from hpcrun.curves.curve import Curve, Floats, Series
-from hpcrun.curves.names import LR, STEP_SECONDS, TOKENS_PER_SECOND, words
+from hpcrun.curves.names import EPOCH, LR, STEP_SECONDS, TOKENS_PER_SECOND, words
 from hpcrun.curves.report.parsed import ParsedRun
 from hpcrun.text import format_value
 
-By = Literal["step", "tokens", "time", "order"]
+By = Literal["step", "epoch", "tokens", "time", "order"]
 
 DECADES = 100.0
 CROWDED = 20.0
@@ -181,6 +181,7 @@ def x_axis(curve: Curve, name: str, by: By = "step") -> list[float] | None:
         by: The quantity on the axis.
 
             - "step": the training step.
+            - "epoch": epochs since the start, if the step counter restarts with each epoch.
             - "tokens": tokens processed since the start of training, from a counter in the log, or
               from tokens_per_second and step_seconds. If the log gives the rate per GPU, the
               result counts the tokens of one GPU.
@@ -201,6 +202,8 @@ def x_axis(curve: Curve, name: str, by: By = "step") -> list[float] | None:
             found = np.linspace(1, series.summary.count, len(series.values))
         elif by == "step":
             found = _rising_steps(series)
+        elif by == "epoch":
+            found = _epoch_axis(curve, series)
         else:
             found = _token_axis(curve, series) if by == "tokens" else _time_axis(curve, series)
     # An infinite step time makes the cumulative sum infinite, which has no position on an axis.
@@ -208,9 +211,10 @@ def x_axis(curve: Curve, name: str, by: By = "step") -> list[float] | None:
 
 
 def shared_axis(curves: Sequence[Curve], name: str, by: By = "step") -> By:
-    """Return ``by`` if all curves that have the metric have that axis, else "step" or "order"."""
+    """Return the first axis that all curves with the metric have: ``by``, steps, epochs, order."""
     shown = [curve for curve in curves if name in curve.metrics]
-    for choice in (by, "step"):
+    choices: tuple[By, ...] = (by, "step", "epoch")
+    for choice in choices:
         if all(x_axis(curve, name, choice) is not None for curve in shown):
             return choice
     return "order"
@@ -232,6 +236,23 @@ def time_unit(longest: float) -> tuple[float, str]:
 def _rising_steps(series: Series) -> Floats | None:
     steps = np.array(series.steps, float)  # an unknown step (None) becomes nan
     return steps if (np.diff(steps, prepend=-np.inf) >= 0).all() else None
+
+
+def _epoch_axis(curve: Curve, series: Series) -> Floats | None:
+    """Return the epochs of points whose step counter restarts with each epoch.
+
+    The length of an epoch is not logged, so its highest logged step counts as its end.
+    """
+    epochs, steps = curve.metrics.get(EPOCH), np.array(series.steps, float)
+    if epochs is None or np.isnan(steps).any():
+        return None
+    done = np.cumsum(np.append(False, steps[1:] < steps[:-1]))
+    first, last = epochs.summary.first.value, epochs.summary.last.value
+    if first % 1 or done[-1] == 0 or done[-1] != last - first:  # several runs, or a resumed one
+        return None
+    begun = first - (first >= 1)  # epochs count from 0 or from 1
+    found: Floats = begun + done + steps / steps.max()
+    return found
 
 
 def is_token_counter(name: str) -> bool:

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from hpcrun.curves.curve import Curve, Point, Series, Summary
 from hpcrun.curves.names import (
+    ELAPSED_SECONDS,
     EPOCH,
     EVAL_LOSS,
     GRAD_NORM,
@@ -41,7 +42,7 @@ Fact = tuple[str, str]
 
 # Metrics of the schedule, speed and memory of a run, not of what it learns.
 _SETTINGS = {LR, EPOCH, GRAD_NORM, TOKENS_PER_SECOND, SAMPLES_PER_SECOND, STEP_SECONDS}
-_SETTINGS |= {MEMORY_BYTES}
+_SETTINGS |= {ELAPSED_SECONDS, MEMORY_BYTES}
 # Metrics with a dedicated row in the tables.
 _IN_TABLE = {LOSS, EVAL_LOSS, *_SETTINGS}
 # Parts of metric names that indicate learning progress, best first; used for runs without a loss.

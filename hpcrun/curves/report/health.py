@@ -39,6 +39,7 @@ FEWEST = 20
 FEWEST_AT_ALL = 8
 # Points ignored after a start or restart, because running means are noisy and first steps slow.
 SETTLED = 5
+_FEWEST_AFTER_RESTART = 2
 ROOT_2 = math.sqrt(2)
 
 
@@ -55,6 +56,7 @@ def find_warnings(curve: Curve) -> tuple[str, ...]:
     losses = last_losses(curve) if is_judged else None
     found = [
         *_find_non_finite(curve),
+        *(_find_jumps_at_restarts(curve) if is_judged else ()),
         losses and (_find_divergence(losses) or _find_plateau(losses)),
         *_find_scale_collapse(curve),
         losses and _find_spike(losses),
@@ -183,6 +185,30 @@ def last_losses(curve: Curve) -> Losses | None:
     steps, begins = steps[first:], np.append(True, begins)[first:]
     places = steps if is_increasing(steps) else np.arange(len(steps), dtype=float)
     return Losses(steps, places, values[first:], begins, lr[first:])
+
+
+def _find_jumps_at_restarts(curve: Curve) -> Iterator[str]:
+    """Report a loss that a restart raises to twice its level, and by half of what was gained.
+
+    A checkpoint that was not loaded, or only in part, is the usual reason.
+    """
+    steps, values, _ = curve.arrays(LOSS)
+    steps, values = steps[np.isfinite(values)], values[np.isfinite(values)]
+    if not is_increasing(steps) or not (values > 0).all():
+        return
+    for restart in curve.restarts:
+        if restart.resumed_at is None:
+            continue
+        at = int(np.searchsorted(steps, restart.resumed_at))
+        before, after = values[:at][-SETTLED:], values[at:][:SETTLED]
+        if len(before) < SETTLED or len(after) < _FEWEST_AFTER_RESTART:
+            continue
+        was, now, begun = _median(before), after.min(), _median(values[:3])
+        if now >= max(2 * was, before.max(), was + 0.5 * (begun - was)):
+            yield (
+                f"loss jumps from {was:.4g} to {_median(after):.4g} after the restart at "
+                f"{_name_point(steps, at)}: was the checkpoint loaded?"
+            )
 
 
 def _find_divergence(losses: Losses) -> str | None:

@@ -59,6 +59,7 @@ TITLES = {
 }
 _X_LABELS: dict[By, str] = {
     "step": "step",
+    "epoch": "epoch",
     "tokens": "tokens",
     "time": "time",
     "order": "point, in the order of the log",

@@ -14,7 +14,7 @@ from itertools import takewhile, zip_longest
 from msgspec import structs
 
 from hpcrun.curves.names import EVAL_LOSS, LOSS
-from hpcrun.curves.report.axes import shared_axis, x_axis
+from hpcrun.curves.report.axes import By, shared_axis, x_axis
 from hpcrun.curves.report.facts import (
     Fact,
     columns_of,
@@ -140,19 +140,21 @@ def metric_plot(runs: Sequence[ParsedRun], name: str, look: Display) -> str:
     if alone and by == "step":
         places = [restart.resumed_at for restart in runs[0].curve.restarts]
         restarts = [float(place) for place in places if place is not None]
-        lines += _evaluation(runs[0], name, lines[0])
+    if alone and by in ("step", "epoch"):
+        lines += _evaluation(runs[0], name, lines[0], by)
+    x_label = {"step": runs[0].curve.axis if alone else "step", "epoch": "epoch"}.get(by, "point")
     return plot_lines(
         lines,
         look,
         title=f"{runs[0].source}: {name}" if alone else name,
-        x_label=(runs[0].curve.axis if alone else "step") if by == "step" else "point",
+        x_label=x_label,
         verticals=restarts,
     )
 
 
-def _evaluation(run: ParsedRun, name: str, drawn: Line) -> list[Line]:
+def _evaluation(run: ParsedRun, name: str, drawn: Line, by: By) -> list[Line]:
     """Return the evaluation loss as a line if its range is compatible with the training loss."""
-    x, y = x_axis(run.curve, EVAL_LOSS), run.curve.values(EVAL_LOSS)
+    x, y = x_axis(run.curve, EVAL_LOSS, by), run.curve.values(EVAL_LOSS)
     if name != LOSS or x is None or len(y) < 2:
         return []
     known, beside = ([value for value in each if math.isfinite(value)] for each in (drawn.y, y))

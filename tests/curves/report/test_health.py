@@ -236,6 +236,16 @@ def test_regular_pauses_are_not_stalls() -> None:
     assert find_warnings(Curve(curve.metrics, (Restart(1, 430, 440, 0),))) == ()
 
 
+def test_loss_that_jumps_after_a_restart_is_reported() -> None:
+    values = descent()[:40]
+    restarts = (Restart(1, 400, 410, 0),)
+    lost = build_series(STEPS, [*values, *(13.8 - n / 9 for n in range(20))])
+    (first, *_) = find_warnings(Curve({"loss": lost}, restarts))
+    assert first.startswith("loss jumps from 3.7") and "after the restart at step 410" in first
+    kept = build_series(STEPS, [*values, 9.5, *descent()[41:]])
+    assert find_warnings(Curve({"loss": kept}, restarts)) == ()
+
+
 def test_permanent_throughput_drop_is_reported() -> None:
     speeds = build_series(STEPS, [41000.0] * 39 + [13700.0] * 21)
     (shown,) = warnings_of(descent(), tokens_per_second=speeds)

@@ -127,3 +127,19 @@ def test_overflowing_time_is_ignored() -> None:
         "loss": build_series([1, 3], [2.0, 1.5]),
     }
     assert x_axis(Curve(metrics, ()), "loss", "time") is None
+
+
+def test_epochs_are_an_axis_if_the_step_counter_restarts_with_each() -> None:
+    steps: list[int | None] = [50, 100, 50, 100, 50]
+    epochs = of([0.0, 0.0, 1.0, 1.0, 2.0], steps)
+    found = curve(loss=of([5.0, 4.0, 3.0, 2.0, 1.0], steps), epoch=epochs)
+    assert shared_axis([found], "loss") == "epoch"
+    assert x_axis(found, "loss", "epoch") == [0.5, 1.0, 1.5, 2.0, 2.5]
+    from_one = curve(loss=found.metrics["loss"], epoch=of([1.0, 1.0, 2.0, 2.0, 3.0], steps))
+    assert x_axis(from_one, "loss", "epoch") == [0.5, 1.0, 1.5, 2.0, 2.5]
+
+
+def test_epochs_of_several_runs_are_not_an_axis() -> None:
+    steps: list[int | None] = [50, 100, 50, 100]
+    found = curve(loss=of([5.0, 4.0, 3.0, 2.0], steps), epoch=of([0.0, 0.0, 0.0, 0.0], steps))
+    assert x_axis(found, "loss", "epoch") is None and shared_axis([found], "loss") == "order"
