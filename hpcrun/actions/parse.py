@@ -32,6 +32,7 @@ from hpcrun.curves import (
     own_format,
     parse_stored,
     read_beginning,
+    read_stated_numbers,
     thin_series,
 )
 from hpcrun.errors import InputError
@@ -48,6 +49,8 @@ _PIPE_READ_S = 0.5
 _RECHECK_GROWTH = 1.2
 # Lines that were not read are explained in this many bytes at the start of a log.
 _MAX_EXPLAINED_BYTES = 1 << 22
+# Programs state the number of their parameters and steps before they train.
+_MAX_STATED_BYTES = 1 << 18
 # If only the ends of logs are read, at most this many files are read.
 _MAX_TAILED_FILES = 16
 
@@ -91,7 +94,7 @@ def parse_runs(
         for source in sources:
             log = CurveLog(context, source, own, every=every)
             log.read(advance)
-            run = log.run(full=full)
+            run = structs.replace(log.run(full=full), stated=log.read_stated_numbers())
             runs.append(structs.replace(run, unused=log.explain_unused()) if verbose else run)
     return runs
 
@@ -180,6 +183,15 @@ class CurveLog:
         for _, path in self._files():
             texts += explain_lines(read_beginning(path, _MAX_EXPLAINED_BYTES))
         return tuple(map(self._masked, texts))
+
+    def read_stated_numbers(self) -> dict[str, str]:
+        """Read the numbers that the first file with any states at its start."""
+        for _, path in self._files():
+            if path in self._readers and path != STDIN:
+                text = read_beginning(path, _MAX_STATED_BYTES).decode("utf-8", "replace")
+                if found := read_stated_numbers(text):
+                    return found
+        return {}
 
     def run(self, *, full: bool = False) -> ParsedRun:
         """Return the run with everything read so far, and with its records.

@@ -50,6 +50,7 @@ from hpcrun.curves.report.terminal import format_report as format_report
 from hpcrun.curves.report.thin import quantile as quantile
 from hpcrun.curves.report.thin import thin_series as thin_series
 from hpcrun.curves.row import Row as Row
+from hpcrun.curves.stated import read_stated_numbers as read_stated_numbers
 from hpcrun.curves.store import Store as Store
 from hpcrun.curves.unused import explain_lines as explain_lines
 from hpcrun.curves.unused import explain_unused as explain_unused

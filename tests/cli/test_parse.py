@@ -364,3 +364,16 @@ def test_verbose_explains_what_is_not_used(hpcrun: Caller) -> None:
     assert "not used: loss 4.000 to 4.400 (5 lines): other lines have a loss with a better" in shown
     assert "not used" not in hpcrun("parse", "train.log").out
     assert hpcrun("parse", "train.log", "-v", "-f").code == 2
+
+
+def test_numbers_that_the_program_states_are_shown(hpcrun: Caller) -> None:
+    path = hpcrun.project / "train.log"
+    head = [
+        "world size: 16",
+        "  Total optimization steps = 430",
+        "Total params: 5",
+        "Total params: 6",
+    ]
+    path.write_text("\n".join([*head, *(f"step {n} loss 3.{n}" for n in range(9)), ""]))
+    shown = hpcrun("parse", "train.log").out
+    assert "430 planned steps, 16 ranks" in shown and "parameters" not in shown

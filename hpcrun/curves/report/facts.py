@@ -152,6 +152,8 @@ def learning_facts(run: ParsedRun, main: str) -> Iterator[Fact]:
         yield "eval last", point_text(evaluated.last)
         if evaluated.count > 1:
             yield "eval best", point_text(evaluated.min)
+    if run.stated:
+        yield "stated", ", ".join(f"{number} {what}" for what, number in run.stated.items())
 
 
 def _label_extremes(main: str, summary: Summary) -> list[tuple[str, Point | None]]:

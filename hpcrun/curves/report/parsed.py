@@ -126,6 +126,7 @@ class ParsedRun(Struct, frozen=True):
         failure: The cause of failure; "" if the run did not fail or has not ended.
         usage: GPU memory, and time spent waiting for data.
         unused: What looks like a metric and is not used, with the reason; empty unless requested.
+        stated: Numbers that the program states at its start, such as its parameters.
     """
 
     source: str
@@ -145,6 +146,7 @@ class ParsedRun(Struct, frozen=True):
     failure: str = ""
     usage: Usage = Usage()
     unused: tuple[str, ...] = ()
+    stated: dict[str, str] = {}
 
     @property
     def points(self) -> int:
