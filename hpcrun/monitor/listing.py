@@ -44,6 +44,7 @@ from hpcrun.runs import (
     CachedSweep,
     History,
     JobStatus,
+    Progress,
     RunFolder,
     RunRecords,
     Submitted,
@@ -65,9 +66,12 @@ from hpcrun.runs import (
 )
 from hpcrun.slurm import ACTIVE as RUNNING_STATES
 from hpcrun.slurm import FINAL, UNKNOWN, WAITING, is_final
+from hpcrun.text import json_number
 
 # A job that ended this long ago cannot be requeued: squeue has forgotten it (MinJobAge).
 REQUEUE_WINDOW_S = 86400.0
+# The runs of a sweep whose logs a listing reads; a larger sweep has no step and loss in its row.
+_MAX_LOGS_PER_SWEEP = 64
 
 
 # The words of hpcrun status --state, in upper case.
@@ -472,10 +476,11 @@ class _SweepRow:
     def build_row(self, answers: SlurmAnswers | None, *, is_news: bool) -> JobStatus:
         """Build the row; ``answers`` None: not queried. Raises OSError, HpcrunError."""
         submitted, silence = self.submitted, ""
+        ends = self.seen.ends
         if self.is_settled:
             states = Counter(end.state for end in self.seen.ends.values())
         else:
-            states, silence = self._find_states(answers, is_news=is_news)
+            states, ends, silence = self._find_states(answers, is_news=is_news)
         return _build_row(
             self.folder.path,
             _summarize_states(states),
@@ -488,12 +493,54 @@ class _SweepRow:
             states=dict(states),
             sweep_project=submitted.project if submitted else None,
             out_of_reach=silence,
+            progress=self._find_best_progress(ends),
         )
+
+    @property
+    def reads_logs(self) -> bool:
+        """Whether the row has a step and loss. Of remote logs, not all may be on this machine."""
+        return self.context.cluster.host is None and len(self.numbers) <= _MAX_LOGS_PER_SWEEP
+
+    def _read_end(self, index: int, end: TaskEnd) -> TaskEnd:
+        """Add the last step and loss of a run that has ended."""
+        known = self.seen.ends.get(str(index))
+        if known is not None and known.is_read and known.stamp == end.stamp:
+            return structs.replace(end, is_read=True, step=known.step, loss=known.loss)
+        if not self.reads_logs:
+            return end
+        point = self._read_last_point(index)
+        loss = None if point.value is None else json_number(point.value)
+        return structs.replace(end, is_read=True, step=point.step, loss=loss)
+
+    def _read_last_point(self, index: int) -> Progress:
+        from hpcrun.monitor.progress import last_point  # deferred: the log reader imports slowly
+
+        patterns = self.submitted.log_patterns if self.submitted is not None else ()
+        return last_point(self.folder.run(index), patterns)
+
+    def _find_best_progress(self, ends: Mapping[str, TaskEnd]) -> Progress:
+        """Return the lowest last loss of the runs, and its step; empty if a log was not read."""
+        if not self.reads_logs or not all(end.is_read for end in ends.values()):
+            return Progress()
+        running = [n for n in self.numbers if str(n) not in ends]
+        running = [n for n in running if read_mtime_ns(self.folder.run(n).attempts)]
+        points = [(float(each.loss), each.step) for each in ends.values() if each.loss is not None]
+        for index in running:
+            point = self._read_last_point(index)
+            points += [] if point.value is None else [(point.value, point.step)]
+        finite = [point for point in points if math.isfinite(point[0])]
+        if not finite:
+            return Progress()
+        loss, step = min(finite, key=lambda point: point[0])
+        return Progress(step=step, metric="loss", value=loss)
 
     def _find_states(
         self, answers: SlurmAnswers | None, *, is_news: bool
-    ) -> tuple[Counter[str], str]:
-        """Count the runs by state and cache ends; also return why Slurm did not answer, or ""."""
+    ) -> tuple[Counter[str], dict[str, TaskEnd], str]:
+        """Count the runs by state and cache ends; also return these, and why Slurm did not answer.
+
+        The last is "" if it did.
+        """
         shown = self._shown_states(answers) if answers else {}
         unknown = {index for index in self.numbers if index not in shown}
         unknown -= {int(index) for index in self.seen.ends}
@@ -521,14 +568,14 @@ class _SweepRow:
                 silence = silence or quiet
             states[state] += 1
             if end is not None:
-                ends[key] = end
+                ends[key] = self._read_end(index, end)
         ended_at = None
         if self.numbers and len(ends) == len(self.numbers):
             ended_at = self.seen.ended_at or time.time()
         seen = CachedSweep(ends=ends, ended_at=ended_at)
         if seen != self.seen:
             cache_record(self.folder.seen, seen)
-        return states, silence
+        return states, ends, silence
 
     def _shown_states(self, answers: SlurmAnswers) -> dict[int, str]:
         """Return the states that Slurm shows by task number; squeue overrides sacct."""

@@ -342,11 +342,16 @@ class TaskEnd(Struct, frozen=True, kw_only=True):
     Attributes:
         stamp: The mtime_ns of its attempts' directory when the end was cached.
         by_record: The state was derived from the run's own records; Slurm may still report another.
+        is_read: Its log was read for ``step`` and ``loss``, its last ones.
+        loss: A word if it is nan or infinite, because JSON has no such numbers.
     """
 
     state: str
     stamp: int
     by_record: bool = False
+    is_read: bool = False
+    step: int | None = None
+    loss: float | str | None = None
 
 
 class CachedSweep(Struct, frozen=True, kw_only=True):

@@ -193,6 +193,26 @@ def test_later_answer_of_slurm_overrides_records_of_a_sweep(hpcrun: Caller, tool
     assert "250 COMPLETED, 250 TIMEOUT" in hpcrun("status").out
 
 
+def test_sweep_shows_the_lowest_loss_of_its_runs(hpcrun: Caller, tools: Path) -> None:
+    sweep = RunFolder(write_sweep(hpcrun, 4))
+    logs = ("step=9 loss=2.5\n", "step=7 loss=1.5\n", "step=8 loss=nan\n")
+    for index, text in enumerate(logs):
+        run = RunFolder(hpcrun.runs / f"20261121-000000-lr.{index}-7k3q")
+        (run.attempts / "0").mkdir()
+        (run.logs / "0").mkdir(parents=True)
+        (run.logs / "0" / "rank-0.log").write_text(text)
+    states = ("COMPLETED", "RUNNING", "COMPLETED", "PENDING")
+    rows = [queued(sweep, f"40_{index}", state) for index, state in enumerate(states)]
+    answers(tools, "squeue", HEADED, rest="".join(rows))
+    for _ in range(2):
+        (row,) = hpcrun("status", "--json").json["runs"]
+        assert (row["step"], row["loss"]) == (7, 1.5)
+    # The logs of ended runs are read once.
+    assert not any("lr.0-7k3q/logs" in path for path in opened(hpcrun, "status"))
+    line = hpcrun("status").out.splitlines()[1]
+    assert " 7 " in line and " 1.5 " in line
+
+
 def test_sweep_with_equal_states_shows_the_state(hpcrun: Caller, tools: Path) -> None:
     sweep = RunFolder(write_sweep(hpcrun, 2))
     rows = [queued(sweep, f"40_{index}", "COMPLETED") for index in range(2)]
