@@ -141,6 +141,9 @@ def run_rank(case: dict[str, Any], rank: int, port: int) -> None:
 
 def main() -> None:
     """Fork the ranks of each case, because importing DeepSpeed takes far longer than a case."""
+    # Looking for tensors among everything that was imported takes longer than the training.
+    gc.collect()
+    gc.freeze()
     for case in json.load(sys.stdin):
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
