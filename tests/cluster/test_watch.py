@@ -53,11 +53,13 @@ say("done")
 """
 
 
-def submit(site: Site, how: str, seconds: int = LIMIT, *, when: str = "") -> Submitted:
+def submit(
+    site: Site, how: str, seconds: int = LIMIT, *, when: str = "", launcher: str = "torchrun"
+) -> Submitted:
     """Submit four ranks on two nodes, with a short limit for stalls."""
     (site.project / "train.py").write_text(SCRIPT)
     (site.project / "watched.yaml").write_text(
-        "script: train.py\nlauncher: torchrun\n"
+        f"script: train.py\nlauncher: {launcher}\n"
         f"survive: {{when: [{when}], stalled_after: {seconds}s, max_attempts: 2}}\n"
     )
     shape = ["--nodes", "2", "--gpus-per-node", "2", "--time", "10"]
@@ -105,7 +107,7 @@ def test_hanging_rank_is_named_with_stacks(site: Site, how: str) -> None:
 
 
 def test_stalled_run_restarts_if_requested(site: Site) -> None:
-    run = submit(site, "once", when="stalled")
+    run = submit(site, "once", when="stalled", launcher="srun")
     site.wait_for(run, "attempts/0/end.json")
     assert run.record("end.json")["why"] == "stalled", run.log()
     assert stall_of(site, run)["suspect"]["rank"] == 2

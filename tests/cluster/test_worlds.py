@@ -23,6 +23,7 @@ from tests.jobside.written_checkpoints import write
 from tests.waiting import until
 
 ROUNDS = 10
+TASKS = 5
 NAMED_WITHIN = 300.0  # seconds after which a cut link is reported; launchers wait for ten minutes
 TWO_BY_ONE = ["--nodes", "2", "--gpus-per-node", "1", "--set", "resources.cpus_per_gpu=1"]
 
@@ -65,15 +66,6 @@ def test_concurrent_jobs_on_the_same_nodes_do_not_mix(bare_site: Site) -> None:
             assert run.record("end.json")["exit_code"] == 0, run.log()
         ports += [check_world(run, ranks=2) for run in pair]
     assert len(set(ports)) == len(ports) == 2 * ROUNDS
-
-
-def test_concurrent_trainings_on_the_same_nodes_do_not_mix(bare_site: Site) -> None:
-    """The same with torchrun's store and a gather over gloo."""
-    job = write_job(bare_site, "gloo", launcher="torchrun")
-    pair = [bare_site.submit(job, *TWO_BY_ONE, "--", "--world", "gloo") for _ in range(2)]
-    for run in pair:
-        insist(bare_site, run)
-    assert len({check_world(run, ranks=2) for run in pair}) == 2
 
 
 @pytest.mark.slow
@@ -166,7 +158,7 @@ def test_tasks_of_a_two_node_array_do_not_mix(bare_site: Site) -> None:
         "sweep",
         launcher="srun",
         args=["--world", "sockets", "--hold", "0.5", "--seed={seed}"],
-        sweep={"seed": list(range(ROUNDS))},
+        sweep={"seed": list(range(TASKS))},
     )
     done = bare_site.hpcrun("submit", "--json", job, *TWO_BY_ONE)
     assert done.returncode == 0, done.stderr
@@ -174,12 +166,12 @@ def test_tasks_of_a_two_node_array_do_not_mix(bare_site: Site) -> None:
         Submitted(one["run_id"], one["job_id"], Path(one["run_dir"]))
         for one in json.loads(done.stdout)["runs"]
     ]
-    assert len(runs) == ROUNDS
+    assert len(runs) == TASKS
     for run in runs:
         bare_site.wait_for(run, "attempts/0/end.json")
         assert run.record("end.json")["exit_code"] == 0, run.log()
     ports = {check_world(run, ranks=2) for run in runs}
-    assert len(ports) == ROUNDS
+    assert len(ports) == TASKS
 
 
 def test_ranks_have_time_to_save_when_slurm_stops_the_job(bare_site: Site) -> None:
@@ -252,25 +244,26 @@ def test_node_that_cannot_reach_rank_0_is_named(bare_site: Site, how: str) -> No
             assert shown_by(run) == [], "nobody trained"
 
 
-def test_interface_without_route_is_not_used(bare_site: Site) -> None:
-    """It is the first interface, and its address is that of the node's own name."""
+def test_concurrent_trainings_do_not_mix_and_use_an_interface_with_a_route(bare_site: Site) -> None:
+    """Two jobs with torchrun's store and a gather over gloo, and one of srun, on the same nodes.
+
+    The first interface of each node has no route, and the address of the node's own name.
+    """
     rig = bare_site.rig
     dead = {name: f"10.255.{n}.1" for n, name in enumerate(rig.node_names)}
+    torchrun = write_job(bare_site, "gloo", launcher="torchrun", framework="torch")
+    srun = write_job(bare_site, "sockets", launcher="srun", framework="torch")
     with second_interfaces(rig, dead):
-        jobs = {
-            launcher: write_job(bare_site, launcher, launcher=launcher, framework="torch")
-            for launcher in ("torchrun", "srun")
-        }
         runs = [
-            bare_site.submit(job, *TWO_BY_ONE, "--", "--world", "gloo") for job in jobs.values()
+            bare_site.submit(job, *TWO_BY_ONE, "--", "--world", world)
+            for job, world in ((torchrun, "gloo"), (torchrun, "gloo"), (srun, "sockets"))
         ]
         for run in runs:
             insist(bare_site, run)
-            check_world(run, ranks=2)
-            assert {shown["gloo_interface"] for shown in shown_by(run)} == {"eth0"}
-            assert {shown["master"][0] for shown in shown_by(run)} == {
-                rig.addresses[rig.node_names[0]]
-            }
+    assert len({check_world(run, ranks=2) for run in runs}) == 3
+    for run in runs:
+        assert {shown["gloo_interface"] for shown in shown_by(run)} == {"eth0"}
+        assert {shown["master"][0] for shown in shown_by(run)} == {rig.addresses[rig.node_names[0]]}
 
 
 @contextmanager

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import importlib
+from functools import cache
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -155,19 +159,25 @@ def inputs_of(kind: str) -> tuple[dict[str, tuple[tuple[int, ...], bool]], int, 
     return {"input_ids": ((BATCH, length), False), **labels}, BATCH, length
 
 
+@cache
+def import_tracer() -> ModuleType:
+    """Import torch and transformers, which each trace's search for garbage then leaves out."""
+    tracer = importlib.import_module("tests.fit.trace_activations")
+    gc.collect()
+    gc.freeze()
+    return tracer
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("name", "attention", "checkpointing"), CASES)
 def test_activations_are_those_of_a_trace(name: str, attention: Any, checkpointing: bool) -> None:
-    import transformers
-
-    from tests.fit.trace_activations import trace_peak
-
+    tracer = import_tracer()
     kind, factory, changes = MODELS[name]
-    config = transformers.AutoConfig.for_model(kind, **changes)
+    config = tracer.transformers.AutoConfig.for_model(kind, **changes)
     inputs, batch, length = inputs_of(kind)
     options = {"attention": attention, "checkpointing": checkpointing, "real": kind == "vit"}
-    peak = trace_peak(factory, config, inputs, **options)
+    peak = tracer.trace_peak(factory, config, inputs, **options)
     training = Training(
         weights="pure",
         micro_batch=batch,

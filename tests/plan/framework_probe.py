@@ -1,6 +1,6 @@
 """Apply a framework's own changes to a DeepSpeed JSON, and print the result.
 
-Run as a program of its own: python framework_probe.py FRAMEWORK < cases.json. A case is a JSON
+Run as a program of its own: python framework_probe.py FRAMEWORK PORT CASES.json. A case is a JSON
 (``config``), what the script says (``script``) and the data loader's batch (``loader_batch``).
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -100,7 +101,9 @@ def main() -> None:
     }
     fill = {"transformers": transformers, "accelerate": accelerate, "lightning": lightning}
     answers: list[dict[str, Any]] = []
-    for case in json.load(sys.stdin):
+    cases = Path(sys.argv[3])
+    os.chdir(cases.parent)
+    for case in json.loads(cases.read_text()):
         try:
             config = fill[sys.argv[1]](case)
             from deepspeed.runtime.config import DeepSpeedConfig

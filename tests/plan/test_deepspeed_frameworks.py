@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,8 @@ import pytest
 
 from hpcrun.plan.deepspeed_check import FILLED_BY
 from tests.plan.making import plan
-from tests.torch_extensions import extensions
-from tests.workloads.trainer import free_port
+from tests.workloads.recipe_parts import MODULES
+from tests.workloads.trainer import free_port, run_forked
 
 PROBE = Path(__file__).with_name("framework_probe.py")
 
@@ -33,21 +32,17 @@ def generated(framework: str, stage: int, precision: str = "bf16") -> dict[str, 
 
 
 def ask(framework: str, folder: Path, cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Run the cases through a framework in a separate process."""
+    """Run the cases through a framework in a fork of a process that has imported it."""
     full = [{"folder": str(folder), "loader_batch": 2, "script": {}, **case} for case in cases]
-    done = subprocess.run(
-        [sys.executable, str(PROBE), framework, str(free_port())],
-        input=json.dumps(full),
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=folder,
-        # Use the ninja of the jobs, because another version rebuilds every operator.
-        env={
-            **os.environ,
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "TORCH_EXTENSIONS_DIR": extensions(),
-        },
+    file = folder / "cases.json"
+    file.write_text(json.dumps(full))
+    # Use the ninja of the jobs, because another version rebuilds every operator.
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = run_forked(
+        [{"PATH": path}],
+        [framework, free_port(), file],
+        program=PROBE,
+        module=MODULES.get(framework, framework),
     )
     assert "ANSWERS" in done.stdout, done.stderr[-3000:]
     answers: list[dict[str, Any]] = json.loads(done.stdout.rpartition("ANSWERS")[2])

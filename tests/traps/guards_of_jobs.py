@@ -254,7 +254,7 @@ GUARDS = [
         HARNESS,
         "        export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-$interface}\n",
         "        :\n",
-        "tests/cluster/test_worlds.py::test_interface_without_route_is_not_used",
+        "tests/cluster/test_worlds.py::test_concurrent_trainings_do_not_mix_and_use_an_interface_with_a_route",
         cluster=True,
     ),
     # ---- Hostfiles, DeepSpeed's launcher
