@@ -25,7 +25,7 @@ FORKED = (
 LONG: Mapping[str, float] = {
     "tests/cluster/examples/test_drivable_vit.py": 25,
     "tests/cluster/examples/": 4,
-    "tests/cluster/test_compare.py": 35,
+    "tests/cluster/test_compare.py": 15,
     "tests/cluster/test_faults.py": 8,
     "tests/cluster/test_environment.py": 8,
     "tests/cluster/test_hostile.py": 4,
