@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 # The limit exceeds the largest record of the largest sweep.
 MAX_FILE_BYTES = 64 << 20
+_PROBE_BYTES = 1 << 16
 
 # Notices about ignored files and their owners, each shown once. The command line prints new ones
 # before its next line and when it exits.
@@ -104,6 +105,30 @@ def read_bounded(file: BinaryIO, path: str | Path, longest: int | None = None) -
     if size > longest or len(data) > longest:
         raise UnsafeFile(errno.EFBIG, f"larger than {longest >> 20} MB", str(path))
     return data
+
+
+def can_write(folder: Path) -> bool:
+    """Return False if the file system of a folder is full or read-only, or the quota is used up.
+
+    A file without a name is written, which vanishes when it is closed. File systems without such
+    files count as writable.
+    """
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    flags = getattr(os, "O_TMPFILE", None)
+    if flags is None:
+        return True
+    try:
+        handle = os.open(folder, flags | os.O_WRONLY, 0o600)
+    except OSError as error:
+        return error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+    try:
+        os.write(handle, bytes(_PROBE_BYTES))
+    except OSError as error:
+        return error.errno not in (errno.ENOSPC, errno.EDQUOT)
+    finally:
+        os.close(handle)
+    return True
 
 
 class _BoundedFile:

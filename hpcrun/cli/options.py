@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from hpcrun.cli.output import SlownessNote, TerminalPrompts, progress_bar
+from hpcrun.cli.output import SlownessNote, TerminalPrompts, print_note, progress_bar
 from hpcrun.errors import InputError, SpecError
 
 if TYPE_CHECKING:
@@ -80,6 +80,10 @@ def make_context(cluster: str | None, *, debug: bool = False, job: str | None = 
         file = Path(job).resolve()
     found = load_context(os.environ, Path.cwd(), cluster, TerminalPrompts(), job_file=file)
     invocation = click.get_current_context()
+    if found.cluster.host is not None and invocation.info_name in _WITHOUT_STATE:
+        environ = _replace_full_state(found.runs_dir)
+        if environ is not None:
+            found = load_context(environ, Path.cwd(), cluster, TerminalPrompts(), job_file=file)
     command = ["hpcrun", *invocation.meta.get(COMMAND_LINE, [])]
     return structs.replace(
         found,
@@ -89,6 +93,36 @@ def make_context(cluster: str | None, *, debug: bool = False, job: str | None = 
         bar=progress_bar,
         connect=invocation.obj or found.connect,
     )
+
+
+# Commands that need the copies of a remote cluster's records only while they run.
+_WITHOUT_STATE = frozenset({"cancel", "logs", "status", "wait", "why"})
+
+
+def _replace_full_state(runs_dir: Path) -> dict[str, str] | None:
+    """Return an environment with a temporary folder for the copies of records, if the disk is full.
+
+    Args:
+        runs_dir: The usual folder of the copies.
+    """
+    from hpcrun.files import can_write
+
+    if can_write(runs_dir):
+        return None
+    import atexit
+    import shutil
+    import tempfile
+
+    for place in (tempfile.gettempdir(), "/dev/shm"):  # noqa: S108 - a folder with a random name
+        if os.path.isdir(place) and can_write(Path(place)):
+            folder = tempfile.mkdtemp(prefix="hpcrun-", dir=place)
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
+            print_note(
+                f"note: no space left for {runs_dir}: this command keeps its copies of the "
+                f"cluster's records in {folder}"
+            )
+            return {**os.environ, "XDG_STATE_HOME": folder}
+    return None
 
 
 def make_all_contexts(cluster: str | None) -> tuple[list[Context], list[InputError]]:

@@ -624,4 +624,5 @@ def test_field_of_tyro_that_the_script_computes_is_no_batch_option() -> None:
 def test_working_directory_that_the_script_writes_to_is_the_jobs(
     option: str, is_output: bool
 ) -> None:
-    assert ("checkpoint_dir" in dict(map(reversed, options(option).args))) == is_output
+    placeholders = [placeholder for _, placeholder in options(option).args]
+    assert ("checkpoint_dir" in placeholders) == is_output

@@ -36,6 +36,11 @@ JOB = "command: [bash, say.sh]\nresources: {gpus_per_node: 0}\n"
 LOG = "logs/0/rank-0.log"
 # Mount a separate file system on a folder for the following commands.
 MOUNT = 'mount -t tmpfs -o "$1" none "$2" && shift 2 && exec "$@"'
+# Mount a file system on a folder with the files that it had, and fill it up.
+FULL_MOUNT = """\
+exec 3< <(tar -C "$1" -cf - .); mount -t tmpfs -o size=2m none "$1" && tar -C "$1" -xf - <&3
+head -c 4m /dev/zero >"$1/filler" 2>/dev/null; shift; exec "$@"
+"""
 
 
 @dataclass
@@ -88,6 +93,21 @@ class Desk:
         """Call hpcrun with its local state on a separate file system."""
         self.state.mkdir(parents=True, exist_ok=True)
         argv = ["unshare", "-m", "bash", "-c", MOUNT, "bash", options, str(self.state)]
+        done = subprocess.run(
+            [*argv, sys.executable, "-m", "hpcrun", *words],
+            cwd=self.hpcrun.project,
+            env=self.hpcrun.environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return Done(words, done.returncode, done.stdout, done.stderr)
+
+    def on_full_disk(self, *words: str) -> Done:
+        """Call hpcrun with a copy of its local state on a file system that is full."""
+        self.state.mkdir(parents=True, exist_ok=True)
+        argv = ["unshare", "-m", "bash", "-c", FULL_MOUNT, "bash", str(self.state)]
         done = subprocess.run(
             [*argv, sys.executable, "-m", "hpcrun", *words],
             cwd=self.hpcrun.project,

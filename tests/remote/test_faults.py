@@ -196,6 +196,27 @@ def test_full_local_disk_is_reported(desk: Desk) -> None:
     assert desk.hpcrun("logs", "1").code == 0
 
 
+@pytest.mark.slow
+def test_job_is_shown_and_cancelled_although_the_laptop_has_no_free_disk(
+    desk: Desk, tmp_path: Path
+) -> None:
+    require_root()
+    log = desk.begin(desk.submit())
+    log.write_text("step 1 loss 2.5\nstep 2 loss 2.0\n")
+    for words, shown in (
+        (("status",), "RUNNING"),
+        (("logs", "1"), "step 2 loss 2.0"),
+        (("cancel", "1"), "job 1 "),
+    ):
+        done = desk.on_full_disk(*words)
+        assert done.code == 0 and shown in done.out, done
+        (place,) = re.findall(r"no space left for .*: .* records in (\S+)", done.err)
+        assert not Path(place).exists()
+    assert (tmp_path / "slurm" / "scancel.asked").read_text().split()[-1] == "1"
+    done = desk.on_full_disk("submit", "job.yaml")
+    assert done.code == 1 and "No space left on device" in done.err, done
+
+
 # ------------------------------------------------------------------ broken and slow links
 
 
