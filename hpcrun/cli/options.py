@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable
@@ -113,9 +114,12 @@ def _replace_full_state(runs_dir: Path) -> dict[str, str] | None:
     import shutil
     import tempfile
 
-    for place in (tempfile.gettempdir(), "/dev/shm"):  # noqa: S108 - a folder with a random name
-        if os.path.isdir(place) and can_write(Path(place)):
+    for place in (None, "/dev/shm"):
+        with contextlib.suppress(OSError):
             folder = tempfile.mkdtemp(prefix="hpcrun-", dir=place)
+            if not can_write(Path(folder)):
+                Path(folder).rmdir()
+                continue
             atexit.register(shutil.rmtree, folder, ignore_errors=True)
             print_note(
                 f"note: no space left for {runs_dir}: this command keeps its copies of the "
