@@ -22,7 +22,7 @@ from hpcrun.assets import list_jobs
 from hpcrun.context import Context, find_project, refuse_clusters_option, refuse_other_clusters
 from hpcrun.errors import InputError
 from hpcrun.files import read_plain
-from hpcrun.lint import parse_directives
+from hpcrun.lint import COMPONENT, parse_directives
 from hpcrun.plan import Dependency, Plan, PlanInputs, build_plan, parse_seconds
 from hpcrun.render import RenderedFile, insert_recorder, quote_comment, render_recorder
 from hpcrun.runs import Sweep, Task, sweep_folder, task_run_id
@@ -118,18 +118,27 @@ def prepare_script(
         raise InputError(
             f"{name}: sbatch refuses scripts with DOS line ends", fix=f"dos2unix {name}"
         )
-    directives, _ = parse_directives(script.text.encode("utf-8", "surrogateescape"))
+    # Options of the command line, and the script itself, belong to the first component.
+    data = script.text.encode("utf-8", "surrogateescape")
+    parts = [parse_directives(part)[0] for part in COMPONENT.split(data)]
+    directives = parts[0]
     given = {one.option: one.value for one in directives}
     given |= _parse_options(options)
     refuse_clusters_option(context.cluster, context.environ, given.get("clusters", ""))
     indices, limit = _list_tasks(given, name)
-    if re.search(r"(?m)^#SBATCH\s+(hetjob|packjob)", script.text):
-        raise InputError(
-            f"{name}: hpcrun does not record heterogeneous jobs of own scripts",
-            fix=f"sbatch {name}; hpcrun status, logs, why and parse accept the job id",
-        )
     host = open_host(context, first_queries(context, []))
     spec = _describe_spec(given, name, script)
+    if len(parts) > 1:
+        others = [
+            _describe_spec({x.option: x.value for x in one}, name, script) for one in parts[1:]
+        ]
+        sizes = [one.resources for one in (spec, *others)]
+        resources = structs.replace(
+            spec.resources,
+            nodes=sum(int(one.nodes) for one in sizes),
+            gpus_per_node=max(one.gpus_per_node for one in sizes),
+        )
+        spec = structs.replace(spec, resources=resources)
     run_id = new_run_id(spec)
     templates = project_templates(context)
     runs_dir = host.login.runs_dir

@@ -60,7 +60,7 @@ from hpcrun.runs import (
     runs_of,
     sweep_folder,
 )
-from hpcrun.slurm import SlurmJob, array_job_id, client, is_final
+from hpcrun.slurm import SlurmJob, array_job_id, client, is_final, select_first_components
 
 # The number of jobs with a usage step: each needs an srun process on this login node.
 MAX_USAGE_STEPS = 8
@@ -207,7 +207,9 @@ class Top(WatchedJobs):
         except HpcrunError as error:
             self._answer = error
             return
-        live = [job for job in jobs if not is_final(job.state)]
+        ours = select_first_components(job for job in jobs if RUN_ID.fullmatch(job.folder))
+        others = [job for job in jobs if not RUN_ID.fullmatch(job.folder)]
+        live = [job for job in (*ours, *others) if not is_final(job.state)]
         unknown = [
             job.job_id
             for job in live

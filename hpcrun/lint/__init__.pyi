@@ -2,6 +2,7 @@ from hpcrun.lint.check import Finding as Finding
 from hpcrun.lint.check import apply_fixes as apply_fixes
 from hpcrun.lint.check import lint_script as lint_script
 from hpcrun.lint.cluster import lint_request as lint_request
+from hpcrun.lint.directives import COMPONENT as COMPONENT
 from hpcrun.lint.directives import Directive as Directive
 from hpcrun.lint.directives import parse_directives as parse_directives
 from hpcrun.lint.formats import format_github as format_github

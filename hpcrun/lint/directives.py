@@ -75,6 +75,10 @@ SHORT = {
 }
 
 
+# What separates the components of a heterogeneous job. The script runs in the first one.
+COMPONENT = re.compile(rb"(?m)^#SBATCH[ \t]+(?:hetjob|packjob)\b.*$")
+
+
 class Directive(Struct, frozen=True):
     """An option of a #SBATCH line.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from hpcrun.lint.directives import Directive, parse_directives
+from hpcrun.lint.directives import COMPONENT, Directive, parse_directives
 from hpcrun.lint.shell import Parsed, bash_parser
 
 # In a word that only bash knows at run time, these characters enclose the name of the variable.
@@ -162,7 +162,8 @@ class Script(Struct):
     """A parsed sbatch script.
 
     Attributes:
-        directives: The options in effect: those above the first command.
+        directives: The options in effect: those above the first command. Of a heterogeneous job,
+            those of the first component.
         exported: The values of exported variables at the end, as far as they are known.
         commands: All commands in their order.
     """
@@ -263,6 +264,9 @@ def parse_script(
     data = text.encode("utf-8", "surrogateescape")
     script = Script(text=text, name=name, data=data)
     script.directives, script.late = parse_directives(data)
+    if component := COMPONENT.search(data):
+        first = component.start()
+        script.directives = [one for one in script.directives if one.start < first]
     if not script.is_shell:
         return script
     tree = bash_parser().parse(data)

@@ -66,6 +66,7 @@ from hpcrun.slurm import (
     is_final,
     is_task_id,
     is_valid_job_id,
+    select_first_components,
     split_job_id,
 )
 from hpcrun.text import json_number
@@ -222,7 +223,7 @@ def query_slurm(
         if error.maybe_done:
             return answers
     # Indexed, because there may be thousands of rows and each run looks up its own.
-    for row in found:
+    for row in select_first_components(found):
         answers.rows.setdefault(row.folder, {})[row.job_id] = row
     for run, history in runs:
         if history.submitted is None:
@@ -238,7 +239,7 @@ def query_slurm(
             )
         if answer is None:
             break
-        answers.accounts |= {row.job_id: row for row in answer}
+        answers.accounts |= {row.job_id: row for row in select_first_components(answer)}
     return answers
 
 

@@ -42,6 +42,7 @@ from hpcrun.slurm.jobs import is_task_id as is_task_id
 from hpcrun.slurm.jobs import is_valid_job_id as is_valid_job_id
 from hpcrun.slurm.jobs import parse_squeue as parse_squeue
 from hpcrun.slurm.jobs import parse_task_numbers as parse_task_numbers
+from hpcrun.slurm.jobs import select_first_components as select_first_components
 from hpcrun.slurm.jobs import split_job_id as split_job_id
 from hpcrun.slurm.jobs import squeue_argv as squeue_argv
 from hpcrun.slurm.reasons import LimitUsage as LimitUsage

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from hpcrun.errors import InputError
 from hpcrun.slurm.hosts import expand_hosts
@@ -176,6 +176,22 @@ class SlurmJob(Struct, frozen=True, kw_only=True):
     def outputs(self) -> list[str]:
         """The job's output file and, if that is another one, its error file."""
         return list(dict.fromkeys(path for path in (self.stdout, self.stderr) if path))
+
+
+def select_first_components(jobs: Iterable[SlurmJob]) -> list[SlurmJob]:
+    """Replace the components of each heterogeneous job by the first one, with the job's own id.
+
+    The batch script runs in the first component, and its end is that of the job.
+
+    >>> jobs = [SlurmJob(job_id=x, source="squeue", state="RUNNING") for x in ("5+0", "5+1", "7_3")]
+    >>> [job.job_id for job in select_first_components(jobs)]
+    ['5', '7_3']
+    """
+    return [
+        structs.replace(job, job_id=job.array) if "+" in job.job_id else job
+        for job in jobs
+        if "+" not in job.job_id or job.job_id.endswith("+0")
+    ]
 
 
 def is_task_id(job_id: str) -> bool:

@@ -33,7 +33,6 @@ def test_dry_run_shows_the_call_and_the_difference(hpcrun: Caller) -> None:
         ("#!/bin/bash\r\nls\r\n", [], "DOS line ends"),
         ("#!/bin/bash\n#SBATCH --array=1-1001\n", [], "hpcrun records arrays of at most 1000"),
         ("#!/bin/bash\n#SBATCH --array=5-1\n", [], "hpcrun records arrays of at most 1000"),
-        ("#!/bin/bash\n#SBATCH -N1\n#SBATCH hetjob\n", [], "heterogeneous jobs"),
         ("#!/bin/bash\n#SBATCH -M hpda\n", [], "--clusters=hpda: hpcrun follows the jobs of one"),
         ("#!/bin/bash\n#SBATCH --clusters=a,b\n", [], "--clusters=a,b: hpcrun follows"),
         (SCRIPT, ["--set", "env.A=1"], "--set env.A=1: old.sbatch is an sbatch script"),

@@ -29,10 +29,20 @@ PROBE = r"""#!/bin/bash
 """
 # Differences between any two jobs.
 _OWN = re.compile(
-    r"(SLURM_(JOB_?ID|ARRAY_JOB_ID|TASK_PID|LAUNCH_NODE_IPADDR|SRUN_COMM_PORT|STEP_LAUNCHER_PORT"
-    r"|GTIDS|JOB_(START|END)_TIME|STEP_RESV_PORTS)|SRUN_DEBUG|_|PROBED|TMPDIR)=.*"
+    r"(SLURM_(JOB_?ID(_(HET|PACK)_GROUP_\d)?|ARRAY_JOB_ID|TASK_PID|LAUNCH_NODE_IPADDR"
+    r"|SRUN_COMM_PORT|STEP_LAUNCHER_PORT|GTIDS|JOB_(START|END)_TIME|STEP_RESV_PORTS)|SRUN_DEBUG|_|PROBED|TMPDIR)=.*"
 )
 
+HETEROGENEOUS = """#!/bin/bash
+#SBATCH -N1 -n1 -w node1
+#SBATCH hetjob
+#SBATCH -N1 -n2 -t 5 -w node2
+"$PROBER" batch
+srun --het-group=0,1 "$PROBER" rank
+srun --het-group=1 "$PROBER" other
+echo step 1 loss 2.5
+sleep "${1-0}"
+"""
 SCRIPTS = {
     "steps": (
         """#!/bin/bash
@@ -90,6 +100,7 @@ srun --label "$PROBER"
 """,
         [],
     ),
+    "heterogeneous": (HETEROGENEOUS, []),
     "functions and traps": (
         """#!/bin/bash
 cleanup() { "$PROBER" cleanup; }
@@ -208,6 +219,27 @@ def test_tasks_of_an_array_are_found_by_their_index(site: Site) -> None:
     listed = json.loads(site.hpcrun("status", "--json").stdout)["runs"]
     (row,) = [one for one in listed if one["job_id"] == job_id]
     assert row["states"] == {"COMPLETED": 1, "FAILED": 1}
+
+
+def test_heterogeneous_job_is_one_run(site: Site) -> None:
+    """Its state is that of the first component, in which the script runs."""
+    (site.project / "old.sbatch").write_text(HETEROGENEOUS)
+    env = {"PROBER": "true"}
+    done = site.hpcrun("submit", "old.sbatch", "--json", "--", "300", env={**site.environ(), **env})
+    answer = json.loads(done.stdout)
+    assert "hetjob" not in done.stderr
+    job_id = answer["job_id"]
+    until(lambda: "loss" in site.hpcrun("logs", job_id).stdout, "the script's output")
+    (row,) = json.loads(site.hpcrun("status", "--json").stdout)["runs"]
+    assert (row["job_id"], row["state"], row["nodes"]) == (job_id, "RUNNING", 2)
+    shown = json.loads(site.hpcrun("top", "--json").stdout)["jobs"]
+    assert [(one["job_id"], one["run_id"]) for one in shown] == [(job_id, answer["run_id"])]
+    assert site.hpcrun("cancel", job_id).returncode == 0
+    assert site.hpcrun("wait", job_id).returncode == 1
+    (row,) = json.loads(site.hpcrun("status", "--json").stdout)["runs"]
+    assert row["state"] == "CANCELLED"
+    queue = site.rig.run("squeue", "-h", "-t", "running", "-o", "%i").stdout
+    assert f"{job_id}+" not in queue
 
 
 def test_signals_reach_the_script_as_with_sbatch(site: Site) -> None:
