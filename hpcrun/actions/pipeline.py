@@ -47,7 +47,7 @@ from hpcrun.runs import (
     write_record,
 )
 from hpcrun.slurm import UNKNOWN, array_job_id
-from hpcrun.spec import JobSpec, Origin, Stage, list_followers, load_pipeline
+from hpcrun.spec import JobSpec, Origin, Stage, dump_job, list_followers, load_pipeline
 
 # The kind of Slurm's dependency for the `when` of a stage.
 _KINDS = {"success": "afterok", "failure": "afternotok", "always": "afterany"}
@@ -76,6 +76,7 @@ class PreparedPipeline(Struct, frozen=True, kw_only=True):
         jobs: The jobs to submit, by stage, in order.
         earlier: The stages that an interrupted submission has already submitted.
         skipped: Why stages are not submitted, by name: they cannot start any more.
+        evaluations: The jobs that will be submitted for each checkpoint, by stage.
     """
 
     id: str
@@ -84,6 +85,7 @@ class PreparedPipeline(Struct, frozen=True, kw_only=True):
     jobs: dict[str, Prepared]
     earlier: dict[str, StageStatus]
     skipped: dict[str, str] = {}
+    evaluations: dict[str, Prepared] = {}
 
 
 def prepare_pipeline(context: Context, request: PipelineRequest) -> PreparedPipeline:
@@ -115,11 +117,23 @@ def prepare_pipeline(context: Context, request: PipelineRequest) -> PreparedPipe
             states[stage_name] = empty
     due = {n: stage for n, stage in stages.items() if n not in earlier and n not in skipped}
     specs = _load_specs(context, file, due, overrides, pipeline_id)
+    repeated = {
+        name: dump_job(specs[name][0]) for name in due if stages[name].for_each_checkpoint_of
+    }
+    if repeated and context.cluster.host is not None:
+        raise InputError(
+            f"{file}: for_each_checkpoint_of does not work with a cluster behind ssh",
+            fix="submit the pipeline on a login node of the cluster",
+        )
     jobs: dict[str, Prepared] = {}
+    evaluations: dict[str, Prepared] = {}
     errors: list[InputError] = []
     host: ClusterHost | None = None
     for stage_name, stage in due.items():
         spec, origin = specs[stage_name]
+        if stage_name in repeated:
+            training = stage.for_each_checkpoint_of or ""
+            errors += _check_evaluation(stage_name, spec, training, specs)
         host = query_host(context, spec, stage.args, host)
         try:
             made = prepare_job(
@@ -137,6 +151,9 @@ def prepare_pipeline(context: Context, request: PipelineRequest) -> PreparedPipe
         if stage.after and "dependency" in dict(made.plan.directives):
             message = f"the job has its own dependency, and the stage is after {stage.after[0]}"
             errors.append(SpecError([Problem("slurm.dependency", message, str(origin.name))]))
+        if stage_name in repeated:
+            evaluations[stage_name] = made
+            continue
         record = PipelineRecord(
             id=pipeline_id,
             name=name,
@@ -144,6 +161,7 @@ def prepare_pipeline(context: Context, request: PipelineRequest) -> PreparedPipe
             stages=stages,
             overrides=request.overrides,
             project=str(context.project),
+            evaluations=repeated,
         )
         made.files.append(record_file(PIPELINE, record))
         jobs[stage_name] = made
@@ -155,8 +173,33 @@ def prepare_pipeline(context: Context, request: PipelineRequest) -> PreparedPipe
         )
         jobs = dict(zip(jobs, counted, strict=True))
     return PreparedPipeline(
-        id=pipeline_id, name=name, stages=stages, jobs=jobs, earlier=earlier, skipped=skipped
+        id=pipeline_id,
+        name=name,
+        stages=stages,
+        jobs=jobs,
+        earlier=earlier,
+        skipped=skipped,
+        evaluations=evaluations,
     )
+
+
+def _check_evaluation(
+    name: str, spec: JobSpec, training: str, specs: Mapping[str, tuple[JobSpec, Origin]]
+) -> list[InputError]:
+    """Return the problems of a stage that runs for each checkpoint of a training."""
+    problems = []
+    if spec.sweep_keys:
+        message = f"{name} runs for each checkpoint, which a sweep cannot"
+        problems.append(Problem("sweep", message, specs[name][1].name))
+    if training in specs and specs[training][0].sweep_keys:
+        message = f"{name} runs for each checkpoint of one run, and {training} is a sweep"
+        problems.append(Problem("sweep", message, specs[training][1].name))
+    if training in specs and specs[training][0].checkpoint.keep is not None:
+        message = (
+            f"the job may remove checkpoints before stage {name} has evaluated them: remove it"
+        )
+        problems.append(Problem("checkpoint.keep", message, specs[training][1].name))
+    return [SpecError(problems)] if problems else []
 
 
 def _split_overrides(overrides: Sequence[str], stages: Mapping[str, Stage]) -> dict[str, list[str]]:
@@ -263,7 +306,11 @@ def _find_unfinished(
         name: one for name, one in found.items() if one.statuses and one.state != NOT_SUBMITTED
     }
     is_live = any(not one.final for one in there.values())
-    missing = [name for name, one in found.items() if name not in there and not one.skipped]
+    missing = [
+        name
+        for name, one in found.items()
+        if name not in there and not one.skipped and one.stage.for_each_checkpoint_of is None
+    ]
     has_failed = any(one.final and not one.ok and not one.skipped for one in there.values())
     # Stages are submitted in order: an earlier one that is missing has been deleted.
     order = [*found]
@@ -394,6 +441,10 @@ def prepare_stages_again(
         )
     names = list_followers(record.stages, [first])
     changes = _split_overrides(overrides, {name: record.stages[name] for name in names})
+    if record.stages[first].for_each_checkpoint_of is not None:
+        raise InputError(
+            f"--from {first}: it runs for each checkpoint", fix="hpcrun resubmit one of its runs"
+        )
     missing = [name for name in names if name not in newest]
     if missing:
         raise InputError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -294,16 +295,31 @@ def watch_logs(
     return _exit_code(logs.monitor.statuses)
 
 
-def wait_for_runs(context: Context, runs: Sequence[RunFolder], *, name: str, quiet: bool) -> int:
+def wait_for_runs(
+    context: Context,
+    runs: Sequence[RunFolder],
+    *,
+    name: str,
+    quiet: bool,
+    check: Callable[[Sequence[JobStatus]], object] | None = None,
+) -> int:
     """Wait for several runs; return 0 if all succeeded, else 1. Ctrl-C only stops waiting.
 
-    ``name`` is that of their sweep or group; "" if they have none.
+    Args:
+        name: The name of their sweep or group; "" if they have none.
+        check: Called again and again with their states.
     """
     from hpcrun.monitor import Monitor, WatchedRuns, poll_all
 
     monitor = Monitor(context, [WatchedRuns([*runs])])
+
+    def check_and_sleep(seconds: float) -> None:
+        if check is not None:
+            check(monitor.statuses)
+        time.sleep(seconds)
+
     try:
-        for status in poll_all([monitor]):
+        for status in poll_all([monitor], sleep=check_and_sleep):
             if not quiet:
                 print_note(_format_status(context, status))
     except KeyboardInterrupt:

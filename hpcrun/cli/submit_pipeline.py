@@ -27,6 +27,7 @@ from hpcrun.cli.show_submission import (
 )
 from hpcrun.context import Context
 from hpcrun.errors import InputError
+from hpcrun.runs import RunFolder
 from hpcrun.spec import Stage
 from hpcrun.text import format_next_steps
 
@@ -84,6 +85,12 @@ def submit_pipeline(
             print_line(f"{name}: already submitted, {one.state}")
         for name, reason in pipeline.skipped.items():
             print_line(f"{name}: not submitted, because {reason}")
+        for name in pipeline.evaluations:
+            training = pipeline.stages[name].for_each_checkpoint_of
+            print_line(
+                f"{name}: for each checkpoint of {training}, while hpcrun wait, status -w, top or "
+                "notify runs in this project"
+            )
         show_next_steps(pipeline.id)
     return wait_for_pipeline(context, pipeline.id, quiet=as_json) if wait else 0
 
@@ -176,6 +183,8 @@ def describe_condition(stage: Stage) -> str:
     >>> describe_condition(Stage(job="a", after=["b", "c"])), describe_condition(Stage(job="a"))
     ('when b, c succeeded', 'at once')
     """
+    if stage.for_each_checkpoint_of is not None:
+        return f"for each checkpoint of {stage.for_each_checkpoint_of}"
     if not stage.after:
         return "at once"
     names = ", ".join(stage.after)
@@ -190,13 +199,13 @@ def _show_dry_run(pipeline: PreparedPipeline, *, as_json: bool) -> None:
     if as_json:
         stages = [
             {"stage": name, "dependency": None, "submission": files_json(made)}
-            for name, made in pipeline.jobs.items()
+            for name, made in {**pipeline.jobs, **pipeline.evaluations}.items()
         ]
         emit_json({"group": pipeline.id, "pipeline": pipeline.name, "stages": stages})
         return
     rows = [(name, stage.job, describe_condition(stage)) for name, stage in pipeline.stages.items()]
     print_table(["STAGE", "JOB", "STARTS"], rows)
-    for name, made in pipeline.jobs.items():
+    for name, made in {**pipeline.jobs, **pipeline.evaluations}.items():
         print_line()
         print_line(click.style(f"==> stage {name} <==", bold=True))
         show_files(made, as_json=False)
@@ -273,12 +282,21 @@ def _pipeline_json(pipeline: PreparedPipeline, done: list[SubmittedStage]) -> di
 
 def wait_for_pipeline(context: Context, pipeline_id: str, *, quiet: bool) -> int:
     """Wait for the end of a pipeline; return 0 if no stage failed, else 1."""
+    from hpcrun.actions import EvaluationSubmitter, submit_evaluations
     from hpcrun.cli.show_logs import wait_for_runs
     from hpcrun.monitor import describe_stages, find_pipeline, has_failed, status_of
 
-    pipeline = find_pipeline(context, pipeline_id)
-    if pipeline is None:
-        raise InputError(f"{pipeline_id}: no such pipeline", fix="hpcrun status lists the runs")
-    wait_for_runs(context, pipeline.runs(), name=pipeline_id, quiet=quiet)
+    submitter, seen = EvaluationSubmitter(context), set[RunFolder]()
+    while True:
+        pipeline = find_pipeline(context, pipeline_id)
+        if pipeline is None:
+            raise InputError(f"{pipeline_id}: no such pipeline", fix="hpcrun status lists the runs")
+        runs = [run for run in pipeline.runs() if run not in seen]
+        if not runs:
+            break
+        check = submitter.check_if_due
+        wait_for_runs(context, runs, name=pipeline_id, quiet=quiet, check=check)
+        seen |= {*runs}
+        submit_evaluations(context, pipeline)
     stages = describe_stages(pipeline, status_of(context, pipeline.runs()))
     return 1 if has_failed(stages) else 0

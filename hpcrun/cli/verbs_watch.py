@@ -359,7 +359,12 @@ def wait(
     124 if the timeout was reached, and 4 if Slurm did not respond when it was reached. A requeued
     job has not ended. Ctrl-C stops waiting, but never stops the job.
     """
-    from hpcrun.actions import NotificationSender, add_cause
+    from hpcrun.actions import (
+        EvaluationSubmitter,
+        NotificationSender,
+        add_cause,
+        submit_evaluations,
+    )
     from hpcrun.monitor import (
         Monitor,
         WatchedRuns,
@@ -385,30 +390,45 @@ def wait(
     monitor = Monitor(where, watched, deadline=deadline)
     last: dict[str, JobStatus] = {}
     over: list[JobStatus] = []
-    sender = NotificationSender(where)
+    sender, submitter = NotificationSender(where), EvaluationSubmitter(where)
+    there: set[str] = set()
 
     def notify_and_sleep(seconds: float) -> None:
         sender.check_if_due(monitor.statuses)
+        submitter.check_if_due(monitor.statuses)
         time.sleep(seconds)
 
     try:
-        for status in poll_all([monitor], deadline=deadline, sleep=notify_and_sleep):
-            if status.final:
-                status = add_cause(where, status)
-                over.append(status)
-                if not as_json:
-                    print_line(format_end(status, Display(colour=True)))
-            elif not as_json:
-                _show_progress(last.get(watch_key(status)), status)
-            last[watch_key(status)] = status
-            if first and over:
+        while True:
+            for status in poll_all([monitor], deadline=deadline, sleep=notify_and_sleep):
+                if status.final:
+                    status = add_cause(where, status)
+                    over.append(status)
+                    if not as_json:
+                        print_line(format_end(status, Display(colour=True)))
+                elif not as_json:
+                    _show_progress(last.get(watch_key(status)), status)
+                last[watch_key(status)] = status
+                if first and over:
+                    break
+            sender.finish(monitor.statuses)
+            # Pending tasks shared a row, and have rows of their own since they started.
+            there |= {watch_key(status) for status in monitor.statuses}
+            is_late = deadline is not None and time.monotonic() >= deadline
+            if not pipelines or is_late or (first and over):
                 break
+            for each in pipelines:
+                submit_evaluations(where, each)
+            ids = [each.record.id for each in pipelines]
+            pipelines = [each for word in ids if (each := find_pipeline(where, word)) is not None]
+            new = [run for each in pipelines for run in each.runs() if run not in runs]
+            if not new:
+                break
+            runs += new
+            monitor = Monitor(where, [WatchedRuns(new)], deadline=deadline)
     except KeyboardInterrupt:
         print_note("\nstopped waiting; the jobs continue")
         raise
-    sender.finish(monitor.statuses)
-    # Pending tasks shared a row, and have rows of their own since they started.
-    there = {watch_key(status) for status in monitor.statuses}
     last = {key: status for key, status in last.items() if key in there}
     left = [status for status in last.values() if not status.final]
     timed_out = bool(left) and not (first and over)

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 
 from msgspec import structs
 
-from hpcrun.actions import NotificationSender
+from hpcrun.actions import EvaluationSubmitter, NotificationSender
 from hpcrun.cli.output import can_draw, encodable, output_display, width_and_height
 from hpcrun.cli.show_status import QueryCache, StatusQuery, StatusResult, print_status, query_status
 from hpcrun.context import Context
@@ -80,10 +80,11 @@ def watch_status(context: Context, query: StatusQuery) -> int:
     snapshot = monitor.poll()  # errors are raised before the picture
     # A note about waiting would appear in the picture.
     monitor.context = structs.replace(context, waiting=nullcontext)
-    sender = NotificationSender(monitor.context)
+    sender, submitter = NotificationSender(monitor.context), EvaluationSubmitter(monitor.context)
     with Screen(sys.stdout, keyboard) as screen:
         while not snapshot.is_over:
             sender.check_if_due(asked.found.statuses)
+            submitter.check_if_due(asked.found.statuses)
             screen.draw(_draw_page(asked.found, monitor.seconds_until_query))
             until = time.monotonic() + _FILES_EVERY
             while time.monotonic() < until and not screen.is_stale:

@@ -70,13 +70,13 @@ def watch_top(context: Context, words: Sequence[str], *, count: int, usage: bool
     """Redraw until q or Ctrl-C, or until all named jobs are over."""
     keyboard = sys.stdin.fileno() if sys.stdin.isatty() else None
     context = structs.replace(context, waiting=nullcontext)  # a note would appear in the picture
-    from hpcrun.actions import NotificationSender
+    from hpcrun.actions import EvaluationSubmitter, NotificationSender
 
     with _watching(context, words, count=count, usage=usage) as top:
         with Screen(sys.stdout, keyboard) as screen:
             screen.draw([cut_text("asking Slurm ...", width_and_height()[0] - 1)])
             was_there, drawn = False, 0.0
-            sender = NotificationSender(context)
+            sender, submitter = NotificationSender(context), EvaluationSubmitter(context)
             while True:
                 now = time.monotonic()
                 news = top.poll()
@@ -85,6 +85,7 @@ def watch_top(context: Context, words: Sequence[str], *, count: int, usage: bool
                     screen.draw([replace_unencodable(row) for row in _draw_page(context, top)])
                     drawn = now
                 sender.check_if_due(top.jobs())
+                submitter.check_if_due(top.jobs())
                 is_empty = top.is_known and not top.jobs()
                 if words and is_empty:
                     break

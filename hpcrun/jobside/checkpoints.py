@@ -735,6 +735,21 @@ def newest_checkpoint(root: str, world: int, marker: str = "", say: Say = lambda
     return absolute(root, fallback)
 
 
+def list_whole_checkpoints(root: str, world: int, marker: str = "") -> List[str]:
+    """Return the paths of all complete checkpoints whose names have a number, the oldest first."""
+    if not root or not os.path.isdir(root):
+        return []
+    judged = Judge(root, world, marker)
+    peers = _Peers(judged)
+    return [
+        absolute(root, unit)
+        for unit in reversed(judged.order)
+        if re.search("[0-9]", unit.name)
+        and judged.verdict(unit).state == "whole"
+        and not peers.missing_part(unit)
+    ]
+
+
 def absolute(root: str, unit: Unit) -> str:
     """Return the absolute path of a checkpoint."""
     root = os.path.abspath(root)

@@ -39,12 +39,14 @@ class Pipeline(Struct, frozen=True, kw_only=True):
 
     Attributes:
         record: The record of the newest run.
-        members: The runs or sweeps of each stage, oldest first. The last one counts: those before
+        members: The runs or sweeps of each stage, oldest first.
+        current: Those that count: the last one, or the last one of each checkpoint. Those before
             it were resubmitted.
     """
 
     record: PipelineRecord
     members: dict[str, list[RunFolder | SweepFolder]]
+    current: dict[str, list[RunFolder | SweepFolder]]
 
     def newest(self) -> dict[str, RunFolder | SweepFolder]:
         """Return the newest run or sweep of each stage, in the order of the stages."""
@@ -53,7 +55,7 @@ class Pipeline(Struct, frozen=True, kw_only=True):
 
     def runs(self) -> list[RunFolder]:
         """Return the newest runs of all stages."""
-        return [run for one in self.newest().values() for run in runs_of(one)]
+        return [run for each in self.current.values() for one in each for run in runs_of(one)]
 
     @property
     def is_whole(self) -> bool:
@@ -62,7 +64,8 @@ class Pipeline(Struct, frozen=True, kw_only=True):
 
     def superseded(self) -> set[RunFolder]:
         """Return the runs of stages that were resubmitted."""
-        return {run for each in self.members.values() for one in each[:-1] for run in runs_of(one)}
+        every = {run for each in self.members.values() for one in each for run in runs_of(one)}
+        return every - {*self.runs()}
 
 
 def read_pipeline(folders: Iterable[RunFolder | SweepFolder]) -> Pipeline | None:
@@ -72,6 +75,7 @@ def read_pipeline(folders: Iterable[RunFolder | SweepFolder]) -> Pipeline | None
         folders: The runs of a group, oldest first.
     """
     record, members = None, dict[str, list[RunFolder | SweepFolder]]()
+    newest: dict[tuple[str, str | None], RunFolder | SweepFolder] = {}
     for folder in folders:
         found = None
         with contextlib.suppress(HpcrunError):
@@ -79,7 +83,13 @@ def read_pipeline(folders: Iterable[RunFolder | SweepFolder]) -> Pipeline | None
         if found is not None and found.stage in found.stages:
             record = found
             members.setdefault(found.stage, []).append(folder)
-    return Pipeline(record=record, members=members) if record is not None else None
+            newest[found.stage, found.checkpoint] = folder
+    if record is None:
+        return None
+    current: dict[str, list[RunFolder | SweepFolder]] = {}
+    for (stage, _), folder in newest.items():
+        current.setdefault(stage, []).append(folder)
+    return Pipeline(record=record, members=members, current=current)
 
 
 def find_pipeline(context: Context, word: str | None) -> Pipeline | None:
@@ -156,7 +166,9 @@ class StageStatus(Struct, frozen=True, kw_only=True):
         if not self.statuses:
             verdict = Verdict(state=self.state, final=self.final)
             empty = JobStatus(verdict=verdict, history=History(run_id=""))
-            return [structs.replace(empty, name=self.name, remark=self.skipped)]
+            training = self.stage.for_each_checkpoint_of
+            waits = f"no complete checkpoint of {training} was submitted yet" if training else ""
+            return [structs.replace(empty, name=self.name, remark=self.skipped or waits)]
         rows = [structs.replace(status, name=self.name) for status in self.statuses]
         if not self.skipped:
             return rows
@@ -174,12 +186,11 @@ def describe_stages(pipeline: Pipeline, statuses: Sequence[JobStatus]) -> list[S
     """Return the states of all stages, from those of the pipeline's newest runs."""
     of_run = {status.run.path: status for status in statuses if status.run is not None}
     found: dict[str, StageStatus] = {}
-    newest = pipeline.newest()
     for name, stage in pipeline.record.stages.items():
-        runs = runs_of(newest[name]) if name in newest else []
+        runs = [run for one in pipeline.current.get(name, []) for run in runs_of(one)]
         own = [of_run[run.path] for run in runs if run.path in of_run]
         one = StageStatus(name=name, stage=stage, statuses=own)
-        if all(_never_started(status) for status in own):
+        if stage.for_each_checkpoint_of is None and all(_never_started(status) for status in own):
             one = structs.replace(one, skipped=find_obstacle(stage, found))
         found[name] = one
     return list(found.values())

@@ -107,6 +107,8 @@ class PipelineRecord(Struct, frozen=True, kw_only=True):
         stages: All its stages, each after those that it waits for.
         overrides: The --set of its submission.
         project: The project's directory on the machine of the submission.
+        evaluations: The jobs of stages that run for each checkpoint, as text.
+        checkpoint: The checkpoint that a run of such a stage evaluates.
     """
 
     id: str
@@ -115,6 +117,8 @@ class PipelineRecord(Struct, frozen=True, kw_only=True):
     stages: dict[str, Stage]
     overrides: list[str] = []
     project: str
+    evaluations: dict[str, str] = {}
+    checkpoint: str | None = None
 
 
 class Cancelled(Struct, frozen=True, kw_only=True):

@@ -878,7 +878,28 @@ class Stage(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             "(failure), or when all have ended (always)"
         ),
     ] = "success"
-    args: Annotated[list[str], about("additional arguments of the job's program")] = []
+    args: Annotated[
+        list[str],
+        about(
+            "additional arguments of the job's program; {checkpoint} is the path of the checkpoint"
+        ),
+    ] = []
+    for_each_checkpoint_of: Annotated[
+        StageName | None,
+        about("a training; the stage runs once for each of its complete checkpoints"),
+    ] = None
+    parallel: Annotated[
+        Positive, about("how many of these runs may wait or run at the same time")
+    ] = 1
+
+    @property
+    def waits_for(self) -> list[str]:
+        """The stages that come before this one.
+
+        >>> Stage(job="a", for_each_checkpoint_of="train").waits_for
+        ['train']
+        """
+        return [*self.after, *filter(None, [self.for_each_checkpoint_of])]
 
 
 class UserConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -68,10 +68,29 @@ def _check_order(stages: Mapping[str, Stage], tree: Node, problems: list[Problem
                 close = difflib.get_close_matches(other, stages, 1)
                 hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(stages)}"
                 problems.append(node.problem(path, f"there is no stage {other}; {hint}"))
+            elif stages[other].for_each_checkpoint_of is not None:
+                message = f"{other} runs for each checkpoint, and nothing can wait for all of them"
+                problems.append(node.problem(path, message))
+        training = stage.for_each_checkpoint_of
+        own = f"{name}.for_each_checkpoint_of"
+        if training is not None and training not in stages:
+            problems.append(node.problem(own, f"there is no stage {training}"))
+        elif training is not None and stages[training].for_each_checkpoint_of is not None:
+            message = f"{training} is itself a stage of several runs"
+            problems.append(node.problem(own, message))
+        if training is not None and stage.after:
+            message = "for_each_checkpoint_of and after exclude each other"
+            problems.append(node.problem(path, message))
+        if training is not None and not any("{checkpoint}" in word for word in stage.args):
+            message = '{checkpoint} is missing, as in [--checkpoint, "{checkpoint}"]'
+            problems.append(node.problem(f"{name}.args", message))
+        if training is None and "parallel" in node.entries:
+            message = "applies only with for_each_checkpoint_of"
+            problems.append(node.problem(f"{name}.parallel", message))
         if stage.when != "success" and not stage.after:
             message = f"{stage.when} needs after, the stages whose end decides"
             problems.append(node.problem(f"{name}.when", message))
-    circle = [] if problems else find_circle({name: one.after for name, one in stages.items()})
+    circle = [] if problems else find_circle({name: one.waits_for for name, one in stages.items()})
     if circle:
         message = f"the stages wait for each other: {' -> '.join([*circle, circle[0]])}"
         problems.append(tree.entries[circle[0]].problem(f"{circle[0]}.after", message))
@@ -81,7 +100,7 @@ def _sort_stages(stages: Mapping[str, Stage]) -> dict[str, Stage]:
     """Return the stages in the order of the file, but each after those that it waits for."""
     done: dict[str, Stage] = {}
     while len(done) < len(stages):
-        name = next(n for n, s in stages.items() if n not in done and done.keys() >= {*s.after})
+        name = next(n for n, s in stages.items() if n not in done and done.keys() >= {*s.waits_for})
         done[name] = stages[name]
     return done
 

@@ -1,0 +1,206 @@
+"""Submit the stages of a pipeline that run once for each checkpoint of a training."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from urllib.parse import quote
+
+from msgspec import Struct, structs
+
+from hpcrun.actions.checks.submission import Checks
+from hpcrun.actions.prepare import Prepared, prepare_spec, read_spec, record_file
+from hpcrun.actions.submit import submit_job
+from hpcrun.context import Context
+from hpcrun.errors import HpcrunError
+from hpcrun.jobside import list_whole_checkpoints
+from hpcrun.monitor import Pipeline, find_pipeline, status_of
+from hpcrun.runs import (
+    LOST_REPLY_WINDOW_S,
+    NOT_SUBMITTED,
+    PIPELINE,
+    JobStatus,
+    PipelineRecord,
+    RunFolder,
+    read_plan,
+    write_file,
+)
+from hpcrun.spec import Origin
+
+# How often the checkpoints of watched pipelines are listed, as in a job.
+CHECK_EVERY_S = 60.0
+# A lock that is older belongs to a process that was killed.
+_STALE_LOCK_S = 600.0
+
+
+class SubmittedEvaluation(Struct, frozen=True):
+    """A run that evaluates a checkpoint."""
+
+    stage: str
+    checkpoint: str
+    job_id: str
+
+
+class EvaluationSubmitter:
+    """Submits evaluations of the pipelines that somebody watches, at most once a minute."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._due = 0.0
+
+    def check_if_due(self, statuses: Iterable[JobStatus]) -> None:
+        """Submit what is due. Never raises: the next check repeats it."""
+        now = time.monotonic()
+        if now < self._due:
+            return
+        self._due = now + CHECK_EVERY_S
+        submitted = (status.history.submitted for status in statuses)
+        for group in dict.fromkeys(one.group for one in submitted if one is not None):
+            with contextlib.suppress(HpcrunError, OSError):
+                if (pipeline := find_pipeline(self._context, group)) is not None:
+                    submit_evaluations(self._context, pipeline)
+
+
+def submit_evaluations(context: Context, pipeline: Pipeline) -> list[SubmittedEvaluation]:
+    """Submit evaluations of complete checkpoints that have none, as many as may run in parallel.
+
+    Only for pipelines of the context's project, on a cluster that is not behind SSH.
+
+    Raises:
+        InputError: An evaluation cannot be prepared.
+        SchedulerRefused: Slurm rejected it; it is tried again later.
+    """
+    record, done = pipeline.record, list[SubmittedEvaluation]()
+    if context.cluster.host is not None or str(context.project) != record.project:
+        return done
+    for name, stage in record.stages.items():
+        training = pipeline.members.get(stage.for_each_checkpoint_of or "", [])
+        if (
+            not training
+            or not isinstance(training[-1], RunFolder)
+            or name not in record.evaluations
+        ):
+            continue
+        newest = training[-1]
+        plan = read_plan(newest)
+        if plan is None or newest.cancelled.exists():
+            continue
+        claims = training[0].path / "evaluations" / name
+        with _lock(claims) as is_ours:
+            if not is_ours:
+                continue
+            runs = [one for one in pipeline.members.get(name, []) if isinstance(one, RunFolder)]
+            states = {status.run_id: status for status in status_of(context, runs)}
+            room = stage.parallel - sum(not status.final for status in states.values())
+            found = list_whole_checkpoints(
+                plan.checkpoint_dir, plan.world_size, plan.survive.marker or ""
+            )
+            for checkpoint in found if room > 0 else ():
+                claim = _Claim(claims, checkpoint)
+                if claim.is_taken(states, newest.path.parent):
+                    continue
+                where = structs.replace(context, code=newest.code if newest.code.is_dir() else None)
+                made = _prepare_evaluation(where, record, name, checkpoint)
+                job_id = _submit_claimed(where, made, claim)
+                if job_id:
+                    done.append(SubmittedEvaluation(name, checkpoint, job_id))
+                    room -= 1
+                if room <= 0:
+                    break
+    return done
+
+
+def _prepare_evaluation(
+    context: Context, record: PipelineRecord, name: str, checkpoint: str
+) -> Prepared:
+    text = record.evaluations[name]
+    spec = read_spec(context, text, f"{record.name}.{name}")
+    args = [word.replace("{checkpoint}", checkpoint) for word in record.stages[name].args]
+    made = prepare_spec(
+        context, spec, extra_args=args, origin=Origin(name), checks=Checks(strict=False)
+    )
+    own = structs.replace(record, stage=name, checkpoint=checkpoint)
+    made.files.append(record_file(PIPELINE, own))
+    return made
+
+
+def _submit_claimed(context: Context, made: Prepared, claim: _Claim) -> str:
+    """Submit an evaluation; return its job, or "" if another process has claimed it."""
+    if not claim.take(made.plan.run_id):
+        return ""
+    try:
+        job_id = submit_job(context, made).job_id
+    except BaseException:
+        if not made.path.exists():  # Slurm has no such job
+            claim.release()
+        raise
+    claim.settle()
+    return job_id
+
+
+class _Claim:
+    """The right to evaluate a checkpoint: a file per try, which only one process can create."""
+
+    def __init__(self, folder: Path, checkpoint: str) -> None:
+        self.folder = folder / quote(checkpoint, safe="")[-200:]
+        self.tries = len([*self.folder.glob("[0-9]*")])
+
+    @property
+    def path(self) -> Path:
+        """The file of the last try."""
+        return self.folder / str(self.tries - 1)
+
+    def is_taken(self, states: Mapping[str, JobStatus], runs_dir: Path) -> bool:
+        """Return True unless there is no claim, or Slurm never got the job of the last one."""
+        if not self.tries:
+            return False
+        if (self.folder / "submitted").exists():
+            return True
+        try:
+            run_id, age = self.path.read_text(), time.time() - self.path.stat().st_mtime
+        except OSError:
+            return True
+        if run_id in states:
+            return states[run_id].state != NOT_SUBMITTED
+        return (runs_dir / run_id).exists() or age < LOST_REPLY_WINDOW_S
+
+    def take(self, run_id: str) -> bool:
+        """Claim the checkpoint for a run; return False if another process has just done so."""
+        self.tries += 1
+        self.folder.mkdir(exist_ok=True)
+        try:
+            with self.path.open("x") as file:
+                file.write(run_id)
+        except FileExistsError:
+            return False
+        return True
+
+    def settle(self) -> None:
+        """Record that Slurm has the job, whose run may be deleted later."""
+        write_file(self.folder / "submitted", b"")
+
+    def release(self) -> None:
+        """Withdraw the last claim, whose job was not submitted."""
+        self.path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _lock(folder: Path) -> Iterator[bool]:
+    """Let one process at a time count and submit evaluations; yield False to all others."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = folder / "lock"
+    try:
+        lock.mkdir()
+    except FileExistsError:
+        with contextlib.suppress(OSError):
+            if time.time() - lock.stat().st_mtime > _STALE_LOCK_S:
+                lock.rmdir()  # the next check takes it
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        with contextlib.suppress(OSError):
+            lock.rmdir()
