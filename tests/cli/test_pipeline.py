@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import zipfile
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -259,3 +262,106 @@ def test_logs_shows_the_current_stage(slurm: Caller) -> None:
         queue(slurm, prepare="COMPLETED" if at == 2 else "RUNNING", train="RUNNING")
         assert slurm("logs", group).out == f"the output of {stage}\n"
     assert slurm("logs", f"{group}.prepare").out == "the output of prepare\n"
+
+
+def write_checkpoints(run: Path, *steps: int) -> None:
+    """Write complete checkpoints, in the form of torch.save, and an incomplete one."""
+    folder = run / "checkpoints"
+    folder.mkdir(exist_ok=True)
+    for step in steps:
+        with zipfile.ZipFile(folder / f"step-{step}.pt", "w") as file:
+            file.writestr("step", str(step))
+    (folder / f"step-{steps[-1] + 1}.pt").write_bytes(b"PK\x03\x04 and no end")
+
+
+EVAL = (
+    'eval: {job: export, for_each_checkpoint_of: train, args: [--at, "{checkpoint}"], parallel: 2}'
+)
+
+
+@pytest.fixture
+def training(slurm: Caller) -> Path:
+    """Submit a pipeline with evaluations; return the run of its training."""
+    slurm.write("pipelines/main.yaml", f"train: {{job: train}}\n{EVAL}\n")
+    done = slurm("submit", "main", "--as", "one")
+    assert done.code == 0 and "eval: for each checkpoint of train, while" in done.out, done
+    (run,) = slurm.runs.glob("*-train-*")
+    return run
+
+
+def evaluations(slurm: Caller) -> dict[str, Path]:
+    """Return the runs that evaluate checkpoints, by the name of the checkpoint."""
+    found: dict[str, Path] = {}
+    for run in slurm.runs.glob("*-export-*"):
+        path = json.loads((run / "pipeline.json").read_text())["checkpoint"]
+        assert Path(path).name not in found, "evaluated twice"
+        assert path in (run / "plan.json").read_text()
+        found[Path(path).name] = run
+    return found
+
+
+def show_queue(slurm: Caller, states: dict[Path, str]) -> None:
+    rows = [
+        row(run, json.loads((run / "submitted.json").read_text())["job_id"], state)
+        for run, state in states.items()
+    ]
+    replay(slurm.tools, "squeue", (0, "".join(rows), ""))
+
+
+def test_each_complete_checkpoint_is_evaluated_once(slurm: Caller, training: Path) -> None:
+    write_checkpoints(training, 4, 8, 12)
+    show_queue(slurm, {training: "RUNNING"})
+    for _ in range(2):
+        assert slurm("wait", "one", "--timeout", "1").code in (4, 124)
+        assert sorted(evaluations(slurm)) == ["step-4.pt", "step-8.pt"], "the oldest two"
+    runs = evaluations(slurm)
+    show_queue(slurm, {training: "COMPLETED"} | dict.fromkeys(runs.values(), "COMPLETED"))
+    slurm("wait", "one", "--timeout", "1")
+    assert sorted(evaluations(slurm)) == ["step-12.pt", "step-4.pt", "step-8.pt"]
+    runs = evaluations(slurm)
+    show_queue(slurm, {training: "COMPLETED"} | dict.fromkeys(runs.values(), "COMPLETED"))
+    shutil.rmtree(runs["step-4.pt"])
+    assert slurm("wait", "one").code == 0
+    assert sorted(evaluations(slurm)) == ["step-12.pt", "step-8.pt"], "deleted, not repeated"
+    (stage,) = slurm("status", "one", "--json").json["pipeline"]["stages"][1:]
+    assert (stage["state"], len(stage["run_ids"])) == ("COMPLETED", 2)
+
+
+def test_evaluation_refused_by_slurm_is_submitted_later(slurm: Caller, training: Path) -> None:
+    write_checkpoints(training, 4)
+    show_queue(slurm, {training: "COMPLETED"})
+    (slurm.tools / "full").touch()
+    assert slurm("wait", "one").code == 3
+    assert not evaluations(slurm)
+    (slurm.tools / "full").unlink()
+    slurm("wait", "one", "--timeout", "1")
+    assert [*evaluations(slurm)] == ["step-4.pt"]
+
+
+def test_cancelled_training_gets_no_more_evaluations(slurm: Caller, training: Path) -> None:
+    write_checkpoints(training, 4)
+    show_queue(slurm, {training: "CANCELLED"})
+    cancelled = {"cancelled_at": 1.0, "user": "ada"}
+    (training / "cancelled.json").write_text(json.dumps(cancelled))
+    assert slurm("wait", "one").code == 1
+    assert not evaluations(slurm)
+
+
+def test_evaluation_that_was_not_submitted_is_claimed_again(slurm: Caller, training: Path) -> None:
+    write_checkpoints(training, 4)
+    show_queue(slurm, {training: "COMPLETED"})
+    claims = training / "evaluations" / "eval"
+    claim = claims / quote(str(training / "checkpoints" / "step-4.pt"), safe="") / "0"
+    claim.parent.mkdir(parents=True)
+    claim.write_text("20260101-000000-export-0000")
+    assert slurm("wait", "one").code == 0 and not evaluations(slurm), "it may be in progress"
+    os.utime(claim, (1.0, 1.0))
+    slurm("wait", "one", "--timeout", "1")
+    assert [*evaluations(slurm)] == ["step-4.pt"]
+
+
+def test_training_of_evaluations_must_keep_its_checkpoints(slurm: Caller) -> None:
+    slurm.write("jobs/train.yaml", JOB + "checkpoint: {keep: 2}\n")
+    slurm.write("pipelines/main.yaml", f"train: {{job: train}}\n{EVAL}\n")
+    done = slurm("submit", "main")
+    assert done.code == 2 and "may remove checkpoints before stage eval" in done.err, done

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,39 @@ def test_pipeline_waits_for_a_training_that_is_preempted(wide_site: Site) -> Non
     done = site.hpcrun("resubmit", group, "--from", "broken", "--set", "broken.command=[true]")
     assert done.returncode == 0, done.stderr
     assert site.hpcrun("wait", group).returncode == 0
+
+
+@pytest.mark.thorough
+def test_each_of_five_checkpoints_is_evaluated_once(wide_site: Site) -> None:
+    """Two commands wait for the pipeline at the same time, and submit the evaluations."""
+    site = wide_site
+    for name in ("jobs", "pipelines"):
+        (site.project / name).mkdir()
+    (site.project / "train.py").write_text(TRAIN)
+    text = JOB
+    values = {"NODES": 1, "LIMIT": 30, "SURVIVE": "when: [preempted]", "STEPS": 20}
+    for name, value in values.items():
+        text = text.replace(name, str(value), 1)
+    (site.project / "jobs/train.yaml").write_text(text)
+    (site.project / "jobs/eval.yaml").write_text(
+        MARK.replace("[bash, -c, 'date +%s.%N; sleep 1']", "[echo, evaluated]")
+    )
+    each = 'for_each_checkpoint_of: train, args: ["{checkpoint}"], parallel: 2'
+    pipeline = f"train: {{job: train}}\neval: {{job: eval, {each}}}\n"
+    (site.project / "pipelines/main.yaml").write_text(pipeline)
+    group, runs = submit(site)
+    with ThreadPoolExecutor() as pool:
+        waits = [pool.submit(site.hpcrun, "wait", group) for _ in range(2)]
+        assert [one.result().returncode for one in waits] == [0, 0], [o.result() for o in waits]
+    assert site.hpcrun("wait", group).returncode == 0
+    found = json.loads(site.hpcrun("status", "--json", group).stdout)
+    (stage,) = found["pipeline"]["stages"][1:]
+    assert (stage["state"], len(stage["run_ids"])) == ("COMPLETED", 5)
+    folder = runs["train"].folder
+    logs = [site.hpcrun("logs", run).stdout for run in stage["run_ids"]]
+    for step in (4, 8, 12, 16, 20):
+        wanted = f"evaluated {folder}/checkpoints/step-{step}.pt\n"
+        assert sum(wanted in log for log in logs) == 1, logs
 
 
 @pytest.mark.thorough

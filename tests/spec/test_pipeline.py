@@ -17,6 +17,9 @@ prepare: {job: tokenize}
 """
 
 
+EACH = "for_each_checkpoint_of: b"
+
+
 def test_stages_are_sorted_by_their_dependencies() -> None:
     stages = load_pipeline(GOOD, source="p.yaml")
     assert [*stages] == ["prepare", "train", "export"]
@@ -37,6 +40,11 @@ def test_stages_are_sorted_by_their_dependencies() -> None:
         ("a: {job: x, after: bb}\nb: {job: x}", "p.yaml:1: a.after: there is no stage bb; did"),
         ("a: {job: x, after: a}", "the stages wait for each other: a -> a"),
         ("a: {job: x, after: b}\nb: {job: x, after: a}", "wait for each other: a -> b -> a"),
+        ("a: {job: x, parallel: 2}", "a.parallel: applies only with for_each_checkpoint_of"),
+        (f"a: {{job: x, {EACH}}}\nb: {{job: x}}", "a.args: {checkpoint} is missing"),
+        (f"a: {{job: x, {EACH}, after: b}}\nb: {{job: x}}", "and after exclude each other"),
+        (f"a: {{job: x, {EACH}}}", "a.for_each_checkpoint_of: there is no stage b"),
+        (f"a: {{job: x, {EACH}}}\nb: {{job: x}}\nc: {{job: x, after: a}}", "nothing can wait"),
         ("a: train", "p.yaml:1: a: expected keys"),
         ("1a: {job: x}", "p.yaml:1: 1a: expected a name of letters"),
         ("a.b: {job: x}", "expected a name of letters"),
