@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.jobside.lone_ranks import LoneRanks
+from hpcrun.jobside.rank_hook import note_joined
 from hpcrun.runs import read_warnings
 
 LONE = (
@@ -79,3 +80,16 @@ def test_statement_needs_a_training_in_several_ranks_without_a_group(tmp_path: P
     (tmp_path / "joined/attempts/0").mkdir(parents=True)
     (tmp_path / "joined/attempts/0/joined").touch()  # DeepSpeed initialized the group later
     assert warn(tmp_path / "joined", dict.fromkeys(range(4), alone)) == []
+
+
+@pytest.mark.parametrize(("rank", "world", "joined"), [(0, 4, True), (1, 4, False), (0, 1, False)])
+def test_hook_records_that_the_ranks_form_a_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: int, world: int, joined: bool
+) -> None:
+    (tmp_path / "attempts/2").mkdir(parents=True)
+    environ = {"HPCRUN_RUN_DIR": str(tmp_path), "HPCRUN_ATTEMPT": "2"}
+    environ |= {"HPCRUN_WORLD_SIZE": str(world), "RANK": str(rank)}
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    note_joined()
+    assert (tmp_path / "attempts/2/joined").exists() == joined
