@@ -169,12 +169,14 @@ def find_outputs(context: Context, run: RunFolder, globs: Sequence[str]) -> Foun
 def _compile_glob(glob: str) -> re.Pattern[str]:
     r"""Compile a glob; ``**`` matches any directories, and a directory all its contents.
 
+    At its end ``**`` matches all files.
+
     Raises:
         InputError: The glob is invalid.
 
-    >>> globs = "a", "*/b", "**/*.pt", "*.pt", "a/?/[!d]*"
+    >>> globs = "a", "*/b", "**/*.pt", "*.pt", "a/?/[!d]*", "a/**", "**", "b/**"
     >>> [bool(_compile_glob(glob).fullmatch("a/b/c.pt")) for glob in globs]
-    [True, True, True, False, True]
+    [True, True, True, False, True, True, True, False]
     """
     words = {"*": "[^/]*", "?": "[^/]"}
     text = ""
@@ -186,6 +188,7 @@ def _compile_glob(glob: str) -> re.Pattern[str]:
             else:
                 text += words.get(word) or re.escape(word)
         text = text.removesuffix("[^/]*[^/]*") + "(?:[^/]+/)*" if part == "**" else f"{text}/"
+    text += "[^/]+" if text.endswith(")*") else ""
     try:
         return re.compile(f"{text.removesuffix('/')}(?:/.*)?" if text else ".*", re.DOTALL)
     except re.error as error:

@@ -101,6 +101,7 @@ def test_fetch_copies_files_that_match_globs(hpcrun: Caller, run: Path) -> None:
     assert names("out/*.png") == ["out/a.png"] and names("out") == ["out/a.csv", "out/a.png"]
     assert names("step*") == names("**/*.pt") == ["checkpoints/step 1/model.pt"]
     assert "secrets.env" not in names("*") and "plan.json" in names("*")
+    assert names("out/**") == names("out") and names("**") == names("*")
     missing = hpcrun("fetch", run.name, "no/*")
     assert missing.code == 2 and "no file fits no/*" in missing.err
     assert not (hpcrun.project / run.name).exists()
