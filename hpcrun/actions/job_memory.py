@@ -20,6 +20,7 @@ from hpcrun.fit import (
     Training,
     apply_trace,
     build_traced_shape,
+    count_token_flops,
     estimate_memory,
     find_gpu_memory,
     list_candidates,
@@ -40,11 +41,18 @@ _LENGTH = (
     *("max_seq_length", "max_length", "block_size", "seq_length", "seq_len", "max_seq_len"),
     *("model_max_length", "cutoff_len", "context_length", "sequence_length"),
 )
+# Options for sequences of exactly this length: run_clm of transformers, Megatron, torchtitan. The
+# others are a maximum, to which shorter sequences may not be padded.
+_EXACT_LENGTHS = ("block_size", "seq_length", "seq_len")
 # Words of a script or its arguments for which the trained parameters or their format are unknown.
 _UNKNOWN_TRAINING = re.compile(
     r"\b(peft|lora|qlora|bitsandbytes|BitsAndBytesConfig|load_in_[48]bit|galore|requires_grad"
     r"|freeze\w*|device_map|use_peft|adapter\w*)\b",
     re.I,
+)
+# With model parallelism, fewer samples are in a step than the number of GPUs suggests.
+_MODEL_PARALLEL = re.compile(
+    r"(tensor|pipeline|context|sequence|expert)[-_ ]?(model[-_ ])?parallel|\b[tpcs]p_size\b", re.I
 )
 _NUMBERS = "give numbers: --layers 32 --hidden 4096 --heads 32 --ffn 11008 --vocab 32000"
 # The optimizers of the Trainer (transformers/training_args.py, OptimizerNames) by hpcrun's names.
@@ -233,6 +241,34 @@ def _read_plan(
         return None
     training = _read_training(plan, parse_arguments(plan.program), sequence, shape)
     return None if training is None else (shape, training)
+
+
+def count_step_flops(plan: Plan, environ: Mapping[str, str], project: Path) -> float | None:
+    """Return the operations of a step of a job on all GPUs; None unless all of them are known.
+
+    The arguments must name the model and the exact length of the sequences, hpcrun must have
+    planned the batch, and the script must train all parameters in 16 bits, without model
+    parallelism, and count optimizer steps.
+    """
+    arguments = parse_arguments(plan.program)
+    length = next((arguments[key] for key in _EXACT_LENGTHS if key in arguments), "")
+    counts_steps = plan.gradient_accumulation_steps == 1 or plan.framework == "transformers"
+    is_script = plan.launcher != "none" and len(plan.program) > 1
+    found = _read_plan(plan, environ, project)
+    if not (length.isdecimal() and plan.effective_batch and counts_steps and is_script and found):
+        return None
+    shape, training = found
+    try:
+        script = Path(plan.program[1]).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    text = " ".join([script, *plan.program])
+    if _UNKNOWN_TRAINING.search(text) or _MODEL_PARALLEL.search(text) or plan.roles:
+        return None
+    per_token = count_token_flops(shape, int(length))
+    if per_token is None or training.precision == "fp32":
+        return None
+    return per_token * int(length) * plan.effective_batch
 
 
 def estimate_options(

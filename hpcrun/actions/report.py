@@ -11,9 +11,11 @@ from pathlib import Path
 
 from msgspec import structs
 
+from hpcrun.actions.job_memory import count_step_flops
 from hpcrun.context import Context, slurm_transport
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.files import write_atomically
+from hpcrun.fit import find_peak_flops
 from hpcrun.monitor import (
     RunFilter,
     SlurmCache,
@@ -28,6 +30,7 @@ from hpcrun.monitor import (
     status_of,
     status_of_job,
     unknown_run_error,
+    with_steps,
 )
 from hpcrun.runs import (
     History,
@@ -35,11 +38,16 @@ from hpcrun.runs import (
     NodeSeries,
     RunEfficiency,
     RunFolder,
+    count_steps,
     measure_run,
     read_node_usage,
+    read_usage,
     runs_of,
 )
 from hpcrun.slurm import JobAccounting, client
+
+# The first step is noticed up to half a minute late, so the time after it must be much longer.
+_MIN_MFU_S = 1200.0
 
 
 def measure_runs(
@@ -140,9 +148,31 @@ def _measure(
         accounts=known if _has_all_records(status.history, known) else [],
         queue_seconds=_queue_seconds(known[0]) if known else None,
         saving_seconds=saving,
+        mfu=_measure_mfu(context, status),
         factors=context.cluster.cost,
         now=time.time(),
     )
+
+
+def _measure_mfu(context: Context, status: JobStatus) -> float | None:
+    """Return the model FLOPs utilization after the first steps; None unless all of it is known."""
+    run, plan = status.run, status.plan
+    # Models and whole logs of a cluster behind ssh are not on this machine.
+    if run is None or plan is None or context.cluster.host is not None or not plan.world_size:
+        return None
+    names = {rank.gpu for rank in read_usage(run).values()}
+    peak = find_peak_flops(name) if len(names) == 1 and (name := names.pop()) else None
+    if peak is None:
+        return None
+    per_step = count_step_flops(plan, context.environ, Path(plan.provenance.project or "/"))
+    if per_step is None:
+        return None
+    attempts = with_steps(run, status.history.attempts, plan.log_patterns)
+    steps, seconds = count_steps(attempts, status)
+    if seconds < _MIN_MFU_S:
+        return None
+    mfu = per_step * steps / (seconds * peak * plan.world_size)
+    return mfu if mfu < 1 else None  # the steps are not what they seem
 
 
 def _queue_seconds(record: JobAccounting) -> float | None:

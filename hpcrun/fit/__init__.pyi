@@ -4,6 +4,8 @@ from hpcrun.fit.compare import list_candidates as list_candidates
 from hpcrun.fit.estimate import MemoryEstimate as MemoryEstimate
 from hpcrun.fit.estimate import Part as Part
 from hpcrun.fit.estimate import estimate_memory as estimate_memory
+from hpcrun.fit.flops import count_token_flops as count_token_flops
+from hpcrun.fit.flops import find_peak_flops as find_peak_flops
 from hpcrun.fit.gpus import find_gpu_memory as find_gpu_memory
 from hpcrun.fit.gpus import parse_gpu as parse_gpu
 from hpcrun.fit.model_config import read_model_config as read_model_config

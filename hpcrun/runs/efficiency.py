@@ -242,6 +242,24 @@ def measure_run(
     )
 
 
+def count_steps(attempts: Sequence[Attempt], status: JobStatus) -> tuple[int, float]:
+    """Return the steps that attempts logged, and the seconds of these attempts after their first.
+
+    Attempts whose first step was not noticed are omitted. Repeated steps count: they were computed.
+    """
+    steps, total = 0, 0.0
+    for attempt in attempts:
+        first, last = attempt.first_step, attempt.last_step
+        if attempt.moved is None or first is None or last is None or last <= first:
+            continue
+        seconds = attempt.seconds() or 0.0
+        if attempt.index == attempts[-1].index and status.elapsed is not None:
+            seconds = status.elapsed
+        steps += last - first
+        total += max(0.0, seconds - compute_startup(attempt, seconds))
+    return steps, total
+
+
 def _find_group(status: JobStatus) -> str:
     task = status.history.task
     if task is not None:

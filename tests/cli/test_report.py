@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.runs.layout import RunFolder
-from tests.cli.calling import Caller
+from tests.cli.calling import Caller, replay
 from tests.cli.status_runs import NOW, answers, make_run, queued, write_sweep
 from tests.json_schemas import check_json
 
@@ -74,6 +74,63 @@ def test_run_is_reported_with_its_losses_and_advice(hpcrun: Caller, measured: Ru
     assert [gpu["utilization"] for gpu in row["gpu_use_by_gpu"]] == [90.0, 80.0, 0.0, 0.0] * 2
     options = [each["option"] for each in done.json["advice"]]
     assert options == ["--gpus-per-node 2", "--time 0:45:00", None]
+
+
+# The model has 2 blocks of 218,112,000 weights and a head of 32,768,000.
+MODEL = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "vocab_size": 8000,
+}
+ARGUMENTS = "--model_name, m, --block_size, '1024', --bs, '{micro_batch_per_gpu}', --bf16, 'true'"
+
+
+@pytest.mark.parametrize(
+    ("changes", "gpu", "is_known"),
+    [
+        ({}, "NVIDIA A100-SXM4-80GB", True),
+        ({}, "NVIDIA FastGPU", False),
+        ({"--block_size": "--max_length"}, "NVIDIA A100-SXM4-80GB", False),
+        ({"--bf16": "--use_peft"}, "NVIDIA A100-SXM4-80GB", False),
+    ],
+)
+def test_mfu_is_shown_only_if_model_batch_and_gpu_are_known(
+    hpcrun: Caller, tools: Path, changes: dict[str, str], gpu: str, is_known: bool
+) -> None:
+    arguments = ARGUMENTS
+    for old, new in changes.items():
+        assert old in arguments
+        arguments = arguments.replace(old, new)
+    hpcrun.write("train.py", "import torch\n")
+    hpcrun.write("m/config.json", json.dumps(MODEL))
+    job = f"script: train.py\nargs: [{arguments}]\nframework: torch\n"
+    hpcrun.write("job.yaml", f"{job}batch: {{micro_batch_per_gpu: 4}}\n")
+    replay(hpcrun.tools, "sbatch", (0, "7\n", ""))
+    words = ("--no-check", "--gpus-per-node", "2", "--set", "resources.nodes=1")
+    done = hpcrun("submit", "job.yaml", "--json", *words)
+    assert done.code == 0, done
+    run = RunFolder(Path(done.json["run_dir"]))
+    attempt = run.attempts / "0"
+    (attempt / "usage").mkdir(parents=True)
+    begin = {"attempt": 0, "job_id": "7", "host": "n1", "pid": 1, "nodes": "n1"}
+    (attempt / "begin.json").write_text(json.dumps(begin | {"begun_at": NOW - 3700}))
+    end = {"attempt": 0, "job_id": "7", "exit_code": 0, "signal": None, "stopped_by": None}
+    end |= {"first_failure": None, "begun_at": NOW - 3700, "ended_at": NOW - 60}
+    (attempt / "end.json").write_text(json.dumps(end))
+    (attempt / "moved").write_text(str(NOW - 3660))
+    for rank in range(2):
+        (attempt / "usage" / f"rank-{rank}.json").write_text(json.dumps({"gpu": gpu}))
+    (run.logs / "0").mkdir()
+    (run.logs / "0" / "rank-0.log").write_text("step=0 loss=2.5\nstep=12000 loss=2.25\n")
+    found = hpcrun("report", run.run_id, "--json").json["runs"][0]["mfu"]
+    weights = 2 * 218112000 + 8000 * 4096
+    per_token = 6 * weights + 12 * 2 * 4096 * 1024
+    expected = per_token * 1024 * 8 * 12000 / (3600 * 2 * 311.9e12)
+    assert found == (pytest.approx(expected, rel=1e-3) if is_known else None)
 
 
 def test_cost_follows_the_factors_of_the_profile(hpcrun: Caller, measured: RunFolder) -> None:
