@@ -262,7 +262,8 @@ def _script_again(
     if is_changed:
         notes.insert(0, f"{path.name} has changed since: the run uses the original script")
     record = structs.replace(record, arguments=[*record.arguments, *extra_args])
-    made = prepare_script(context, record, options=record.options)
+    group = _plan_of(status).group
+    made = prepare_script(context, record, options=record.options, group=group)
     made.files.append(
         record_file(
             "resubmitted.json",

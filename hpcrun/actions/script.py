@@ -15,6 +15,7 @@ from msgspec import Struct, structs
 
 from hpcrun.actions.checks.submission import first_queries
 from hpcrun.actions.cluster_host import open_host
+from hpcrun.actions.group import check_group_name
 from hpcrun.actions.notify_settings import plan_notify
 from hpcrun.actions.prepare import Prepared, new_run_id, project_templates, record_file
 from hpcrun.actions.provenance import find_provenance
@@ -92,6 +93,7 @@ def prepare_script(
     *,
     options: Sequence[str] = (),
     after: Dependency | None = None,
+    group: str | None = None,
 ) -> Prepared:
     """Plan the submission of an sbatch script; nothing is changed.
 
@@ -101,6 +103,7 @@ def prepare_script(
 
     Args:
         options: Options of sbatch that replace those of the script.
+        group: A name for several runs.
 
     Raises:
         InputError: hpcrun cannot submit the script.
@@ -126,8 +129,10 @@ def prepare_script(
     given |= _parse_options(options)
     refuse_clusters_option(context.cluster, context.environ, given.get("clusters", ""))
     indices, limit = _list_tasks(given, name)
+    if group is not None:
+        check_group_name(context, group)
     host = open_host(context, first_queries(context, []))
-    spec = _describe_spec(given, name, script)
+    spec = structs.replace(_describe_spec(given, name, script), group=group)
     if len(parts) > 1:
         others = [
             _describe_spec({x.option: x.value for x in one}, name, script) for one in parts[1:]

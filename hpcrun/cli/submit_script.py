@@ -45,16 +45,12 @@ def submit_script(
         read_batch_script,
     )
     from hpcrun.cli.show_submission import show_estimate, submit_and_watch
+    from hpcrun.spec import command_job
 
     if options["overrides"]:
         raise InputError(
             f"--set {options['overrides'][0]}: {name} is an sbatch script, and no job",
             fix=f"hpcrun init {name} drafts a job; or change the script",
-        )
-    if options["as"]:
-        raise InputError(
-            f"--as {options['as']}: {name} is an sbatch script, and no job",
-            fix="hpcrun compare accepts several ids",
         )
     if options["debug"]:
         raise InputError(
@@ -64,7 +60,12 @@ def submit_script(
     given = [
         f"--{option}={options[key]}" for key, option in _OPTIONS.items() if options[key] is not None
     ]
-    made = prepare_script(where, script, options=given, after=build_dependency(where, after))
+    made = prepare_script(
+        *(where, script),
+        options=given,
+        after=build_dependency(where, after),
+        group=command_job([f"group={options['as']}"]).group if options["as"] else None,
+    )
     if not options["no_check"]:
         typed = {word[2:].split("=", 1)[0]: word.split("=", 1)[1] for word in given}
         for one in find_script_errors(where, name, typed):

@@ -84,6 +84,14 @@ def test_limits_of_the_profile_are_checked_before_the_submission(hpcrun: Caller)
     assert hpcrun("lint", "old.sbatch", "--cluster", "mine").code == 1
 
 
+def test_group_of_a_script_is_recorded(hpcrun: Caller) -> None:
+    hpcrun.write("old.sbatch", SCRIPT)
+    files = hpcrun("submit", "old.sbatch", "--as", "memory", "--dry-run", "--json").json
+    assert json.loads(files["plan.json"])["group"] == "memory"
+    refused = hpcrun("submit", "old.sbatch", "--as", "1", "--dry-run")
+    assert refused.code == 2 and "expected a name that begins with a letter" in refused.err
+
+
 @pytest.mark.parametrize("name", ["train", "zero2-4gpu"])
 def test_job_comes_before_a_script_of_the_same_name(hpcrun: Caller, name: str) -> None:
     """As before scripts could be submitted: a file in the project must not replace a job."""
