@@ -49,9 +49,13 @@ from hpcrun.actions.init.script_job import ConvertedJob as ConvertedJob
 from hpcrun.actions.init.script_job import convert_script_file as convert_script_file
 from hpcrun.actions.init.script_job import is_shell_script as is_shell_script
 from hpcrun.actions.interactive import Session as Session
+from hpcrun.actions.interactive import prepare_editor_connection as prepare_editor_connection
+from hpcrun.actions.interactive import prepare_editor_job as prepare_editor_job
 from hpcrun.actions.interactive import prepare_notebook_job as prepare_notebook_job
 from hpcrun.actions.interactive import prepare_shell_job as prepare_shell_job
+from hpcrun.actions.interactive import remove_ssh_entry as remove_ssh_entry
 from hpcrun.actions.interactive import wait_for_jupyter as wait_for_jupyter
+from hpcrun.actions.interactive import write_ssh_entry as write_ssh_entry
 from hpcrun.actions.job_actions import ActionResult as ActionResult
 from hpcrun.actions.job_actions import cancel_jobs as cancel_jobs
 from hpcrun.actions.job_actions import requeue_jobs as requeue_jobs

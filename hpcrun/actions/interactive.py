@@ -1,26 +1,40 @@
-"""Jobs that hold an allocation for a shell or a notebook, until the user ends them."""
+"""Jobs that hold an allocation for a shell, a notebook or an editor, until the user ends them."""
 
 from __future__ import annotations
 
 import contextlib
 import re
 import secrets
+import shlex
+import shutil
+import subprocess
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from msgspec import structs
 
 from hpcrun.actions.checks.submission import Checks
+from hpcrun.actions.cluster_host import find_user_name
 from hpcrun.actions.job_actions import cancel_jobs
 from hpcrun.actions.prepare import draft_command_job, prepare_job
+from hpcrun.actions.shell import ShellCommand, prepare_shell
 from hpcrun.actions.submit import submit_job
+from hpcrun.assets import shipped_folder, state_dir
 from hpcrun.context import Context
 from hpcrun.errors import HpcrunError, InputError
-from hpcrun.files import open_plain
+from hpcrun.files import open_plain, read_plain, write_error
 from hpcrun.logs import list_log_files
-from hpcrun.monitor import Monitor, Targets, WatchedRuns, describe_stage
+from hpcrun.monitor import (
+    Monitor,
+    Targets,
+    WatchedRuns,
+    describe_stage,
+    require_single_run,
+    resolve_run_or_sweep,
+)
 from hpcrun.plan import choose_setup
-from hpcrun.runs import JobStatus, RunFolder, attempt_indices
+from hpcrun.runs import JobStatus, RunFolder, attempt_indices, write_file
 from hpcrun.signals import defer_signals
 from hpcrun.spec import Origin, Setup
 
@@ -131,6 +145,15 @@ class Session:
             )
         return status
 
+    def wait_until_over(self) -> JobStatus:
+        """Wait until the job has ended."""
+        while True:
+            self._monitor.poll()
+            (status,) = self._monitor.statuses
+            if status.final:
+                return status
+            time.sleep(max(_CHECK_INTERVAL_S, self._monitor.pause))
+
     def search_logs(self, pattern: re.Pattern[bytes]) -> re.Match[bytes] | None:
         """Search the start of each log of the job."""
         for file in list_log_files(self.run):
@@ -150,6 +173,83 @@ class Session:
 def prepare_shell_job(context: Context, overrides: Sequence[str]) -> Session:
     """Prepare a job in which nothing runs but what a shell starts. Raises HpcrunError."""
     return Session(context, "shell", ["sleep", "infinity"], overrides)
+
+
+def prepare_editor_job(context: Context, overrides: Sequence[str]) -> Session:
+    """Prepare a job that holds an allocation for an editor. Raises InputError."""
+    if shutil.which("ssh-keygen", path=context.environ.get("PATH")) is None:
+        raise InputError("no ssh-keygen on this machine", fix="install OpenSSH's client")
+    return Session(context, "code", ["sleep", "infinity"], overrides)
+
+
+def prepare_editor_connection(context: Context, run_id: str) -> ShellCommand:
+    """Build the command that connects its streams to an SSH server on the job's node.
+
+    Raises the errors of find_node(), and InputError without the key of write_ssh_entry().
+    """
+    run = require_single_run(resolve_run_or_sweep(context, run_id), run_id)
+    try:
+        key = read_plain(_key_of(context, run).with_suffix(".key.pub")).decode()
+    except OSError as error:
+        raise InputError(
+            f"{run.run_id}: no key of hpcrun code: {error.strerror}",
+            fix="hpcrun code submits a job and prints how to connect to it",
+        ) from error
+    script = (shipped_folder("templates") / "sshd.sh").read_text(encoding="utf-8")
+    command = ["bash", "-c", script, "hpcrun", key.strip()]
+    targets = Targets(runs=[run], sweeps=[], jobs=[])
+    return prepare_shell(context, targets, command, unbuffered=True)
+
+
+def write_ssh_entry(context: Context, session: Session, program: Sequence[str]) -> tuple[str, Path]:
+    """Create a key pair, and a file with an entry for ssh's configuration.
+
+    Args:
+        program: The command that connects its streams to the server on the node.
+
+    Returns the name of the host, and the file. Raises InputError.
+    """
+    key = _key_of(context, session.run)
+    remove_ssh_entry(context, session)
+    try:
+        key.parent.mkdir(0o700, parents=True, exist_ok=True)
+        argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "hpcrun", "-f", str(key)]
+        subprocess.run(argv, check=True, capture_output=True, stdin=subprocess.DEVNULL)
+    except subprocess.CalledProcessError as error:
+        raise InputError(f"{key}: ssh-keygen: {error.stderr.decode().strip()}") from error
+    except OSError as error:
+        raise write_error(key, error) from error
+    host = f"hpcrun-{session.job_id}-{session.run.run_id[-4:]}"
+    # Each connection has a new host key. What connects is hpcrun, by SSH and a job step.
+    lines = [
+        f"Host {host}",
+        f"    ProxyCommand {_escape_percent(shlex.join(program))}",
+        f'    IdentityFile "{_escape_percent(str(key))}"',
+        "    IdentitiesOnly yes",
+        "    StrictHostKeyChecking no",
+        "    UserKnownHostsFile /dev/null",
+        "    LogLevel ERROR",
+    ]
+    if user := find_user_name(context):
+        lines.append(f"    User {user}")
+    write_file(key.with_suffix(".conf"), "\n".join([*lines, ""]).encode(), 0o600)
+    return host, key.with_suffix(".conf")
+
+
+def remove_ssh_entry(context: Context, session: Session) -> None:
+    """Remove the key pair and the entry of a job."""
+    key = _key_of(context, session.run)
+    for path in (key, key.with_suffix(".key.pub"), key.with_suffix(".conf")):
+        path.unlink(missing_ok=True)
+
+
+def _key_of(context: Context, run: RunFolder) -> Path:
+    return state_dir(context.environ) / "code" / f"{run.run_id}.key"
+
+
+def _escape_percent(text: str) -> str:
+    """Escape what ssh's configuration would expand."""
+    return text.replace("%", "%%")
 
 
 def prepare_notebook_job(context: Context, overrides: Sequence[str]) -> tuple[Session, str]:

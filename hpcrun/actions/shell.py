@@ -37,9 +37,16 @@ class ShellCommand(Struct, frozen=True, kw_only=True):
 
 
 def prepare_shell(
-    context: Context, targets: Targets, command: Sequence[str], *, node: str | None = None
+    context: Context,
+    targets: Targets,
+    command: Sequence[str],
+    *,
+    node: str | None = None,
+    unbuffered: bool = False,
 ) -> ShellCommand:
     """Build the srun command for a job's node; without a command, it starts a shell.
+
+    ``unbuffered``: pass on output at once, instead of at the end of a line.
 
     Raises the same errors as find_node().
     """
@@ -56,6 +63,8 @@ def prepare_shell(
     script = (shipped_folder("templates") / "shell.sh").read_text(encoding="utf-8")
     inside = ["bash", "-c", script, "hpcrun", folder, *command]
     argv = shell_argv(job.number, host, inside, terminal=not command, version=version)
+    if unbuffered:
+        argv.insert(1, "--unbuffered")
     transport = slurm_transport(context, status.slurm_conf)
     argv, env = transport.wrap_command(argv, terminal=not command)
     return ShellCommand(argv=argv, env=env, notes=notes)

@@ -37,6 +37,7 @@ SECTIONS = {
         "wait": "Wait until runs have ended.",
         "shell": "Open a shell on a node of a running job, or of a new one.",
         "notebook": "Start Jupyter in a new job, and open it.",
+        "code": "Prepare a new job for VS Code, and print how to connect to it.",
         "open": "Forward a port from a job's node: TensorBoard, a notebook.",
         "fetch": "Copy a run's checkpoints, or other files that it wrote, to this machine.",
         "sync": "Send the metrics of runs to TensorBoard, MLflow or W&B.",

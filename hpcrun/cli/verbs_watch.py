@@ -1,4 +1,4 @@
-"""The verbs status, logs, top, ui, wait, shell, notebook, open, fetch, sync, notify and nodes."""
+"""The verbs of the section Watch, from status to nodes."""
 
 from __future__ import annotations
 
@@ -531,6 +531,32 @@ def notebook(opens: bool, keep: bool, cluster: str | None, **options: Any) -> in
 
     overrides = collect_session_overrides(options)
     return run_notebook_session(make_context(cluster), overrides, keep=keep, opens=opens)
+
+
+@click.command("code")
+@click.option("--connect", metavar="RUN", help="Used by the entry: connect to the run's node.")
+@session_options
+@cluster_option
+def code(connect: str | None, keep: bool, cluster: str | None, **options: Any) -> int:
+    """Prepare a job for VS Code's Remote-SSH, and print how to connect to it.
+
+    The command submits a job, waits until it has started, and writes an entry for ssh's
+    configuration. It works with every program that uses ssh. The node needs OpenSSH's sshd program,
+    but no running server: each connection is a job step, with the CPUs, GPUs and limits of the job.
+
+    Ctrl-C asks whether to cancel the job; without a terminal it cancels it. With --keep the job
+    continues until its time limit.
+    """
+    where = make_context(cluster)
+    if connect is not None:
+        from hpcrun.actions import exec_shell, prepare_editor_connection
+
+        exec_shell(prepare_editor_connection(where, connect))
+        return 1  # not reached
+    from hpcrun.cli.sessions import run_editor_session
+
+    overrides = collect_session_overrides(options)
+    return run_editor_session(where, overrides, keep=keep, cluster=cluster)
 
 
 def _parse_port(ctx: click.Context, param: click.Parameter, value: str) -> int | str:

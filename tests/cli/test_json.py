@@ -24,6 +24,7 @@ WITHOUT = {
     "run": "its output is the program's",
     "shell": "its output is the shell's",
     "schema": "it prints JSON anyway",
+    "code": "it holds a job",
     "notebook": "it prints the address of a page",
     "open": "it holds a port open",
     "ui": "it serves a page until Ctrl-C",

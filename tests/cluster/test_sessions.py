@@ -1,4 +1,4 @@
-"""hpcrun shell --new and notebook on a real Slurm, from the login node and from a laptop."""
+"""hpcrun shell --new notebook and code on a real Slurm, from the login node and from a laptop."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def test_new_shell_of_a_laptop_runs_on_the_cluster(laptop: Laptop) -> None:
 
 
 @contextmanager
-def notebook(
+def started(
     argv: Sequence[str], cwd: Path, environ: dict[str, str]
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Start a notebook; yield the process and its address."""
+    """Start hpcrun; yield the process and the first line that it prints."""
     process = subprocess.Popen(
         argv,
         cwd=cwd,
@@ -70,7 +70,7 @@ def notebook(
 
 def test_notebook_of_a_laptop_is_forwarded_and_needs_its_token(laptop: Laptop) -> None:
     argv = laptop.argv("notebook", "--time", "5")
-    with notebook(argv, laptop.project, laptop.environ()) as (process, address):
+    with started(argv, laptop.project, laptop.environ()) as (process, address):
         found = re.fullmatch(r"(http://127\.0\.0\.1:\d+/)[\w/-]*\?token=([\w-]{40,})", address)
         assert found, address
         base, token = found.groups()
@@ -98,7 +98,7 @@ def test_notebook_of_a_laptop_is_forwarded_and_needs_its_token(laptop: Laptop) -
 
 def test_notebook_on_the_login_node_explains_the_tunnel(site: Site) -> None:
     argv = [sys.executable, "-m", "hpcrun", "notebook", "--time", "5", "--keep"]
-    with notebook(argv, site.project, site.environ()) as (process, address):
+    with started(argv, site.project, site.environ()) as (process, address):
         port = re.match(r"http://127\.0\.0\.1:(\d+)/", address)
         assert port, address
         process.send_signal(signal.SIGINT)
@@ -110,3 +110,30 @@ def test_notebook_on_the_login_node_explains_the_tunnel(site: Site) -> None:
     # A Python without Jupyter is refused before anything is submitted.
     refused = site.hpcrun("notebook", "--set", "setup.python=/usr/bin/python3")
     assert refused.returncode == 2 and "/usr/bin/python3 has no Jupyter" in refused.stderr, refused
+
+
+def test_ssh_reaches_the_node_of_a_laptops_new_job(laptop: Laptop) -> None:
+    argv = laptop.argv("code", "--time", "5")
+    with started(argv, laptop.project, laptop.environ()) as (process, line):
+        found = re.fullmatch(r"code --remote ssh-remote\+(hpcrun-(\d+)-\w{4}) (\S.*)", line)
+        assert found, line
+        host, job, _ = found.groups()
+        folder = laptop.state / "code"
+        (entry,) = folder.glob("*.conf")
+        ssh = [*laptop.argv()[:-3], "ssh", "-F", str(entry), host]
+        data = bytes(range(256)) * 1000
+        done = subprocess.run(
+            [*ssh, "echo $SLURM_JOB_ID $(uname -n) >&2; cat"],
+            cwd="/",
+            env=laptop.environ(),
+            input=data,
+            capture_output=True,
+            check=False,
+        )
+        assert done.returncode == 0 and done.stdout == data, done.stderr
+        assert done.stderr.decode().split()[-2:] == [job, "node1"], done.stderr
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate()
+        assert process.returncode == 130 and f"cancelled job {job}" in err, err
+    assert not any(folder.iterdir())
+    until(lambda: laptop.json("status", job)["runs"][0]["final"], "the end of the job")
