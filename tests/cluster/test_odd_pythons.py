@@ -119,3 +119,33 @@ def test_python_of_the_setup_trains_and_that_of_the_system_decides(odd_site: Sit
     assert odd_site.hpcrun("wait", run.run_id).returncode == 0, run.log()
     assert "2 by the module" in (run.folder / "logs/1/rank-0.log").read_text()
     assert len(odd_site.status(run)["attempts"]) == 2
+
+
+def test_python_of_the_image_trains_where_the_node_has_none(odd_site: Site) -> None:
+    """Apptainer is a stand-in that runs its command with a Python that nothing else finds."""
+    rig, image = odd_site.rig, odd_site.rig.shared / "image/bin"
+    image.mkdir(parents=True)
+    (image / "python-of-the-image").symlink_to(sys.executable)
+    (odd_site.project / "image.sif").touch()
+    apptainer = rig.shared / "bin/apptainer"
+    apptainer.parent.mkdir(exist_ok=True)
+    apptainer.write_text(
+        '#!/bin/bash\nuntil [ "$1" = bash ]; do shift; done\n'
+        f'echo "in the image" >&2\nPATH={image}:$PATH exec "$@"\n'
+    )
+    apptainer.chmod(0o755)
+    (odd_site.project / "train.py").write_text("print('step: 1 loss: 0.5')\n")
+    (odd_site.project / "image.yaml").write_text(
+        "script: train.py\nlauncher: srun\nresources: {nodes: 1, gpus_per_node: 2, time: '10'}\n"
+        "setup:\n"
+        "  container: {image: image.sif, runtime: apptainer}\n"
+        "  python: python-of-the-image\n"
+        f"  commands: ['export PATH={apptainer.parent}:$PATH']\n"
+    )
+    replace_pythons(rig, "/dev/null")
+    run = odd_site.submit("./image.yaml", env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})
+    assert odd_site.hpcrun("wait", run.run_id).returncode == 0, run.log()
+    for rank in (0, 1):
+        assert (run.folder / f"logs/0/rank-{rank}.log").read_text() == "step: 1 loss: 0.5\n"
+    assert "in the image" in (run.folder / "logs/0/node-0.log").read_text()
+    assert run.record("end.json")["why"] == "done"
