@@ -69,8 +69,10 @@ launch() {
     if [ -n "${HPCRUN_PREFLIGHT-}" ] && [ "$HPCRUN_NODES" -gt 1 ]; then
         exec {open_ports}< <(. "$HPCRUN_RUN_DIR/preflight.sh" && ports '')
     fi
-    if [ -n "${SLURM_JOB_ID-}" ]; then
+    if [[ -n ${SLURM_JOB_ID-} && $SLURM_JOB_NODELIST == *[[,]* ]]; then
         mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+    elif [ -n "${SLURM_JOB_ID-}" ]; then
+        hosts=("$SLURM_JOB_NODELIST")
     fi
     [ "${#hosts[@]}" -eq "$HPCRUN_NODES" ] ||
         die "the job wants $HPCRUN_NODES node(s) and has ${#hosts[@]}: ${hosts[*]-}"

@@ -229,7 +229,7 @@ find_changes() {  # set wanted, logs, and the amount of both
           logs+=("$kind $inode $from $size $seconds $name"); amount=$((amount + size - from)) ;;
         *)
           [[ ${known[$name]-} != "$size $seconds" && $size -le $largest ]] || continue
-          [[ ${#name} -lt 100 ]] || continue
+          [[ $name =~ ^.{1,155}/[^/]{1,100}$ ]] || continue  # ustar's limits
           known[$name]="$size $seconds"
           wanted+=("$name"); bytes=$((bytes + 512 + (size + 511) / 512 * 512)) ;;
       esac

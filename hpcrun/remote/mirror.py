@@ -45,6 +45,7 @@ _RUN = re.compile(r"\d{8}-\d{6}-[A-Za-z0-9._+-]{1,80}")
 # commands, which the cluster must not choose.
 _NEVER_RECEIVED = {"code", "cache", "notify.json", "notify.json.part", "secrets.env"}
 _SECRET_MARKS = "secret_marks.json"
+_DEPTH = 6  # of the files of a run: roles/ROLE/attempts/N/failures/RECORD
 _TREES = 5  # number of copies of code on the cluster whose file lists are remembered here
 # The folder of copies of other jobs' outputs, and how long a copy is kept after its last change.
 _OUTPUTS, _OUTPUTS_KEPT_S = "files", 7 * 86400
@@ -438,7 +439,7 @@ class Receiver:
     def _is_mine(self, name: str) -> bool:
         run, *parts = name.split("/")
         is_asked = run in self.runs or (self.names and run in self.listed)
-        is_plain = bool(parts) and len(parts) <= 5 and all(map(_NAME.fullmatch, parts))
+        is_plain = bool(parts) and len(parts) <= _DEPTH and all(map(_NAME.fullmatch, parts))
         if not is_asked or not is_plain:
             return False
         # Some file systems do not distinguish upper and lower case.

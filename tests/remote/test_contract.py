@@ -162,6 +162,16 @@ def test_linked_output_of_a_script_is_fetched_as_a_file(ssh: Side, tmp_path: Pat
     assert not (ssh.runs / RUN / "logs/other.log").exists()
 
 
+def test_records_with_long_paths_are_fetched(ssh: Side) -> None:
+    ssh.deliver(ssh.new())
+    host = f"node-{'7' * 60}.cluster.example.org"
+    names = [f"attempts/0/warnings/{host}", f"roles/judge/attempts/12/failures/{'1' * 60}.json"]
+    for name in names:
+        ssh.there(name, name)
+    ssh.transport.fetch_changes([ssh.runs / RUN])
+    assert [(ssh.runs / RUN / name).read_text() for name in names] == names
+
+
 def test_use_of_nodes_is_fetched_from_its_beginning(ssh: Side) -> None:
     ssh.deliver(ssh.new())
     text = "hpcrun-usage 1 n1 15 job 4 job 1000\n"
