@@ -36,6 +36,7 @@ from hpcrun.curves.durations import (
     bar_time,
     elapsed_time,
     epoch_time,
+    line_time,
     stated_time,
     step_time,
     time_between_stamps,
@@ -205,6 +206,7 @@ def _measure_time(
         (add_attempts(logs, time_between_stamps), "time stamps"),
         (None if is_whole else drawn, "progress bars of epochs"),
         (add_attempts(logs, epoch_time), "sum of epochs"),
+        (add_attempts(logs, line_time), "sum of steps"),
         (by_steps, "sum of steps"),
     )
     return next(((seconds, where) for seconds, where in choices if seconds), (None, ""))

@@ -182,6 +182,17 @@ def elapsed_time(log: StoredLog) -> float | None:
     return max((seconds for seconds in times if seconds), default=None)
 
 
+def line_time(log: StoredLog) -> float | None:
+    """Return the sum of the times that lines of the training state since the line before."""
+    found = (
+        sum(value for value in column if 0 < value < np.inf)
+        for form in log.forms.values()
+        for name, column in zip(form.layout.names, form.columns, strict=True)
+        if name == ELAPSED_SECONDS and (form.layout.rank or 0) == 0
+    )
+    return max(found, default=0.0) or None
+
+
 def epoch_time(log: StoredLog) -> float | None:
     """Return the sum of the times of epochs that a log states."""
     marked = [mark.seconds for mark in log.marks if not mark.ends and mark.seconds]

@@ -8,7 +8,7 @@
     samples_per_second   samples per second, as the log counts them
     step_seconds         duration of one optimizer step, seconds
     epoch_seconds        duration of one epoch, seconds
-    elapsed_seconds      time since the start, seconds
+    elapsed_seconds      time since the start, or since the line before, seconds
     memory_bytes         device memory, bytes (2**30 to the GiB)
     loss_scale           factor by which mixed precision scales the loss
     epoch                number of passes over the data; step and epoch are the position of a row

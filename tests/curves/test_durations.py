@@ -264,3 +264,10 @@ def test_elapsed_times_of_single_steps_are_not_the_time() -> None:
     form = "2026-11-20 08:00:{n:02d} step {n} loss {loss:.3f} elapsed_time {seconds}s"
     lines = [form.format(n=n, loss=3 - n / 9, seconds=0.5 + n % 2 / 10) for n in range(1, 30)]
     assert parse(lines).curve.seconds == pytest.approx(28)
+
+
+def test_times_spent_since_the_line_before_add_up() -> None:
+    form = "epoch: 1, iter: {n}, lr=0.1, spent {seconds:.2f} s, tr_loss: {loss:.3f}"
+    lines = [form.format(n=n, loss=3 - n / 900, seconds=275.5) for n in range(0, 900, 100)]
+    curve = parse(lines).curve
+    assert curve.seconds == pytest.approx(9 * 275.5) and curve.seconds_from == "sum of steps"

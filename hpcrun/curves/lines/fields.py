@@ -350,7 +350,8 @@ def _name_values(fields: list[Field], split: str, verbatim: Collection[str]) -> 
         value, key, known = field.value, fold(field.key), metric_of(field.key, field.unit)
         measured, factor = UNITS.get(field.unit.lower(), ("", 1.0))
         is_time = not field.unit or measured == STEP_SECONDS
-        if is_time and not isinstance(value, str) and _ELAPSED.search(key):
+        is_time &= _ELAPSED.search(key) is not None or (bool(field.unit) and key in _SPENT)
+        if is_time and not isinstance(value, str):
             named.append((ELAPSED_SECONDS, 0, field.key, value * factor))
             continue
         if (
@@ -535,6 +536,8 @@ _NOT_METRICS = (
 )
 # Names of the seconds since the start, in loggers of Chainer, Stable-Baselines and RLlib.
 _ELAPSED = pattern_of(r"(?:\A|_)(?:elapsed_time|time_elapsed|elapsed_s(?:econds)?|time_total_s)\Z")
+# Names of the seconds since the line before.
+_SPENT = words("spent time_spent")
 # Names of seconds since 1970; smaller numbers are durations.
 _TIME_STAMPS = words("timestamp time_ms time ts wall_time walltime unix_time unixtime created")
 _EARLIEST_STAMP = 1.4e9

@@ -280,10 +280,12 @@ class LogReader:
         find, rfind, known_patterns = folded.find, folded.rfind, self._patterns
         last = self._last_pattern
         next_places = dict.fromkeys(self._needles_at(self.offset, folded), -1)
+        # Whether the line before was directly above: only then the next one is tried at once.
+        follows = True
         while start < end:
             followers = () if last is None else last.followers
             begin, line = start, None
-            for pattern in followers:
+            for pattern in followers if follows else ():
                 if line := pattern.regex.match(text, begin):
                     break
             else:
@@ -297,9 +299,10 @@ class LogReader:
                 if nearest == end:
                     break
                 begin = rfind(b"\n", start, nearest) + 1 or start
-                for pattern in followers if begin > start else ():
+                for pattern in followers if begin > start or not follows else ():
                     if line := pattern.regex.match(text, begin):
                         break
+            follows = begin == start
             if line is not None:
                 pattern.matches.append(line)
                 last, stop = pattern, line.end()
