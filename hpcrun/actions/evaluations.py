@@ -17,6 +17,7 @@ from hpcrun.context import Context
 from hpcrun.errors import HpcrunError
 from hpcrun.jobside import list_whole_checkpoints
 from hpcrun.monitor import Pipeline, find_pipeline, status_of
+from hpcrun.ownership import foreign_owner
 from hpcrun.runs import (
     LOST_REPLY_WINDOW_S,
     NOT_SUBMITTED,
@@ -31,6 +32,8 @@ from hpcrun.spec import Origin
 
 # How often the checkpoints of watched pipelines are listed, as in a job.
 CHECK_EVERY_S = 60.0
+# How long a command that waits for all evaluations lets another one submit some.
+EVALUATION_PATIENCE_S = 120.0
 # A lock that is older belongs to a process that was killed.
 _STALE_LOCK_S = 600.0
 
@@ -63,15 +66,28 @@ class EvaluationSubmitter:
                     submit_evaluations(self._context, pipeline)
 
 
-def submit_evaluations(context: Context, pipeline: Pipeline) -> list[SubmittedEvaluation]:
+def submit_evaluations(
+    context: Context, pipeline: Pipeline, *, patience: float = 0.0
+) -> list[SubmittedEvaluation]:
     """Submit evaluations of complete checkpoints that have none, as many as may run in parallel.
 
-    Only for pipelines of the context's project, on a cluster that is not behind SSH.
+    Only for the user's pipelines of the context's project, on a cluster that is not behind SSH.
+
+    Args:
+        patience: How many seconds to wait for another process that submits evaluations.
 
     Raises:
+        HpcrunError: The claims cannot be written.
         InputError: An evaluation cannot be prepared.
         SchedulerRefused: Slurm rejected it; it is tried again later.
     """
+    try:
+        return _submit_due(context, pipeline, patience)
+    except OSError as error:
+        raise HpcrunError(f"{error.filename}: {error.strerror}") from error
+
+
+def _submit_due(context: Context, pipeline: Pipeline, patience: float) -> list[SubmittedEvaluation]:
     record, done = pipeline.record, list[SubmittedEvaluation]()
     if context.cluster.host is not None or str(context.project) != record.project:
         return done
@@ -85,13 +101,15 @@ def submit_evaluations(context: Context, pipeline: Pipeline) -> list[SubmittedEv
             continue
         newest = training[-1]
         plan = read_plan(newest)
-        if plan is None or newest.cancelled.exists():
+        if plan is None or newest.cancelled.exists() or foreign_owner(newest.path):
             continue
         claims = training[0].path / "evaluations" / name
-        with _lock(claims) as is_ours:
-            if not is_ours:
-                continue
+        with _lock(claims, patience) as is_ours:
+            # Another process may have submitted evaluations meanwhile.
+            pipeline = find_pipeline(context, record.id) or pipeline
             runs = [one for one in pipeline.members.get(name, []) if isinstance(one, RunFolder)]
+            if not is_ours or any(run.cancelled.exists() for run in runs):
+                continue
             states = {status.run_id: status for status in status_of(context, runs)}
             room = stage.parallel - sum(not status.final for status in states.values())
             found = list_whole_checkpoints(
@@ -187,18 +205,22 @@ class _Claim:
 
 
 @contextlib.contextmanager
-def _lock(folder: Path) -> Iterator[bool]:
+def _lock(folder: Path, patience: float) -> Iterator[bool]:
     """Let one process at a time count and submit evaluations; yield False to all others."""
     folder.mkdir(parents=True, exist_ok=True)
-    lock = folder / "lock"
-    try:
-        lock.mkdir()
-    except FileExistsError:
-        with contextlib.suppress(OSError):
-            if time.time() - lock.stat().st_mtime > _STALE_LOCK_S:
-                lock.rmdir()  # the next check takes it
-        yield False
-        return
+    lock, until = folder / "lock", time.monotonic() + patience
+    while True:
+        try:
+            lock.mkdir()
+            break
+        except FileExistsError:
+            with contextlib.suppress(OSError):
+                if time.time() - lock.stat().st_mtime > _STALE_LOCK_S:
+                    lock.rmdir()  # the next check takes it
+            if time.monotonic() >= until:
+                yield False
+                return
+            time.sleep(0.5)
     try:
         yield True
     finally:

@@ -282,7 +282,7 @@ def _pipeline_json(pipeline: PreparedPipeline, done: list[SubmittedStage]) -> di
 
 def wait_for_pipeline(context: Context, pipeline_id: str, *, quiet: bool) -> int:
     """Wait for the end of a pipeline; return 0 if no stage failed, else 1."""
-    from hpcrun.actions import EvaluationSubmitter, submit_evaluations
+    from hpcrun.actions import EVALUATION_PATIENCE_S, EvaluationSubmitter, submit_evaluations
     from hpcrun.cli.show_logs import wait_for_runs
     from hpcrun.monitor import describe_stages, find_pipeline, has_failed, status_of
 
@@ -297,6 +297,6 @@ def wait_for_pipeline(context: Context, pipeline_id: str, *, quiet: bool) -> int
         check = submitter.check_if_due
         wait_for_runs(context, runs, name=pipeline_id, quiet=quiet, check=check)
         seen |= {*runs}
-        submit_evaluations(context, pipeline)
+        submit_evaluations(context, pipeline, patience=EVALUATION_PATIENCE_S)
     stages = describe_stages(pipeline, status_of(context, pipeline.runs()))
     return 1 if has_failed(stages) else 0

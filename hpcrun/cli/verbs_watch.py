@@ -360,6 +360,7 @@ def wait(
     job has not ended. Ctrl-C stops waiting, but never stops the job.
     """
     from hpcrun.actions import (
+        EVALUATION_PATIENCE_S,
         EvaluationSubmitter,
         NotificationSender,
         add_cause,
@@ -418,7 +419,7 @@ def wait(
             if not pipelines or is_late or (first and over):
                 break
             for each in pipelines:
-                submit_evaluations(where, each)
+                submit_evaluations(where, each, patience=EVALUATION_PATIENCE_S)
             ids = [each.record.id for each in pipelines]
             pipelines = [each for word in ids if (each := find_pipeline(where, word)) is not None]
             new = [run for each in pipelines for run in each.runs() if run not in runs]

@@ -347,6 +347,18 @@ def test_cancelled_training_gets_no_more_evaluations(slurm: Caller, training: Pa
     assert not evaluations(slurm)
 
 
+def test_cancelled_evaluation_is_the_last_one(slurm: Caller, training: Path) -> None:
+    write_checkpoints(training, 4)
+    show_queue(slurm, {training: "RUNNING"})
+    slurm("wait", "one", "--timeout", "1")
+    (run,) = evaluations(slurm).values()
+    write_checkpoints(training, 4, 8)
+    show_queue(slurm, {training: "COMPLETED", run: "CANCELLED"})
+    (run / "cancelled.json").write_text(json.dumps({"cancelled_at": 1.0, "user": "ada"}))
+    assert slurm("wait", "one").code == 1
+    assert [*evaluations(slurm)] == ["step-4.pt"]
+
+
 def test_evaluation_that_was_not_submitted_is_claimed_again(slurm: Caller, training: Path) -> None:
     write_checkpoints(training, 4)
     show_queue(slurm, {training: "COMPLETED"})
