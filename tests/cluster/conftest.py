@@ -112,7 +112,8 @@ def _require_rig(accounting: bool) -> None:
 
 def _wait_until_clean(rig: Rig) -> list[str]:
     deadline = time.monotonic() + PATIENCE / 4
-    while (left := rig.leftovers()) and time.monotonic() < deadline:
+    # As long as there are jobs, the nodes need not be searched.
+    while (left := rig.list_jobs() or rig.leftovers()) and time.monotonic() < deadline:
         time.sleep(0.2)
     return left
 

@@ -227,10 +227,14 @@ class Rig:
             for name in self.node_names
             for pid, command in self.processes(name)
         ]
-        found += self.run("squeue", "-h", "-o", "job %i %T %j (%R)").stdout.splitlines()
+        found += self.list_jobs()
         found += [f"{name}: {path}" for name in self.node_names for path in self.folders(name)]
         not_idle = self._not_idle(*self.node_names)
         return [*found, not_idle] if not_idle else found
+
+    def list_jobs(self) -> list[str]:
+        """Describe the jobs in the queue."""
+        return self.run("squeue", "-h", "-o", "job %i %T %j (%R)").stdout.splitlines()
 
     def folders(self, name: str, place: str = "/tmp") -> list[str]:
         """List the contents of hpcrun's folder on a node's disk."""

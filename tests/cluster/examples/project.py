@@ -16,6 +16,7 @@ import pytest
 
 from tests import hpcrun_forks
 from tests.source import ROOT
+from tests.torch_extensions import CACHE
 
 EXAMPLES = ROOT / "examples"
 
@@ -83,6 +84,12 @@ def copy_of(name: str, tmp_path: Path, env: dict[str, str]) -> Project:
         target = tmp_path / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes((EXAMPLES / path).read_bytes())
+    # Of their profiles: what DeepSpeed answered about a configuration serves all tests.
+    cache = tmp_path / "hpcrun" / "cache"
+    if not cache.exists():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        cache.parent.mkdir(exist_ok=True)
+        cache.symlink_to(CACHE)
     return Project(tmp_path / name, {**env, "HOME": str(tmp_path)})
 
 
