@@ -98,7 +98,12 @@ def _find_runs(context: Context, words: Sequence[str]) -> tuple[list[RunFolder],
 
 
 def _list_jobs(history: History) -> list[str]:
-    """Return the Slurm jobs in which the attempts of a run ran, each once."""
+    """Return the Slurm jobs in which the attempts of a run ran, each once.
+
+    A job that several runs share has no use or energy of a single run.
+    """
+    if history.shares_job:
+        return []
     begun = [each.begin.job_id for each in history.attempts if each.begin and each.begin.job_id]
     return list(dict.fromkeys(begun))
 

@@ -182,6 +182,19 @@ def test_sweep_is_reported_by_task(hpcrun: Caller, tools: Path) -> None:
     assert [row["run_id"].split("-")[2] for row in done.json["runs"]] == ["lr.0", "lr.1", "lr.2"]
 
 
+def test_job_that_several_runs_share_counts_for_none_of_them(
+    hpcrun: Caller, measured: RunFolder
+) -> None:
+    """The energy and memory of the job would otherwise be counted once for each run."""
+    record = json.loads(measured.submitted.read_text()) | {"runs_per_job": 2}
+    measured.submitted.write_text(json.dumps(record))
+    own = ["15", "COMPLETED", "7", "me", "0:0", "1:00", "60", "1", "2", "128G", "mem=128G"]
+    own += ["", "", "", "18000000", "2026-11-20T07:30:00", "2026-11-20T08:00:00"]
+    answers(hpcrun.tools, "sacct", ("ConsumedEnergyRaw", accounting(own)))
+    (row,) = hpcrun("report", RUN, "--json").json["runs"]
+    assert (row["energy_of"], row["memory_asked_bytes"]) == ("gpus", None)
+
+
 def accounting(*rows: Sequence[str]) -> str:
     return "".join("\x1f".join(row) + "\n" for row in rows)
 

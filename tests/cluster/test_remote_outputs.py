@@ -211,6 +211,8 @@ def test_every_command_works_over_ssh(laptop: Laptop) -> None:
     assert laptop.does("hostfile", job).split() == ["node1", "slots=1"]
     usage = laptop.json("top", job)["jobs"][0]
     assert usage["job_id"] == job, usage
+    (reported,) = laptop.json("report", first["run_id"])["runs"]
+    assert reported["state"] == "FAILED" and reported["memory_asked_bytes"], reported
     assert laptop.does("shell", job, "--", "uname", "-n").endswith("node1\n")
     with started(laptop, "parse", "-f", "--json", job) as parse:
         assert laptop.json("requeue", job)["runs"][0]["requeued"]
