@@ -44,7 +44,8 @@ class TensorboardTracker:
             rows = [*run.tags.items(), *run.config.items()]
             table = "".join(f"| {_escape(key)} | {_escape(value)} |\n" for key, value in rows)
             text = f"{run.notes}\n\n| setting | value |\n|---|---|\n{table}"
-            self._write(self._folder / self._run, [(0, run.started_at, text_pb("hpcrun", text))])
+            # Before step 0, from which on all points may be replaced later.
+            self._write(self._folder / self._run, [(-1, run.started_at, text_pb("hpcrun", text))])
         return self._run
 
     def send(self, points: Sequence[MetricPoint], since: int | None) -> None:

@@ -163,6 +163,46 @@ def test_points_sent_but_not_recorded_are_not_doubled_in_tensorboard(run: Synced
     assert [step for step, _ in read_events(folder)["train/loss"]] == [*range(1, 26)]
 
 
+def test_settings_in_tensorboard_survive_a_rewritten_step_0(run: SyncedRun) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for base in (0.0, 100.0):
+        run.log(0, lines(0, 3, base))
+        run.sync("--to", "tensorboard")
+    accumulator = EventAccumulator(
+        str(run.hpcrun.project / "tensorboard" / run.path.name), size_guidance={"tensors": 0}
+    )
+    accumulator.Reload()
+    (event,) = accumulator.Tensors("hpcrun")
+    text = event.tensor_proto.string_val[0].decode()
+    assert "| args.--lr | 1e-4 |" in text and f"| run_id | {run.path.name} |" in text
+    assert accumulator.Scalars("train/loss")[0].value == 100.0
+
+
+def test_each_run_of_a_sweep_is_a_run_of_its_own(hpcrun: Caller) -> None:
+    hpcrun.write(
+        "lr.yaml",
+        "name: lr\ncommand: [echo, '{lr}']\nresources: {gpus_per_node: 0}\n"
+        "sweep: {lr: [1e-4, 3e-4]}\n",
+    )
+    replay(hpcrun.tools, "sbatch", (0, "9\n", ""))
+    replay(hpcrun.tools, "squeue", (0, "", ""))
+    made = hpcrun("submit", "lr.yaml", "--json").json
+    for index, each in enumerate(made["runs"]):
+        log = Path(each["run_dir"]) / "logs/0/rank-0.log"
+        log.parent.mkdir()
+        log.write_text(lines(1, 2 + index))
+        begin = {"attempt": 0, "job_id": f"9_{index}", "host": "n1", "pid": 1, "nodes": "n1"}
+        attempt = Path(each["run_dir"]) / "attempts/0"
+        attempt.mkdir()
+        (attempt / "begin.json").write_text(json.dumps(begin | {"begun_at": BEGUN}))
+    done = hpcrun("sync", made["sweep_id"], "--to", "tensorboard")
+    assert done.code == 0, done
+    for index, each in enumerate(made["runs"]):
+        found = read_events(hpcrun.project / "tensorboard" / each["run_id"])
+        assert len(found["train/loss"]) == 2 + index
+
+
 def test_follow_sends_points_of_a_growing_log_and_ends_with_the_run(run: SyncedRun) -> None:
     process = run.hpcrun.start("sync", "-f", "--to", "tensorboard")
     folder = run.hpcrun.project / "tensorboard" / run.path.name
