@@ -9,8 +9,10 @@ reading.jsonl has one line for each log: where the log is from, its digest, and 
 in it; truth.md explains the fields. The logs are not part of the project, and nothing is
 downloaded: put those that you have into FOLDER as ID.log. `--truth FILE` compares with another file
 of the same form. All entries were written before hpcrun read any of the logs, and the projects were
-divided by lot: rules were mended by the open half, and the held half was scored once, on 2026-11-28
-(training loss 29 of 32, evaluation metrics 16 of 27, time 9 of 13, class and line 17 of 18).
+divided by lot: rules were mended by the open half, and the held half was scored once. Entries s on
+2026-11-28: training loss 29 of 32, evaluation metrics 16 of 27, time 9 of 13, class and line 17 of
+18. Entries t on 2026-11-29: training loss 9 of 9, evaluation metrics 7 of 13, time 3 of 4, class
+and line 2 of 2, host 0 of 1. The best values of t-008 and t-014 were corrected afterwards.
 
 The table counts the training loss (first, last, best), up to three evaluation metrics of each log
 (first, last, best), the elapsed time within 5 percent, the horizontal axis, how the run ended, and
