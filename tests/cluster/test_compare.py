@@ -29,6 +29,7 @@ def test_compare_of_one_and_two_ranks_shows_equal_curves(site: Site) -> None:
     assert (step["by"], step["to"]) == ("step", 20)
     assert step["levels"][0] == pytest.approx(step["levels"][1], rel=1e-4)
     assert reported["settings"] == {
+        "args.--micro-batch-per-gpu": ["8", "4"],
         "batch.micro_batch_per_gpu": ["8", "4"],
         "resources.gpus_per_node": ["1", "2"],
         "world_size": ["1", "2"],
