@@ -15,6 +15,7 @@ import os
 import pickle
 import pkgutil
 import selectors
+import shutil
 import signal
 import socket
 import subprocess
@@ -118,6 +119,7 @@ def _serve(path: str) -> None:
             with contextlib.suppress(ChildProcessError):
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     pass
+    shutil.rmtree(Path(path).parent)
 
 
 def _answer(connection: socket.socket) -> NoReturn:
