@@ -9,6 +9,7 @@ from hpcrun.actions.clean import remove_items as remove_items
 from hpcrun.actions.connect import connect_to as connect_to
 from hpcrun.actions.connect import disconnect_from as disconnect_from
 from hpcrun.actions.dependency import build_dependency as build_dependency
+from hpcrun.actions.earlier_runs import TrainingTime as TrainingTime
 from hpcrun.actions.evaluations import EVALUATION_PATIENCE_S as EVALUATION_PATIENCE_S
 from hpcrun.actions.evaluations import EvaluationSubmitter as EvaluationSubmitter
 from hpcrun.actions.evaluations import submit_evaluations as submit_evaluations
@@ -128,7 +129,7 @@ from hpcrun.actions.submit import estimate_start as estimate_start
 from hpcrun.actions.submit import submit_job as submit_job
 from hpcrun.actions.sync import sync_runs as sync_runs
 from hpcrun.actions.top import Top as Top
-from hpcrun.actions.when import StartEstimate as StartEstimate
+from hpcrun.actions.when import StartComparison as StartComparison
 from hpcrun.actions.when import estimate_starts as estimate_starts
 from hpcrun.actions.why import add_cause as add_cause
 from hpcrun.actions.why import explain_jobs as explain_jobs

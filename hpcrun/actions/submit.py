@@ -23,6 +23,7 @@ from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.files import add_notice
 from hpcrun.monitor import build_submitted_record, status_of
 from hpcrun.plan import AFTER_VARIABLE, Plan, after_checkpoint_dir
+from hpcrun.remote import RunCommand
 from hpcrun.render import quote_bash
 from hpcrun.runs import (
     SECRETS,
@@ -403,6 +404,12 @@ def estimate_start(context: Context, made: Prepared) -> Estimate:
         start = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(seconds))
         return structs.replace(estimate, start=start)
     return estimate
+
+
+def build_start_query(context: Context, made: Prepared) -> RunCommand:
+    """Build the query for the expected start of the job."""
+    script = next(file.text for file in made.files if file.name == SCRIPT)
+    return client.build_estimate_query(script, _sbatch_environment(context, made), made.options)
 
 
 def _sbatch_environment(context: Context, made: Prepared) -> dict[str, str]:

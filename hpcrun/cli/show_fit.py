@@ -10,10 +10,10 @@ import click
 
 from hpcrun.cli.output import print_line, print_message, print_note, print_pairs, print_table
 from hpcrun.fit import Candidate, MemoryEstimate, ModelShape, Part, Training, describe_training
-from hpcrun.text import GIB, format_bytes
+from hpcrun.text import GIB, format_bytes, format_count, format_duration
 
 if TYPE_CHECKING:
-    from hpcrun.actions import StartEstimate
+    from hpcrun.actions import StartComparison, TrainingTime
 
 
 def format_parameters(count: int) -> str:
@@ -95,23 +95,63 @@ def show_candidates(candidates: Sequence[Candidate], capacity: float | None) -> 
     print_table(["CONFIGURATION", "GPU GiB", "HOST GiB", ""], rows)
 
 
-def show_starts(estimates: Sequence[StartEstimate], now: datetime) -> None:
-    """Print when each shape of a job would start."""
+_BASIS_TEXTS = {
+    "measured": "",
+    "interpolated": "time between measured sizes",
+    "extrapolated": "time scaled with the measured efficiency",
+    "linear": "time if scaling is linear",
+}
+
+
+def show_starts(found: StartComparison, now: datetime) -> None:
+    """Print when each shape of a job would start and end, and what its account has left."""
     from hpcrun.monitor import NOT_EXPECTED, format_time  # deferred: fit needs no job states
 
+    def time_of(text: str | None) -> str:
+        return format_time(datetime.fromisoformat(text), now) if text else "-"
+
+    def hours(value: float | None) -> str:
+        return "-" if value is None else f"{value:.1f}"
+
+    is_timed = any(one.expected_seconds is not None for one in found.shapes)
     rows = []
-    for one in estimates:
-        start = datetime.fromisoformat(one.start) if one.start else None
-        end = datetime.fromisoformat(one.latest_end) if one.latest_end else None
+    for one in found.shapes:
+        takes, limit = one.expected_seconds, one.limit_seconds
+        remark = _BASIS_TEXTS[one.basis] if one.basis else ""
+        if takes is not None and limit is not None and takes > limit:
+            remark = f"needs {format_duration(takes)}, more than the time limit"
+        if one.refused:
+            remark = f"refused: {one.refused}"
+        elif one.start is None:
+            remark = NOT_EXPECTED
         rows.append(
             (
                 str(one.nodes),
                 one.partition or "-",
-                format_time(start, now) if start else "-",
-                format_time(end, now) if end else "-",
-                f"{one.gpu_hours:.1f}" if one.gpu_hours is not None else "-",
-                f"refused: {one.refused}" if one.refused else "" if start else NOT_EXPECTED,
+                time_of(one.start),
+                *((time_of(one.expected_end), hours(one.expected_gpu_hours)) if is_timed else ()),
+                time_of(one.latest_end),
+                hours(one.gpu_hours),
+                remark,
             )
         )
-    print_table(["NODES", "PARTITION", "START", "END AT MOST", "GPU-HOURS AT MOST", ""], rows)
+    head = ["NODES", "PARTITION", "START", *(["END", "GPU-HOURS"] if is_timed else [])]
+    print_table([*head, "END AT MOST", "GPU-HOURS AT MOST", ""], rows)
+    if is_timed:
+        for run in found.earlier_runs:
+            print_note(_describe_time(run, found.earlier_runs[0]))
+    for each in found.limits:
+        left = max(each.allowed - each.used, 0)
+        amount = f"{left:,.0f} of {each.allowed:,.0f} {each.resource}-hours"
+        print_note(f"{each.owner} has {amount} left")
     print_note("not submitted; starts are Slurm's current estimates")
+
+
+def _describe_time(run: TrainingTime, first: TrainingTime) -> str:
+    """Describe the training time of an earlier run, and how well it scales."""
+    text = f"{run.run_id}: all steps take {format_duration(run.seconds)} on "
+    text += format_count(run.size, run.unit)
+    if run.size > first.size and run.effective_batch == first.effective_batch is not None:
+        efficiency = first.seconds * first.size / (run.seconds * run.size)
+        text += f", efficiency {efficiency:.0%}"
+    return f"{text}; start-up is not included"

@@ -439,8 +439,9 @@ def when(
     """Ask Slurm when a job would start in several shapes, without submitting it.
 
     The earliest end comes first. The start is Slurm's current estimate (sbatch --test-only): jobs
-    that end early make it earlier, and jobs with a higher priority later. The end and the cost are
-    those of a job that runs to its time limit. The exit code is 1 if Slurm refuses all shapes.
+    that end early make it earlier, and jobs with a higher priority later. The end follows from
+    earlier runs of the same job, if there are any; the end and the cost at most are those of a job
+    that runs to its time limit. The exit code is 1 if Slurm refuses all shapes.
     """
     from datetime import datetime
 
@@ -455,10 +456,30 @@ def when(
     now = datetime.now()
     found = estimate_starts(where, job, changes, nodes, partitions, now)
     if as_json:
-        emit_json({"cluster": where.cluster.name, "shapes": msgspec.to_builtins(found)})
+        runs = [
+            {
+                "run_id": each.run_id,
+                "gpus": each.size if each.unit == "GPU" else None,
+                "nodes": each.size if each.unit == "node" else None,
+                "training_seconds": each.seconds,
+            }
+            for each in found.earlier_runs
+        ]
+        limits = [
+            {
+                "owner": each.owner,
+                "resource": each.resource,
+                "allowed_hours": each.allowed,
+                "used_hours": each.used,
+            }
+            for each in found.limits
+        ]
+        shapes = msgspec.to_builtins(found.shapes)
+        answer = {"cluster": where.cluster.name, "shapes": shapes, "earlier_runs": runs}
+        emit_json({**answer, "limits": limits})
     else:
         show_starts(found, now)
-    return 1 if all(one.refused for one in found) else 0
+    return 1 if all(one.refused for one in found.shapes) else 0
 
 
 def describe_trial(trial: Trial) -> str:

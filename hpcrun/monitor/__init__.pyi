@@ -63,6 +63,7 @@ from hpcrun.monitor.targets import list_recent_runs as list_recent_runs
 from hpcrun.monitor.targets import list_runs as list_runs
 from hpcrun.monitor.targets import require_single_run as require_single_run
 from hpcrun.monitor.targets import resolve_run_or_sweep as resolve_run_or_sweep
+from hpcrun.monitor.targets import run_name as run_name
 from hpcrun.monitor.targets import unknown_job_error as unknown_job_error
 from hpcrun.monitor.targets import unknown_run_error as unknown_run_error
 from hpcrun.monitor.waiting import NOT_EXPECTED as NOT_EXPECTED

@@ -60,6 +60,8 @@ from hpcrun.slurm.states import format_limit as format_limit
 from hpcrun.slurm.states import is_final as is_final
 from hpcrun.slurm.states import parse_exit_code as parse_exit_code
 from hpcrun.slurm.submit_limits import SHOW_QOS_SUBMIT_LIMITS as SHOW_QOS_SUBMIT_LIMITS
+from hpcrun.slurm.submit_limits import HoursLimit as HoursLimit
 from hpcrun.slurm.submit_limits import SubmitLimit as SubmitLimit
+from hpcrun.slurm.submit_limits import find_hours_limits as find_hours_limits
 from hpcrun.slurm.submit_limits import find_submit_limits as find_submit_limits
 from hpcrun.slurm.submit_limits import show_submit_limits_argv as show_submit_limits_argv

@@ -7,12 +7,15 @@ suppress it. A negative answer (no such job, no accounting) is an empty list or 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from msgspec import structs
+
 from hpcrun.errors import CommandFailed, OutOfReach, SchedulerRefused
 from hpcrun.files import add_notice
-from hpcrun.remote import Result, Transport
+from hpcrun.remote import Result, RunCommand, Transport, explain_no_answer
 from hpcrun.slurm import accounts, commands, jobs
 from hpcrun.slurm.accounts import JobAccounting
 from hpcrun.slurm.commands import Estimate
@@ -119,7 +122,56 @@ def query_expected_start(
         OutOfReach: Slurm did not answer.
     """
     argv = [*commands.ESTIMATE, *options]
-    result = transport.run(argv, env=env, timeout=TIMEOUT, stdin=script)
+    return _read_estimate(transport.run(argv, env=env, timeout=TIMEOUT, stdin=script))
+
+
+# Prints sbatch's answer, and its start in seconds since 1970: the host has its own time zone. The
+# user's defaults for sbatch would override directives.
+_ESTIMATE_WITH_SECONDS = r"""
+for name in ${!SBATCH_@}; do unset "$name"; done
+answer=$(env "$@" 2>&1); code=$?
+printf '%s\n' "$answer" >&2
+start=$(printf '%s\n' "$answer" | sed -n 's/.*to start at \([^ ]*\) .*/\1/p' | head -n 1)
+[[ ! $start ]] || date -d "$start" +%s
+exit $code
+"""
+
+
+def build_estimate_query(
+    script: str, env: Mapping[str, str], options: Sequence[str] = ()
+) -> RunCommand:
+    """Build a query for the start of a job; many of them need one trip.
+
+    Args:
+        env: The environment of the submission; of it, only the variables of Slurm are used.
+    """
+    defaults = [f"{name}={value}" for name, value in env.items() if name.startswith("SBATCH_")]
+    own = sorted((name, value) for name, value in env.items() if name.startswith("SLURM_"))
+    return RunCommand(
+        ("bash", "-c", _ESTIMATE_WITH_SECONDS, "bash", *defaults, *commands.ESTIMATE, *options),
+        timeout=TIMEOUT,
+        stdin=script,
+        env=tuple(own),
+    )
+
+
+def parse_expected_start(result: Result) -> Estimate:
+    """Return the estimate of build_estimate_query(), in this machine's local time.
+
+    Raises:
+        SchedulerRefused: Slurm rejected the job.
+        OutOfReach: Slurm did not answer.
+    """
+    if reason := explain_no_answer(result):
+        raise OutOfReach(f"sbatch: Slurm does not answer: {reason}", fix=_NO_CLUSTER)
+    estimate = _read_estimate(result)
+    with contextlib.suppress(ValueError, OverflowError, OSError):
+        seconds = time.localtime(int(result.stdout))
+        return structs.replace(estimate, start=time.strftime("%Y-%m-%dT%H:%M:%S", seconds))
+    return estimate
+
+
+def _read_estimate(result: Result) -> Estimate:
     estimate = commands.parse_estimate(result.stderr)
     if result.exit_code == 0 and estimate is not None:
         return estimate

@@ -1,4 +1,4 @@
-"""Limits on the number of jobs that a user may have in the queue, by account and QOS."""
+"""Limits of a user's accounts and QOS: on jobs in the queue, and on the hours that jobs may use."""
 
 from __future__ import annotations
 
@@ -81,21 +81,83 @@ def find_submit_limits(
     return [*(each for each in of_accounts if each.name[:3] not in replaced), *of_qos]
 
 
-def _association_limits(text: str, user: str, account: str, partition: str) -> list[SubmitLimit]:
-    limits = []
+class HoursLimit(Struct, frozen=True):
+    """A limit on the resource hours of all jobs together (GrpTRESMins), past jobs included.
+
+    Attributes:
+        owner: What has the limit, as in "account ml".
+        resource: The resource, as in "GPU", "a100 GPU", "CPU", "node" or "billing".
+        used: Hours used at present, as Slurm counts them: usage may decay with time.
+    """
+
+    owner: str
+    resource: str
+    allowed: float
+    used: float
+
+
+def find_hours_limits(
+    records: str, *, user: str, account: str, partition: str = ""
+) -> list[HoursLimit]:
+    r"""Find the limits on hours of a user's association, the account and its parents.
+
+    Args:
+        records: The output of show_submit_limits_argv().
+
+    >>> records = ("ClusterName=c Account=ml UserName= Partition= ID=3\n"
+    ...            "  ParentAccount=root(1)\n  GrpTRESMins=cpu=N(5),gres/gpu=6000(1500)\n"
+    ...            "ClusterName=c Account=ml UserName=me(7) Partition= ID=4\n"
+    ...            "  ParentAccount= GrpTRESMins=cpu=N(5),gres/gpu=N(60),gres/gpu:a100=120(60)\n")
+    >>> for each in find_hours_limits(records, user="me", account="ml"):
+    ...     print(each.owner, each.resource, each.allowed, each.used)
+    user me in account ml a100 GPU 2.0 1.0
+    account ml GPU 100.0 25.0
+    """
+    found = []
+    associations = records.partition("\nQOS Records")[0]
+    for section, is_own, name in _applicable_sections(associations, user, account, partition):
+        owner = f"user {user} in account {name}" if is_own else f"account {name}"
+        for part in _read(section, "GrpTRESMins").split(","):
+            match = re.fullmatch(
+                r"(cpu|node|billing|gres/gpu(?::[^=()]+)?)=(\d{1,15})\((\d{1,15})(?:\.\d+)?\)", part
+            )
+            if match is not None:
+                kind, _, model = match[1].partition(":")
+                resource = {"cpu": "CPU", "gres/gpu": f"{model} GPU".strip()}.get(kind, kind)
+                found.append(HoursLimit(owner, resource, int(match[2]) / 60, int(match[3]) / 60))
+    return found
+
+
+def _applicable_sections(
+    text: str, user: str, account: str, partition: str
+) -> list[tuple[str, bool, str]]:
+    """List the user's own section and those of the account and its parents.
+
+    Returns:
+        Each section, whether it is the user's own, and the name of its account.
+    """
+    found = []
     sections = re.split(r"(?m)^(?=ClusterName=)", text)
     own = [each for each in sections if _has(each, account, rf"{re.escape(user)}\(\d+\)")]
     # An association for the partition has precedence over the one for all partitions.
     by_partition = {_read(each, "Partition"): each for each in own}
     chosen = by_partition.get(partition, by_partition.get(""))
     if chosen is not None:
-        limits += _read_limit(chosen, "MaxSubmitJobs", "MaxSubmitJobs", f"account {account}")
+        found.append((chosen, True, account))
     seen = set[str]()
-    while account and account not in seen:  # the account and its parents
+    while account and account not in seen:
         seen.add(account)
         section = next((each for each in sections if _has(each, account, "")), "")
-        limits += _read_limit(section, "GrpSubmitJobs", "GrpSubmitJobs", f"account {account}")
+        found.append((section, False, account))
         account = _read(section, "ParentAccount").partition("(")[0]
+    return found
+
+
+def _association_limits(text: str, user: str, account: str, partition: str) -> list[SubmitLimit]:
+    limits = []
+    for section, is_own, name in _applicable_sections(text, user, account, partition):
+        key = "MaxSubmitJobs" if is_own else "GrpSubmitJobs"
+        limits += _read_limit(section, key, key, f"account {name}")
     return limits
 
 

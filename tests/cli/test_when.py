@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from hpcrun.remote import LocalTransport
 from tests.cli.calling import Caller
 from tests.json_schemas import check_json
 
@@ -83,3 +86,119 @@ def test_when_refuses_bad_input(hpcrun: Caller, sbatch: Path) -> None:
     ):
         done = hpcrun("when", *argv)
         assert done.code == 2 and message in done.err and done.out == ""
+
+
+# An sbatch that accepts jobs, and commands that know the limits of two accounts.
+ACCEPTING = SBATCH.replace('{ echo "submitted" >>"$0.calls"; exit 1; }', "{ echo 7; exit; }")
+SCONTROL = """\
+#!/bin/bash
+[ "$*" = "show assoc_mgr flags=assoc,qos users=ada" ] || exit 1
+cat <<'.'
+ClusterName=c Account=ml UserName= Partition= ID=3
+    ParentAccount=root(1) GrpTRESMins=cpu=N(5),gres/gpu=6000(1500)
+ClusterName=c Account=ml UserName=ada(7) Partition= ID=4
+    ParentAccount= GrpTRESMins=cpu=N(5),gres/gpu=N(60)
+.
+"""
+SACCTMGR = "#!/bin/bash\necho 'c|ml||ml|normal|normal|||'\n"
+TRAINING = """\
+script: train.py
+args: [--steps, "1000", --deepspeed, "{deepspeed_config}"]
+framework: deepspeed
+deepspeed: {zero_stage: 2}
+batch: {effective: 64}
+resources: {gpus_per_node: 4, time: 2h}
+"""
+
+
+def _train(hpcrun: Caller, nodes: int, step_seconds: float, *more: str) -> str:
+    """Submit a training that has logged 200 of its 1000 steps; return its id."""
+    done = hpcrun("submit", "job.yaml", "--no-check", "--set", f"resources.nodes={nodes}", *more)
+    assert done.code == 0, done
+    run = max(hpcrun.runs.iterdir(), key=lambda path: path.name)
+    logs = run / "logs" / "0"
+    logs.mkdir(parents=True)
+    start = datetime(2026, 11, 20)
+    (logs / "rank-0.log").write_text(
+        "".join(
+            f"{start + timedelta(seconds=step * step_seconds):%Y-%m-%d %H:%M:%S} "
+            f"step {step}/1000 loss {2 - step / 1000}\n"
+            for step in range(0, 201, 10)
+        )
+    )
+    return run.name
+
+
+@pytest.fixture
+def training(hpcrun: Caller, sbatch: Path) -> Path:
+    """A training job, on a cluster that accepts jobs."""
+    sbatch.write_text(ACCEPTING)
+    hpcrun.write("train.py", "")
+    return hpcrun.write("job.yaml", TRAINING)
+
+
+def _when(hpcrun: Caller, *nodes: str) -> dict[int, dict[str, Any]]:
+    answer = hpcrun("when", "job.yaml", "--nodes", ",".join(nodes), "--json").json
+    check_json("when", answer)
+    return {shape["nodes"]: shape for shape in answer["shapes"]}
+
+
+def test_when_predicts_the_end_by_earlier_runs(hpcrun: Caller, training: Path) -> None:
+    first = _train(hpcrun, 1, 4.0)
+    shapes = _when(hpcrun, "1", "2")
+    assert (shapes[1]["basis"], shapes[1]["expected_seconds"]) == ("measured", 4000)
+    assert shapes[1]["expected_end"] == "2026-11-22T01:06:40"
+    assert (shapes[2]["basis"], shapes[2]["expected_seconds"]) == ("linear", 2000)
+    second = _train(hpcrun, 2, 2.5)
+    _train(hpcrun, 2, 1.0, "--set", "args=[--steps, 5, --deepspeed, '{deepspeed_config}']")
+    answer = hpcrun("when", "job.yaml", "--nodes", "1,2", "--json").json
+    assert [each["run_id"] for each in answer["earlier_runs"]] == [first, second]
+    assert answer["shapes"][0]["expected_seconds"] == 2500
+    shown = hpcrun("when", "job.yaml", "--nodes", "1,2")
+    assert "all steps take 41 min 40 s on 8 GPUs, efficiency 80%" in shown.err, shown
+    assert "END AT MOST" in shown.out and "00:41" in shown.out, shown
+
+
+def test_when_says_that_a_training_needs_more_than_its_limit(
+    hpcrun: Caller, training: Path
+) -> None:
+    _train(hpcrun, 1, 9.0)
+    shown = hpcrun("when", "job.yaml")
+    assert "needs 2 h 30 min, more than the time limit" in shown.out, shown
+    shape = hpcrun("when", "job.yaml", "--json").json["shapes"][0]
+    assert shape["expected_end"] == shape["latest_end"]
+
+
+def test_when_assumes_no_scaling_for_an_unknown_batch(hpcrun: Caller, training: Path) -> None:
+    training.write_text(TRAINING.replace("batch: {effective: 64}\n", ""))
+    _train(hpcrun, 1, 4.0)
+    assert _when(hpcrun, "2")[2]["basis"] is None
+
+
+def test_when_shows_what_the_account_has_left(hpcrun: Caller, sbatch: Path) -> None:
+    for name, text in (("scontrol", SCONTROL), ("sacctmgr", SACCTMGR)):
+        (hpcrun.tools / name).write_text(text)
+        (hpcrun.tools / name).chmod(0o755)
+    hpcrun.environ["USER"] = "ada"
+    done = hpcrun("when", "job.yaml", "--nodes", "1")
+    assert "account ml has 75 of 100 GPU-hours left" in done.err, done
+    limits = hpcrun("when", "job.yaml", "--nodes", "1", "--json").json["limits"]
+    assert limits == [
+        {"owner": "account ml", "resource": "GPU", "allowed_hours": 100, "used_hours": 25}
+    ]
+
+
+def test_when_queries_all_shapes_in_one_trip(
+    hpcrun: Caller, sbatch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trips = []
+    usual = LocalTransport.run_queries
+
+    def record(transport: LocalTransport, queries: Any) -> Any:
+        found = [each for each in queries if "--test-only" in getattr(each, "argv", ())]
+        trips.extend([len(found)] if found else [])
+        return usual(transport, queries)
+
+    monkeypatch.setattr(LocalTransport, "run_queries", record)
+    hpcrun("when", "job.yaml", "--nodes", "1,2", "--partition", "gpu,long")
+    assert trips == [4]
