@@ -12,12 +12,14 @@ from msgspec import Struct, structs
 
 from hpcrun.actions.checks.submission import Checks
 from hpcrun.actions.prepare import Prepared, prepare_spec, read_spec, record_file
+from hpcrun.actions.resubmit import load_cluster_context
 from hpcrun.actions.submit import submit_job
 from hpcrun.context import Context
-from hpcrun.errors import HpcrunError
+from hpcrun.errors import HpcrunError, InputError
 from hpcrun.jobside import list_whole_checkpoints
 from hpcrun.monitor import Pipeline, find_pipeline, status_of
 from hpcrun.ownership import foreign_owner
+from hpcrun.plan import placeholder_names
 from hpcrun.runs import (
     LOST_REPLY_WINDOW_S,
     NOT_SUBMITTED,
@@ -25,7 +27,9 @@ from hpcrun.runs import (
     JobStatus,
     PipelineRecord,
     RunFolder,
+    Submitted,
     read_plan,
+    read_record,
     write_file,
 )
 from hpcrun.spec import Origin
@@ -78,7 +82,7 @@ def submit_evaluations(
 
     Raises:
         HpcrunError: The claims cannot be written.
-        InputError: An evaluation cannot be prepared.
+        InputError: An evaluation cannot be prepared, or the training's cluster has no profile.
         SchedulerRefused: Slurm rejected it; it is tried again later.
     """
     try:
@@ -103,6 +107,7 @@ def _submit_due(context: Context, pipeline: Pipeline, patience: float) -> list[S
         plan = read_plan(newest)
         if plan is None or newest.cancelled.exists() or foreign_owner(newest.path):
             continue
+        where = _find_training_context(context, newest)
         claims = training[0].path / "evaluations" / name
         with _lock(claims, patience) as is_ours:
             # Another process may have submitted evaluations meanwhile.
@@ -111,15 +116,18 @@ def _submit_due(context: Context, pipeline: Pipeline, patience: float) -> list[S
             if not is_ours or any(run.cancelled.exists() for run in runs):
                 continue
             states = {status.run_id: status for status in status_of(context, runs)}
+            by_checkpoint = _group_by_checkpoint(runs, states)
             room = stage.parallel - sum(not status.final for status in states.values())
             found = list_whole_checkpoints(
                 plan.checkpoint_dir, plan.world_size, plan.survive.marker or ""
             )
             for checkpoint in found if room > 0 else ():
                 claim = _Claim(claims, checkpoint)
+                earlier = by_checkpoint.get(checkpoint, [])
+                if any(status.state != NOT_SUBMITTED for status in earlier):
+                    continue
                 if claim.is_taken(states, newest.path.parent):
                     continue
-                where = structs.replace(context, code=newest.code if newest.code.is_dir() else None)
                 made = _prepare_evaluation(where, record, name, checkpoint)
                 job_id = _submit_claimed(where, made, claim)
                 if job_id:
@@ -128,6 +136,43 @@ def _submit_due(context: Context, pipeline: Pipeline, patience: float) -> list[S
                 if room <= 0:
                     break
     return done
+
+
+def _find_training_context(context: Context, training: RunFolder) -> Context:
+    """Return a context with the profile of the training's cluster and its copy of the code.
+
+    Raises:
+        InputError: There is no such profile, or its runs are in another folder.
+    """
+    submitted = read_record(training.submitted, Submitted)
+    name = context.cluster.name if submitted is None else submitted.cluster
+    if name != context.cluster.name:
+        run_id = training.path.name
+        try:
+            found = load_cluster_context(context, context.project, name, run_id)
+        except InputError as error:
+            message = f"no evaluation was submitted: {error.message}"
+            raise InputError(message, fix=f"restore the profile of {name}") from error
+        if found.cluster.host is not None or found.runs_dir != context.runs_dir:
+            raise InputError(
+                f"no evaluation was submitted: {run_id} ran on {name}, whose runs are in "
+                f"{found.cluster.runs_dir} now",
+                fix=f"restore runs_dir in the profile of {name}",
+            )
+        context = structs.replace(found, debug=context.debug, waiting=context.waiting)
+    return structs.replace(context, code=training.code if training.code.is_dir() else None)
+
+
+def _group_by_checkpoint(
+    runs: Iterable[RunFolder], states: Mapping[str, JobStatus]
+) -> dict[str, list[JobStatus]]:
+    """Return the states of the runs that evaluate each checkpoint, by its path."""
+    found: dict[str, list[JobStatus]] = {}
+    for run in runs:
+        record = read_record(run.pipeline, PipelineRecord)
+        if record is not None and record.checkpoint is not None and run.path.name in states:
+            found.setdefault(record.checkpoint, []).append(states[run.path.name])
+    return found
 
 
 def _prepare_evaluation(
@@ -139,6 +184,13 @@ def _prepare_evaluation(
     made = prepare_spec(
         context, spec, extra_args=args, origin=Origin(name), checks=Checks(strict=False)
     )
+    for known in placeholder_names(made.plan.environment):
+        if f"{{{known}}}" in checkpoint:
+            raise InputError(
+                f"{name}: {checkpoint}: {{{known}}} in the path of a checkpoint would be replaced, "
+                "as a placeholder",
+                fix="choose a path without it for checkpoint.dir of the training",
+            )
     own = structs.replace(record, stage=name, checkpoint=checkpoint)
     made.files.append(record_file(PIPELINE, own))
     return made
@@ -180,6 +232,8 @@ class _Claim:
             run_id, age = self.path.read_text(), time.time() - self.path.stat().st_mtime
         except OSError:
             return True
+        if not run_id:  # its process was killed, or is about to write
+            return age < LOST_REPLY_WINDOW_S
         if run_id in states:
             return states[run_id].state != NOT_SUBMITTED
         return (runs_dir / run_id).exists() or age < LOST_REPLY_WINDOW_S
@@ -189,10 +243,15 @@ class _Claim:
         self.tries += 1
         self.folder.mkdir(exist_ok=True)
         try:
-            with self.path.open("x") as file:
-                file.write(run_id)
+            file = self.path.open("x")
         except FileExistsError:
             return False
+        try:
+            with file:
+                file.write(run_id)
+        except OSError:
+            self.release()
+            raise
         return True
 
     def settle(self) -> None:

@@ -35,6 +35,7 @@ from hpcrun.monitor import (
     find_obstacle,
     find_successor_job,
     list_pipelines,
+    list_unsubmitted,
     status_of,
 )
 from hpcrun.plan import Dependency, split_sweep
@@ -302,37 +303,35 @@ def _find_unfinished(
             fix=f"hpcrun status {pipeline_id}; submit again later",
         )
     found = {one.name: one for one in describe_stages(last, statuses)}
-    there = {
+    submitted = {
         name: one for name, one in found.items() if one.statuses and one.state != NOT_SUBMITTED
     }
-    is_live = any(not one.final for one in there.values())
-    missing = [
-        name
-        for name, one in found.items()
-        if name not in there and not one.skipped and one.stage.for_each_checkpoint_of is None
-    ]
+    is_live = any(not one.final for one in submitted.values())
+    # Evaluations are no part of the submission.
+    there = {
+        name: one for name, one in submitted.items() if one.stage.for_each_checkpoint_of is None
+    }
     has_failed = any(one.final and not one.ok and not one.skipped for one in there.values())
-    # Stages are submitted in order: an earlier one that is missing has been deleted.
-    order = [*found]
-    is_cut = not last.is_whole and all(
-        order.index(late) > order.index(early) for late in missing for early in there
-    )
-    if is_cut and missing and there and (is_live or not has_failed):
+    missing = list_unsubmitted(last, [*found.values()])
+    if missing and there and (is_live or not has_failed):
         if (last.record.stages, last.record.overrides) != (dict(stages), request.overrides):
+            fix = "--as NAME submits another one"
+            if is_live and request.group is None:
+                fix = f"hpcrun cancel {pipeline_id}, then submit again; or {fix}"
             raise InputError(
                 f"{pipeline_id} was submitted only in part ({', '.join(there)}), and "
                 f"{request.file} or --set has changed since",
-                fix=f"hpcrun cancel {pipeline_id}, then submit again; or --as NAME for another one",
+                fix=fix,
             )
         return pipeline_id, there
     if is_live:
         raise InputError(
-            f"{pipeline_id}, the same pipeline, has not ended: {_list_states(there)}",
+            f"{pipeline_id}, the same pipeline, has not ended: {_list_states(submitted)}",
             fix=f"hpcrun status {pipeline_id}; --as NAME submits another one",
         )
-    if request.group is not None and there:
+    if request.group is not None and submitted:
         raise InputError(
-            f"--as {request.group}: this pipeline has ended: {_list_states(there)}",
+            f"--as {request.group}: this pipeline has ended: {_list_states(submitted)}",
             fix="choose another name",
         )
     return None

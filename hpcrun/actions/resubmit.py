@@ -436,14 +436,18 @@ def _find_context(
     is_here = project == context.project and cluster == context.cluster.name
     if named_cluster or is_here:
         return structs.replace(context, project=project)
-    where = _cluster_of(context, project, cluster, status)
+    where = load_cluster_context(context, project, cluster, status.run_id)
     return structs.replace(
         where, debug=context.debug, waiting=context.waiting, connect=context.connect
     )
 
 
-def _cluster_of(context: Context, project: Path, name: str, status: JobStatus) -> Context:
-    """Load the current profile of a run's cluster, from its project or the user's profiles."""
+def load_cluster_context(context: Context, project: Path, name: str, run_id: str) -> Context:
+    """Load the current profile of a run's cluster, from its project or the user's profiles.
+
+    Raises:
+        InputError: There is no such profile any more.
+    """
     environ = {k: value for k, value in context.environ.items() if k != "HPCRUN_CLUSTER"}
     for asked in (name, None):  # a cluster without any profile also has a name
         try:
@@ -455,7 +459,7 @@ def _cluster_of(context: Context, project: Path, name: str, status: JobStatus) -
             return structs.replace(found, environ=context.environ)
         fault = f"the profile of {project} is now that of {found.cluster.name}"
     raise InputError(
-        f"{status.run_id} ran on {name}: {fault}",
+        f"{run_id} ran on {name}: {fault}",
         fix="--cluster NAME submits it to another cluster",
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ from hpcrun.cli.show_submission import (
 )
 from hpcrun.context import Context
 from hpcrun.errors import InputError
-from hpcrun.runs import RunFolder
+from hpcrun.runs import JobStatus, RunFolder
 from hpcrun.spec import Stage
 from hpcrun.text import format_next_steps
 
@@ -88,8 +88,8 @@ def submit_pipeline(
         for name in pipeline.evaluations:
             training = pipeline.stages[name].for_each_checkpoint_of
             print_line(
-                f"{name}: for each checkpoint of {training}, while hpcrun wait, status -w, top or "
-                "notify runs in this project"
+                f"{name}: for each checkpoint of {training}, while hpcrun wait, status -w or top "
+                "runs in this project"
             )
         show_next_steps(pipeline.id)
     return wait_for_pipeline(context, pipeline.id, quiet=as_json) if wait else 0
@@ -281,10 +281,10 @@ def _pipeline_json(pipeline: PreparedPipeline, done: list[SubmittedStage]) -> di
 
 
 def wait_for_pipeline(context: Context, pipeline_id: str, *, quiet: bool) -> int:
-    """Wait for the end of a pipeline; return 0 if no stage failed, else 1."""
+    """Wait for the end of a pipeline; return 0 if all stages ran that had to, else 1."""
     from hpcrun.actions import EVALUATION_PATIENCE_S, EvaluationSubmitter, submit_evaluations
     from hpcrun.cli.show_logs import wait_for_runs
-    from hpcrun.monitor import describe_stages, find_pipeline, has_failed, status_of
+    from hpcrun.monitor import find_pipeline, status_of
 
     submitter, seen = EvaluationSubmitter(context), set[RunFolder]()
     while True:
@@ -298,5 +298,22 @@ def wait_for_pipeline(context: Context, pipeline_id: str, *, quiet: bool) -> int
         wait_for_runs(context, runs, name=pipeline_id, quiet=quiet, check=check)
         seen |= {*runs}
         submit_evaluations(context, pipeline, patience=EVALUATION_PATIENCE_S)
-    stages = describe_stages(pipeline, status_of(context, pipeline.runs()))
-    return 1 if has_failed(stages) else 0
+    return find_exit_code(pipeline, status_of(context, pipeline.runs()))
+
+
+def find_exit_code(pipeline: Pipeline, statuses: Sequence[JobStatus]) -> int:
+    """Return 0 if all stages of a pipeline that has ended ran that had to, else 1.
+
+    Prints the stages that were never submitted.
+    """
+    from hpcrun.monitor import describe_stages, has_failed, list_unsubmitted
+
+    stages = describe_stages(pipeline, statuses)
+    record = pipeline.record
+    left = list_unsubmitted(pipeline, stages)
+    if left:
+        print_note(
+            f"{record.id}: never submitted: {', '.join(left)}. "
+            f"Try: hpcrun submit {record.name} submits the rest"
+        )
+    return 1 if left or has_failed(stages) else 0

@@ -366,6 +366,7 @@ def wait(
         add_cause,
         submit_evaluations,
     )
+    from hpcrun.cli.submit_pipeline import find_exit_code
     from hpcrun.monitor import (
         Monitor,
         WatchedRuns,
@@ -445,7 +446,9 @@ def wait(
     failed = [one for one in over if not one.ok]
     if any(one.run is None or one.run.path not in of_pipelines for one in failed):
         return 1
-    return 1 if any(has_failed(describe_stages(each, over)) for each in pipelines) else 0
+    if first and over:
+        return 1 if any(has_failed(describe_stages(each, over)) for each in pipelines) else 0
+    return max((find_exit_code(each, over) for each in pipelines), default=0)
 
 
 def _show_progress(before: JobStatus | None, now: JobStatus) -> None:

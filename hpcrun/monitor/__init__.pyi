@@ -18,6 +18,7 @@ from hpcrun.monitor.pipelines import find_obstacle as find_obstacle
 from hpcrun.monitor.pipelines import find_pipeline as find_pipeline
 from hpcrun.monitor.pipelines import has_failed as has_failed
 from hpcrun.monitor.pipelines import list_pipelines as list_pipelines
+from hpcrun.monitor.pipelines import list_unsubmitted as list_unsubmitted
 from hpcrun.monitor.pipelines import read_pipeline as read_pipeline
 from hpcrun.monitor.pipelines import stage_json as stage_json
 from hpcrun.monitor.poll import FILE_CHECK_INTERVAL_S as FILE_CHECK_INTERVAL_S

@@ -221,11 +221,31 @@ def find_obstacle(stage: Stage, others: Mapping[str, StageStatus]) -> str:
 
 
 def has_failed(stages: Sequence[StageStatus]) -> bool:
-    """Return True if a stage failed, or was skipped although it should have run."""
-    return any(
-        one.final and not one.ok and not (one.skipped and one.stage.when == "failure")
-        for one in stages
-    )
+    """Return True if a stage failed.
+
+    Skipped stages do not count: either one before them failed, or nothing had to be done.
+    """
+    return any(one.final and not one.ok and not one.skipped for one in stages)
+
+
+def list_unsubmitted(pipeline: Pipeline, stages: Sequence[StageStatus]) -> list[str]:
+    """List the stages that an interrupted submission has left out.
+
+    Stages are submitted in order: an earlier one that is missing has been deleted.
+    """
+    if pipeline.is_whole:
+        return []
+    single = [one for one in stages if one.stage.for_each_checkpoint_of is None]
+    left: list[str] = []
+    for one in single:
+        is_missing = one.name not in pipeline.members or (
+            bool(one.statuses) and one.state == NOT_SUBMITTED
+        )
+        if is_missing and not one.skipped:
+            left.append(one.name)
+        elif not is_missing and left:
+            return []
+    return left
 
 
 def stage_json(one: StageStatus) -> dict[str, Any]:

@@ -153,6 +153,31 @@ def test_changed_file_does_not_continue_an_interrupted_submission(slurm: Caller)
     assert done.code == 2 and "submitted only in part (prepare, train), and" in done.err, done
 
 
+def test_interrupted_submission_with_evaluations_is_continued(slurm: Caller) -> None:
+    evaluation = EVAL.replace("export", "tokenize")
+    last = "last: {job: export, after: train}"
+    slurm.write("pipelines/main.yaml", f"train: {{job: train}}\n{evaluation}\n{last}\n")
+    (slurm.tools / "full").touch()
+    assert slurm("submit", "main", "--as", "one").code == 3
+    (slurm.tools / "full").unlink()
+    (training,) = slurm.runs.glob("*-train-*")
+    write_checkpoints(training, 4)
+    show_queue(slurm, {training: "COMPLETED"})
+    slurm("wait", "one", "--timeout", "1")
+    (run,) = slurm.runs.glob("*-tokenize-*")
+    show_queue(slurm, {training: "COMPLETED", run: "COMPLETED"})
+    waited = slurm("wait", "one")
+    assert waited.code == 1 and "one: never submitted: last. Try: hpcrun submit" in waited.err
+    changed = slurm("submit", "main", "--set", "last.env.A=1")
+    assert changed.code == 2 and "has changed since" in changed.err, changed
+    assert "cancel" not in changed.err and "--as NAME submits another one" in changed.err
+    show_queue(slurm, {training: "COMPLETED", run: "FAILED"})
+    done = slurm("submit", "main", "--json")
+    assert done.code == 0, done
+    assert [one["stage"] for one in done.json["stages"]] == ["last"]
+    assert [one["stage"] for one in done.json["earlier"]] == ["train"]
+
+
 def test_lost_reply_of_sbatch_is_not_submitted_again(slurm: Caller) -> None:
     assert slurm("submit", "main", "--as", "first").code == 0
     run = next(slurm.runs.glob("*-train-*"))
@@ -359,17 +384,68 @@ def test_cancelled_evaluation_is_the_last_one(slurm: Caller, training: Path) -> 
     assert [*evaluations(slurm)] == ["step-4.pt"]
 
 
-def test_evaluation_that_was_not_submitted_is_claimed_again(slurm: Caller, training: Path) -> None:
+@pytest.mark.parametrize("run_id", ["20260101-000000-export-0000", ""])
+def test_evaluation_that_was_not_submitted_is_claimed_again(
+    slurm: Caller, training: Path, run_id: str
+) -> None:
     write_checkpoints(training, 4)
     show_queue(slurm, {training: "COMPLETED"})
     claims = training / "evaluations" / "eval"
     claim = claims / quote(str(training / "checkpoints" / "step-4.pt"), safe="") / "0"
     claim.parent.mkdir(parents=True)
-    claim.write_text("20260101-000000-export-0000")
+    claim.write_text(run_id)
     assert slurm("wait", "one").code == 0 and not evaluations(slurm), "it may be in progress"
     os.utime(claim, (1.0, 1.0))
     slurm("wait", "one", "--timeout", "1")
     assert [*evaluations(slurm)] == ["step-4.pt"]
+
+
+def test_evaluations_use_the_cluster_of_their_training(slurm: Caller) -> None:
+    profile = (slurm.project / "hpcrun.yaml").read_text()
+    slurm.write("hpcrun.yaml", f"{profile}name: big\n")
+    other = Path(slurm.environ["HOME"], ".config/hpcrun/clusters/other.yaml")
+    other.parent.mkdir(parents=True)
+    other.write_text(f"{profile}name: other\n")
+    slurm.write("pipelines/main.yaml", f"train: {{job: train}}\n{EVAL}\n")
+    assert slurm("submit", "main", "--as", "one").code == 0
+    (training,) = slurm.runs.glob("*-train-*")
+    write_checkpoints(training, 4)
+    show_queue(slurm, {training: "COMPLETED"})
+    slurm.write("hpcrun.yaml", f"{profile}name: new\n")
+    refused = slurm("wait", "one", "--cluster", "other")
+    assert refused.code == 2 and "ran on big: the profile of" in refused.err, refused
+    assert "restore the profile of big" in refused.err and not evaluations(slurm)
+    slurm.write("hpcrun.yaml", f"{profile}name: big\n")
+    slurm("wait", "one", "--cluster", "other", "--timeout", "1")
+    (run,) = evaluations(slurm).values()
+    assert json.loads((run / "submitted.json").read_text())["cluster"] == "big"
+
+
+def test_evaluations_are_not_repeated_after_the_first_training_was_deleted(
+    slurm: Caller, training: Path
+) -> None:
+    show_queue(slurm, {training: "COMPLETED"})
+    assert slurm("resubmit", "one", "--from", "train").code == 0
+    (again,) = {*slurm.runs.glob("*-train-*")} - {training}
+    folder = Path(json.loads((again / "plan.json").read_text())["checkpoint_dir"])
+    assert folder.parent == again
+    write_checkpoints(again, 4)
+    show_queue(slurm, {training: "COMPLETED", again: "COMPLETED"})
+    slurm("wait", "one", "--timeout", "1")
+    (run,) = evaluations(slurm).values()
+    shutil.rmtree(training)
+    show_queue(slurm, {again: "COMPLETED", run: "COMPLETED"})
+    assert slurm("wait", "one").code == 0
+    assert [*evaluations(slurm)] == ["step-4.pt"]
+
+
+def test_checkpoint_whose_path_has_a_placeholder_is_refused(slurm: Caller, training: Path) -> None:
+    write_checkpoints(training, 4)
+    (training / "checkpoints/step-4.pt").rename(training / "checkpoints/{nodes}-4.pt")
+    show_queue(slurm, {training: "COMPLETED"})
+    done = slurm("wait", "one")
+    assert done.code == 2 and "{nodes} in the path of a checkpoint would be" in done.err, done
+    assert not evaluations(slurm)
 
 
 def test_training_of_evaluations_must_keep_its_checkpoints(slurm: Caller) -> None:
