@@ -38,7 +38,7 @@ from hpcrun.runs import (
     read_task,
     write_record,
 )
-from hpcrun.trackers import MetricPoint, TrackedRun, Tracker
+from hpcrun.trackers import SYSTEM_PREFIX, MetricPoint, TrackedRun, Tracker
 
 # Points of a growing log are sent at most this often.
 SEND_INTERVAL_S = 10.0
@@ -49,6 +49,9 @@ _MAX_STEP = 1 << 53
 
 # A point that was sent: the index of the metric's name in SyncRecord.names, its step and its value.
 _SENT_POINT = np.dtype([("metric", "<u4"), ("step", "<i8"), ("value", "<f8")])
+# Instead of a metric: the tracker discarded the earlier points from this step on, those of the
+# system metrics if the value is 1, and those of all other metrics if it is 0.
+_DISCARD = 0xFFFFFFFF
 
 
 class SyncRecord(Struct, kw_only=True):
@@ -113,7 +116,9 @@ class SentPoints:
             return
         except OSError as error:
             raise write_error(path, error) from error
-        points = np.frombuffer(data[: len(data) - len(data) % size], _SENT_POINT)
+        points = _drop_discarded(
+            np.frombuffer(data[: len(data) - len(data) % size], _SENT_POINT), self.record.names
+        )
         for index, name in enumerate(self.record.names):
             own = points[points["metric"] == index]
             self._remember(name, own["step"], own["value"])
@@ -149,15 +154,36 @@ class SentPoints:
             names += new
             self.save()
         indices = {name: index for index, name in enumerate(names)}
-        rows = np.array(
-            [(indices[each.name], each.step, each.value) for each in points], _SENT_POINT
-        )
+        self._append([(indices[each.name], each.step, each.value) for each in points])
+
+    def _append(self, rows: list[tuple[int, int, float]]) -> None:
         path = self._folder / "points"
         try:
             with path.open("ab") as file:
-                file.write(rows.tobytes())
+                file.write(np.array(rows, _SENT_POINT).tobytes())
         except OSError as error:
             raise write_error(path, error) from error
+
+    def discard(self, since: int, *, is_system: bool) -> None:
+        """Record that the tracker discards the points from a step on. Raises InputError."""
+        kept = {
+            name: (steps[steps < since], values[steps < since])
+            for name, (steps, values) in self._known.items()
+            if name.startswith(SYSTEM_PREFIX) == is_system and (steps >= since).any()
+        }
+        if kept:
+            self._append([(_DISCARD, since, float(is_system))])
+            self._known |= kept
+
+    def reset(self) -> None:
+        """Forget everything, as the tracker has lost the run. Raises InputError."""
+        path = self._folder / "points"
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise write_error(path, error) from error
+        self.record, self._known = SyncRecord(), {}
+        self.save()
 
     def remember(self, points: Sequence[MetricPoint]) -> None:
         """Take recorded points into account in the next comparison."""
@@ -188,6 +214,10 @@ class RunSync:
         place = hashlib.sha256(tracker.destination.encode()).hexdigest()[:12]
         self._sent = SentPoints(run.path / "cache" / "sync" / f"{kind}-{place}")
         try:
+            if self._sent.record.tracker_id and not tracker.has_run(
+                tracked, self._sent.record.tracker_id
+            ):
+                self._sent.reset()
             tracker_id = tracker.open(tracked, self._sent.record.tracker_id)
             if tracker_id != self._sent.record.tracker_id:
                 self._sent.record.tracker_id = tracker_id
@@ -225,6 +255,10 @@ class RunSync:
             unsent = {name: metrics[name].steps >= since for name in metrics}
         points = _sort_points(metrics, unsent)
         done: list[MetricPoint] = []
+        if since is not None:
+            # Recorded first: after an interruption, points may be sent twice but are never missing.
+            self._may_have_more.add(is_system)
+            self._sent.discard(since, is_system=is_system)
         try:
             for start in range(0, len(points), self._tracker.batch_size):
                 part = points[start : start + self._tracker.batch_size]
@@ -494,6 +528,25 @@ def _keep_last(steps: NDArray[np.int64], *columns: NDArray[np.float64]) -> tuple
     ordered = steps[order]
     is_last = np.append(ordered[1:] != ordered[:-1], True)[: len(ordered)]
     return (ordered[is_last], *(column[order][is_last] for column in columns))
+
+
+def _drop_discarded(points: NDArray[Any], names: Sequence[str]) -> NDArray[Any]:
+    """Return the points of metrics that no later row of the record discards."""
+    is_discard = points["metric"] == _DISCARD
+    if not is_discard.any():
+        return points
+    is_of_system = np.array([name.startswith(SYSTEM_PREFIX) for name in names] or [False])
+    # Rows whose metric has no name are ignored anyway.
+    is_system = is_of_system[np.minimum(points["metric"], len(is_of_system) - 1)]
+    is_kept = ~is_discard
+    for kind in (False, True):
+        limits = np.where(
+            is_discard & (points["value"] == kind), points["step"], np.iinfo(np.int64).max
+        )
+        lowest_later = np.minimum.accumulate(limits[::-1])[::-1]
+        is_kept &= (is_system != kind) | (points["step"] < lowest_later)
+    kept: NDArray[Any] = points[is_kept]
+    return kept
 
 
 def _sort_points(

@@ -38,6 +38,7 @@ class MlflowTracker:
                 fix="export MLFLOW_TRACKING_URI=http://HOST:5000, or sqlite:////PATH/mlflow.db",
             )
         self._uri, self._project = uri, project
+        self._client: Any = None
         self._names: dict[str, str] = {}
         self.destination = f"{re.sub(_CREDENTIALS, '//', uri)} {project}"
         # Usage reports of MLflow 3.2 and later.
@@ -49,12 +50,32 @@ class MlflowTracker:
         # Without this, MLflow looks for git in the folder of the program, which is hpcrun.
         os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
 
-    def open(self, run: TrackedRun, tracker_id: str) -> str:
-        from mlflow.entities import Param, RunTag
-        from mlflow.tracking.client import MlflowClient
+    def has_run(self, run: TrackedRun, tracker_id: str) -> bool:
+        from mlflow.entities import LifecycleStage
+        from mlflow.exceptions import MlflowException
+        from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST, ErrorCode
 
         with self._errors():
-            self._client: Any = MlflowClient(tracking_uri=self._uri)
+            try:
+                stage = self._connect().get_run(tracker_id).info.lifecycle_stage
+            except MlflowException as error:
+                if error.error_code != ErrorCode.Name(RESOURCE_DOES_NOT_EXIST):
+                    raise
+                return False
+        return bool(stage == LifecycleStage.ACTIVE)
+
+    def _connect(self) -> Any:
+        from mlflow.tracking.client import MlflowClient
+
+        if self._client is None:
+            self._client = MlflowClient(tracking_uri=self._uri)
+        return self._client
+
+    def open(self, run: TrackedRun, tracker_id: str) -> str:
+        from mlflow.entities import Param, RunTag
+
+        with self._errors():
+            self._connect()
             self._id = tracker_id or self._find_or_create(run)
             if not tracker_id:
                 keys = _valid_names(run.config, {})

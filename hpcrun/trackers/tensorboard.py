@@ -35,6 +35,9 @@ class TensorboardTracker:
         self._files: dict[Path, IO[bytes]] = {}
         self.destination = os.path.realpath(folder)
 
+    def has_run(self, run: TrackedRun, tracker_id: str) -> bool:
+        return any((self._folder / run.run_id).glob(f"{_EVENT_FILE_PREFIX}*"))
+
     def open(self, run: TrackedRun, tracker_id: str) -> str:
         from tensorboard.plugins.text.summary_v2 import text_pb
 

@@ -61,6 +61,9 @@ class Tracker(Protocol):
     is_rewindable: bool
     batch_size: int
 
+    def has_run(self, run: TrackedRun, tracker_id: str) -> bool:
+        """Return False if the run of an earlier call was deleted in the tracker."""
+
     def open(self, run: TrackedRun, tracker_id: str) -> str:
         """Create the run, or find the one of an earlier call; return the tracker's id of it.
 

@@ -40,6 +40,9 @@ class WandbTracker:
         self.destination = f"{place} {environ.get('WANDB_ENTITY', '')} {project}"
         os.environ["WANDB_ERROR_REPORTING"] = "false"  # reports of crashes to W&B
 
+    def has_run(self, run: TrackedRun, tracker_id: str) -> bool:
+        return True  # W&B cannot create a deleted run again, and offline folders may be deleted
+
     def open(self, run: TrackedRun, tracker_id: str) -> str:
         import wandb
 

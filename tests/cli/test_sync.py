@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import re
+import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -163,6 +166,39 @@ def test_points_sent_but_not_recorded_are_not_doubled_in_tensorboard(run: Synced
     assert [step for step, _ in read_events(folder)["train/loss"]] == [*range(1, 26)]
 
 
+def test_tensorboard_has_repeated_points_whose_value_did_not_change(run: SyncedRun) -> None:
+    """A restart discards the later steps in TensorBoard, also those that come again unchanged."""
+    tail = "".join(f"step={step} eval_acc={step / 32}\n" for step in range(5, 31, 5))
+    run.log(0, lines(1, 30) + tail)
+    run.sync("--to", "tensorboard")
+    folder = run.hpcrun.project / "tensorboard" / run.path.name
+    system = read_events(folder / "system")
+    run.begin(1)
+    run.log(1, lines(11, 14, base=100.0))
+    assert "4 new points" in run.sync("--to", "tensorboard")
+    run.append(1, f"step=15 eval_acc={15 / 32}\n")
+    assert "1 new points" in run.sync("--to", "tensorboard")
+    run.append(1, lines(16, 30, base=100.0))
+    run.sync("--to", "tensorboard")
+    found = read_events(folder)
+    assert found["eval/acc"] == [(5, 5 / 32), (10, 10 / 32), (15, 15 / 32)]
+    steps = [*range(1, 15), *range(16, 31)]
+    assert found["train/loss"] == [
+        (step, step / 8 + (0.0 if step < 11 else 100.0)) for step in steps
+    ]
+    assert read_events(folder / "system") == system and system
+    assert "0 new points" in run.sync("--to", "tensorboard")
+
+
+def test_deleted_tensorboard_folder_is_written_again(run: SyncedRun) -> None:
+    run.sync("--to", "tensorboard")
+    folder = run.hpcrun.project / "tensorboard"
+    before = read_events(folder / run.path.name)
+    shutil.rmtree(folder)
+    assert "31 new points" in run.sync("--to", "tensorboard")
+    assert str(read_events(folder / run.path.name)) == str(before)  # with the same NaN
+
+
 def test_settings_in_tensorboard_survive_a_rewritten_step_0(run: SyncedRun) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -274,7 +310,24 @@ def check_mlflow(run: SyncedRun, uri: str) -> None:
 def test_mlflow_database_has_one_run_with_history_config_and_system_metrics(
     run: SyncedRun, tmp_path: Path
 ) -> None:
-    check_mlflow(run, f"sqlite:///{tmp_path}/mlflow.db")
+    path = tmp_path / "mlflow.db"
+    uri = f"sqlite:///{path}"
+    check_mlflow(run, uri)
+    # A run that was deleted, and a database that was, are written again.
+    client = mlflow_client(uri)
+    experiment = client.get_experiment_by_name("exp").experiment_id
+    (found,) = client.search_runs([experiment])
+    client.delete_run(found.info.run_id)
+    assert "33 new points" in run.sync("--to", "mlflow", "--project", "exp")
+    (again,) = client.search_runs([experiment])
+    assert again.info.run_id != found.info.run_id
+    assert again.data.params == found.data.params
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        for table in ("runs", "metrics", "latest_metrics", "params", "tags"):
+            database.execute(f"DELETE FROM {table}")
+        database.commit()
+    assert "33 new points" in run.sync("--to", "mlflow", "--project", "exp")
+    assert "0 new points" in run.sync("--to", "mlflow", "--project", "exp")
 
 
 @pytest.fixture
@@ -428,4 +481,28 @@ def test_sent_points_survive_a_new_name_and_a_cut_record(tmp_path: Path) -> None
     again = SentPoints(tmp_path / "a/b/c/d")
     assert again.record == SyncRecord(names=["x", "y"])
     assert (again.last_step("x"), again.last_step("y"), again.last_step("z")) == (1, 5, None)
+    again.close()
+
+
+def test_discarded_points_stay_unsent_in_the_next_process(tmp_path: Path) -> None:
+    folder = tmp_path / "a/b/c/d"
+    sent = SentPoints(folder)
+    points = [MetricPoint(name, step, 0.0, 1.0) for name in ("x", "system/y") for step in range(5)]
+    sent.add(points)
+    sent.remember(points)
+    sent.discard(5, is_system=False)  # nothing is there
+    sent.discard(2, is_system=False)
+    sent.discard(3, is_system=True)
+    sent.add([MetricPoint("x", 2, 0.0, 9.0)])
+    sent.remember([MetricPoint("x", 2, 0.0, 9.0)])
+    again = sent
+    for _ in range(2):
+        assert (again.last_step("x"), again.last_step("system/y")) == (2, 2)
+        again.close()
+        again = SentPoints(folder)
+    assert (folder / "points").stat().st_size == 20 * (10 + 2 + 1)
+    again.reset()
+    again.close()
+    again = SentPoints(folder)
+    assert (again.last_step("x"), again.record) == (None, SyncRecord())
     again.close()
