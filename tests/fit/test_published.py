@@ -16,6 +16,7 @@ from hpcrun.fit.settings import Training
 
 DATA: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "published.yaml").read_text())
 MIB = 2**20
+MEASURES = ("total", "reserved", "allocated")
 
 
 def is_held_back(name: str) -> bool:
@@ -34,6 +35,8 @@ def predict(row: dict[str, Any]) -> float:
     total = estimate.total
     if "reserved" in row:
         total -= CONTEXT_BYTES + (NCCL_BYTES if training.gpus > 1 else 0)
+    if "allocated" in row:
+        total = estimate.allocated
     if "gpus_minus" in row:
         other = estimate_memory(shape, structs.replace(training, gpus=row["gpus_minus"]))
         total = estimate.total - other.total
@@ -43,15 +46,15 @@ def predict(row: dict[str, Any]) -> float:
 def errors(*, held_back: bool) -> dict[str, float]:
     """Compute the relative errors of one part of the measurements."""
     return {
-        name: predict(row) / (row.get("total") or row["reserved"]) - 1
+        name: predict(row) / next(row[key] for key in MEASURES if key in row) - 1
         for name, row in DATA["measurements"].items()
         if is_held_back(name) == held_back
     }
 
 
-@pytest.mark.parametrize(("held_back", "least"), [(False, 5), (True, 4)])
+@pytest.mark.parametrize(("held_back", "least"), [(False, 13), (True, 10)])
 def test_published_measurements_within_a_fifth(held_back: bool, least: int) -> None:
-    """Batches of four of BERT with eager attention are underestimated by 20 to 26 %."""
+    """Batches of several samples with eager attention are underestimated by 20 to 28 %."""
     found = errors(held_back=held_back)
     assert sum(abs(error) <= 0.2 for error in found.values()) >= least, found
     assert all(abs(error) <= 0.3 for error in found.values()), found
