@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -76,10 +77,14 @@ class JobMemory(Struct, frozen=True, kw_only=True):
     is_certain: bool
 
 
-def load_model_shape(name: str, environ: Mapping[str, str], folder: Path) -> ModelShape:
+def load_model_shape(
+    name: str, environ: Mapping[str, str], folder: Path, *, counts_weights: bool = False
+) -> ModelShape:
     """Read the dimensions of a model from its folder, its ``config.json`` or the hub's cache.
 
     Args:
+        counts_weights: If the configuration lacks dimensions, count the parameters in the weights
+            beside it; then activations are unknown.
         name: A folder, a file, or a name on the hub such as ``Qwen/Qwen2.5-7B``.
         environ: Says where the hub's cache is.
         folder: What relative paths are relative to.
@@ -89,6 +94,7 @@ def load_model_shape(name: str, environ: Mapping[str, str], folder: Path) -> Mod
     """
     path = find_model_config(name, environ, folder)
     if path is None:
+        _refuse_other_folders(name, folder)
         raise InputError(
             f"{name}: no folder with a config.json, and not in the hub's cache"
             f" ({_hub_cache(environ)})",
@@ -100,7 +106,74 @@ def load_model_shape(name: str, environ: Mapping[str, str], folder: Path) -> Mod
         raise InputError(f"{path}: cannot be read: {error}", fix=_NUMBERS) from error
     if not isinstance(config, dict):
         raise InputError(f"{path}: not a JSON object", fix=_NUMBERS)
-    return read_model_config(config, str(path))
+    try:
+        return read_model_config(config, str(path))
+    except InputError as error:
+        found = _count_stored_parameters(path.parent) if counts_weights else None
+        if found is None:
+            raise
+        count, file = found
+        note = f"{error.message}; only the model states are computed, of the parameters in {file}"
+        kind = config.get("model_type") or config.get("_class_name") or path.parent.name
+        return ModelShape(name=str(kind), given_parameters=count, notes=[note])
+
+
+def _refuse_other_folders(name: str, folder: Path) -> None:
+    """Raise InputError for folders that have no config.json for a known reason."""
+    path = folder / Path(name).expanduser()
+    if (path / "model_index.json").is_file():
+        parts = sorted(each.parent.name for each in path.glob("*/config.json"))
+        trained = next((each for each in ("transformer", "unet") if each in parts), "PART")
+        raise InputError(
+            f"{name}: a pipeline of diffusers, which has several models ({', '.join(parts)})",
+            fix=f"name the one that is trained: --model {path / trained}",
+        )
+    if (path / "adapter_config.json").is_file():
+        raise InputError(
+            f"{name}: an adapter without its base model",
+            fix="--model with the base model, and --trainable with the adapter's parameters",
+        )
+
+
+# Files of weights in the order of preference: others are variants of the same, such as in fp16.
+_WEIGHTS = ("model.safetensors", "diffusion_pytorch_model.safetensors")
+_LONGEST_HEADER_BYTES = 100_000_000
+
+
+def _count_stored_parameters(folder: Path) -> tuple[int, str] | None:
+    """Count the numbers in a model's safetensors files by their headers, and name the file.
+
+    Returns:
+        None without such files, or for tensors that are no floating-point numbers (quantized).
+    """
+    for name in _WEIGHTS:
+        files = [name]
+        try:
+            index = folder / f"{name}.index.json"
+            if index.is_file():
+                known = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+                files = sorted({Path(each).name for each in known.values()})
+            counts = [_count_tensors(folder / each) for each in files]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue
+        if None not in counts:
+            return sum(each or 0 for each in counts), index.name if index.is_file() else name
+    return None
+
+
+def _count_tensors(path: Path) -> int | None:
+    """Count the numbers in a safetensors file: 8 bytes with the length of a JSON header."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if not 0 < length <= _LONGEST_HEADER_BYTES:
+            raise ValueError("not a safetensors file")
+        header = json.loads(file.read(length))
+    header.pop("__metadata__", None)
+    # A larger tensor of integers or of 8 bits is packed; counters of batch norms are one number.
+    for each in header.values():
+        if each["dtype"] not in ("F64", "F32", "F16", "BF16") and math.prod(each["shape"]) > 1:
+            return None
+    return sum(int(math.prod(each["shape"])) for each in header.values())
 
 
 def find_model_config(name: str, environ: Mapping[str, str], folder: Path) -> Path | None:

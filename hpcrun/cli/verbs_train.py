@@ -249,7 +249,7 @@ def _read_numbers(model: str | None, options: dict[str, Any]) -> tuple[ModelShap
         given = [f"--{name.replace('_', '-')}" for name in ("params", *numbers) if options[name]]
         if given:
             raise InputError(f"--model and {given[0]}: the model's config.json has the dimensions")
-        shape = load_model_shape(model, os.environ, Path.cwd())
+        shape = load_model_shape(model, os.environ, Path.cwd(), counts_weights=True)
     elif count is None and not (options["layers"] and options["hidden"]):
         message = "name a job, or a model: --model DIR, --params 7B, or --layers and --hidden"
         raise click.UsageError(message)

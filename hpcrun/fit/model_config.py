@@ -122,8 +122,13 @@ _FAMILIES = {
 }
 
 
-# Models whose memory only a trace tells: state-space, convolutional and recurrent ones.
+# Models whose memory only a trace tells: state-space, convolutional and recurrent ones, those that
+# train an encoder of images together with one of texts, and encoders of raw audio, whose
+# convolutions keep more than their blocks.
 _NOT_TRANSFORMERS = {
+    *("clip", "chinese_clip", "altclip", "siglip", "siglip2", "clap", "align", "flava", "blip"),
+    *("groupvit", "owlvit", "owlv2", "clipseg", "wav2vec2", "wav2vec2-conformer", "wavlm"),
+    *("hubert", "data2vec-audio", "unispeech", "unispeech-sat", "sew", "encodec", "dac"),
     *("mamba", "mamba2", "falcon_mamba", "zamba", "zamba2", "jamba", "bamba", "rwkv"),
     *("recurrent_gemma", "xlstm", "resnet", "convnext", "convnextv2", "regnet", "efficientnet"),
     *(
@@ -151,10 +156,12 @@ class _Fields:
                 return value
         if default is not None:
             return default
-        kind = self.config.get("model_type") or self.config.get("_class_name") or "no model_type"
+        kind = self.config.get("model_type")
+        about = f"{kind} has" if kind else "it has no model_type of transformers, and"
         raise InputError(
-            f"{self.source}: {kind} has no {' or '.join(names[:3])}, which a memory estimate needs",
-            fix="give numbers: --layers 32 --hidden 4096 --heads 32 --ffn 11008 --vocab 32000",
+            f"{self.source}: {about} no {' or '.join(names[:3])}, which a memory estimate needs",
+            fix="give numbers: --layers 32 --hidden 4096 --heads 32 --ffn 11008 --vocab 32000; or "
+            "for a model that is no transformer: hpcrun fit JOB --trace",
         )
 
     def number(self, name: str, default: float = 0) -> float:
@@ -182,6 +189,19 @@ def read_model_config(config: Mapping[str, Any], source: str) -> ModelShape:
     >>> read_model_config({**config, "vocab_size": 50257, "n_positions": 1024}, "x").parameters
     124439808
     """
+    kind = str(config.get("model_type") or config.get("_class_name") or "")
+    # Configurations of diffusers have _class_name. Only that of ViT is known of those of images.
+    has_text = any(key in config for key in ("vocab_size", "text_config", "llm_config"))
+    is_of_images = kind not in ("", "vit") and "image_size" in config and not has_text
+    if kind in _NOT_TRANSFORMERS or "_class_name" in config or is_of_images:
+        reason = "it is not one stack of plain transformer blocks"
+        if is_of_images and kind not in _NOT_TRANSFORMERS:
+            reason = "of encoders of images, hpcrun knows only ViT"
+        raise InputError(
+            f"{source}: the memory of {kind} cannot be computed from its configuration: {reason}",
+            fix="trace the script that trains it: hpcrun fit JOB --trace; or for the model states "
+            "alone: --params with its number of parameters",
+        )
     for part in ("text_config", "llm_config"):  # a model for text and images
         inner = config.get(part)
         if isinstance(inner, Mapping) and "model_type" in inner:
@@ -195,14 +215,6 @@ def read_model_config(config: Mapping[str, Any], source: str) -> ModelShape:
                 embedding_parameters=shape.embedding_parameters,
                 notes=[*shape.notes, note],
             )
-    kind = str(config.get("model_type") or config.get("_class_name") or "")
-    # Configurations of diffusers have _class_name.
-    if kind in _NOT_TRANSFORMERS or "_class_name" in config:
-        raise InputError(
-            f"{source}: the memory of {kind} cannot be computed from its configuration, because it"
-            " is not a stack of plain transformer blocks",
-            fix="trace the script that trains it: hpcrun fit JOB --trace",
-        )
     fields = _Fields(config, source)
     if kind in ("t5", "mt5", "umt5"):
         return _read_t5(fields, kind)

@@ -273,3 +273,52 @@ def test_fit_refuses_to_trace_without_a_script_in_python(traced: Caller) -> None
     )
     shell = traced("fit", "shell.yaml", "--trace")
     assert shell.code == 2 and "needs a Python script" in shell.err
+
+
+def _write_weights(hpcrun: Caller, name: str, tensors: dict[str, tuple[str, list[int]]]) -> None:
+    """Write the header of a safetensors file; the numbers themselves are not read."""
+    header = {
+        key: {"dtype": kind, "shape": shape, "data_offsets": [0, 0]}
+        for key, (kind, shape) in tensors.items()
+    }
+    text = json.dumps({"__metadata__": {"format": "pt"}, **header}).encode()
+    path = hpcrun.write(name, "")
+    path.write_bytes(len(text).to_bytes(8, "little") + text)
+
+
+def test_states_of_a_unet_are_computed_by_the_weights_beside_its_config(hpcrun: Caller) -> None:
+    hpcrun.write("pipe/model_index.json", '{"_class_name": "StableDiffusionPipeline"}')
+    hpcrun.write("pipe/unet/config.json", '{"_class_name": "UNet2DConditionModel"}')
+    name = "diffusion_pytorch_model"
+    refused = hpcrun("fit", "--model", "pipe/unet")
+    assert refused.code == 2 and "UNet2DConditionModel cannot be computed" in refused.err
+    assert "--model" in hpcrun("fit", "--model", "pipe").err
+    assert "pipe/unet" in hpcrun("fit", "--model", "pipe").err
+
+    _write_weights(hpcrun, f"pipe/unet/{name}.safetensors", {"a": ("F32", [1000, 2000])})
+    _write_weights(hpcrun, f"pipe/unet/{name}.fp16.safetensors", {"a": ("F16", [1000, 2000])})
+    done = hpcrun("fit", "--model", "pipe/unet", "--json")
+    assert done.json["parameters"] == 2_000_000
+    assert done.json["gpu"]["fits"] is None
+    assert f"of the parameters in {name}.safetensors" in done.json["notes"][0]
+
+    for number in (1, 2):
+        _write_weights(hpcrun, f"pipe/unet/part-{number}.safetensors", {"a": ("BF16", [500])})
+    parts = {"a": "part-1.safetensors", "b": "part-2.safetensors"}
+    hpcrun.write(f"pipe/unet/{name}.safetensors.index.json", json.dumps({"weight_map": parts}))
+    assert hpcrun("fit", "--model", "pipe/unet", "--json").json["parameters"] == 1000
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff" * 20, b"\x02" + b"\0" * 7 + b"[]"])
+def test_damaged_or_quantized_weights_are_not_counted(hpcrun: Caller, content: bytes) -> None:
+    hpcrun.write("m/config.json", '{"_class_name": "UNet2DConditionModel"}')
+    hpcrun.write("m/model.safetensors", "").write_bytes(content)
+    damaged = hpcrun("fit", "--model", "m")
+    _write_weights(hpcrun, "m/model.safetensors", {"a": ("U8", [1000])})
+    for done in (damaged, hpcrun("fit", "--model", "m")):
+        assert done.code == 2 and "cannot be computed" in done.err, done
+
+
+def test_fit_names_the_base_model_of_an_adapter(hpcrun: Caller) -> None:
+    hpcrun.write("lora/adapter_config.json", '{"peft_type": "LORA"}')
+    assert "an adapter without its base model" in hpcrun("fit", "--model", "lora").err

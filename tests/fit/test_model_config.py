@@ -84,9 +84,23 @@ def test_language_model_of_a_model_for_images_is_counted_with_a_note() -> None:
         {"_class_name": "UNet2DConditionModel", "sample_size": 64},
         {"_class_name": "WanTransformer3DModel", "num_layers": 30, "num_attention_heads": 12},
         {"model_type": "resnet", "hidden_sizes": [256, 512]},
+        {"_class_name": "DiTTransformer2DModel", "num_layers": 28, "num_attention_heads": 16},
+        # The encoder of images is trained too, and is not in the configuration of the text.
+        {"model_type": "clip", "text_config": {"model_type": "clip_text_model"}},
+        # Convolutions over raw audio come before the blocks.
+        {"model_type": "wav2vec2", "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 32},
+        {"model_type": "dinov2", "hidden_size": 384, "image_size": 518, "patch_size": 14},
     ],
 )
 def test_models_without_plain_transformer_blocks_need_a_trace(config: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="cannot be computed") as raised:
         read_model_config(config, "config.json")
     assert "hpcrun fit JOB --trace" in (raised.value.fix or "")
+
+
+def test_configuration_of_no_library_is_refused_with_the_way_to_trace() -> None:
+    """The original DiT and timm have keys of their own, and no model_type."""
+    for config in ({"depth": 28, "hidden_size": 1152}, {"architecture": "resnet50"}):
+        with pytest.raises(InputError, match="no model_type of transformers, and no") as raised:
+            read_model_config(config, "config.json")
+        assert "--trace" in raised.value.fix
