@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import posixpath
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 
@@ -65,7 +66,7 @@ def build_runs(spec: JobSpec, extra_args: Sequence[str] = ()) -> list[SweepRun]:
 
     A name such as ``lr`` becomes the placeholder ``{lr}``; a key of the job, such as ``precision``
     or ``deepspeed.zero_stage``, is set in each run. ``extra_args`` are the arguments after ``--``
-    on the command line. Raises SpecError with all problems.
+    on the command line. Raises SpecError with all problems, or InputError.
 
     >>> sweep = {"lr": ["1e-4", "3e-4"], "batch.micro_batch_per_gpu": ["8"]}
     >>> job = JobSpec(args=["--lr={lr}"], sweep=sweep)
@@ -84,10 +85,11 @@ def build_runs(spec: JobSpec, extra_args: Sequence[str] = ()) -> list[SweepRun]:
     ]
     if problems:
         raise SpecError(problems)
+    _check_checkpoint_dirs(spec)
     plain = _without_sweep(spec)
     known: dict[tuple[tuple[str, str], ...], JobSpec] = {}
     runs = []
-    for index, values in enumerate(_list_combinations(spec)):
+    for index, values in enumerate(_select_combinations(spec)):
         keys = tuple((key, value) for key, value in values.items() if _is_job_key(key))
         if keys not in known:
             known[keys] = _set_keys(plain, dict(keys), problems)
@@ -104,7 +106,7 @@ def build_runs(spec: JobSpec, extra_args: Sequence[str] = ()) -> list[SweepRun]:
 def split_sweep(spec: JobSpec, extra_args: Sequence[str] = ()) -> list[JobSpec]:
     """Split a sweep over resources or options of Slurm into jobs that are one array or run each.
 
-    A job without such keys is returned unchanged. Raises SpecError.
+    A job without such keys is returned unchanged. Raises SpecError, InputError.
 
     >>> job = JobSpec(name="train", sweep={"resources.nodes": ["1", "2"]})
     >>> [(part.name, part.resources.nodes) for part in split_sweep(job)]
@@ -116,8 +118,9 @@ def split_sweep(spec: JobSpec, extra_args: Sequence[str] = ()) -> list[JobSpec]:
     problems = _check_keys(spec, extra_args)
     if problems:
         raise SpecError(problems)
+    _check_checkpoint_dirs(spec)
     parts: dict[tuple[str, ...], list[dict[str, str]]] = {}
-    for values in _list_combinations(spec):
+    for values in _select_combinations(spec):
         rest = {key: value for key, value in values.items() if key not in shared}
         parts.setdefault(tuple(values[key] for key in shared), []).append(rest)
     names = column_names(shared)
@@ -156,17 +159,25 @@ def _without_sweep(spec: JobSpec) -> JobSpec:
 
 
 def _list_combinations(spec: JobSpec) -> list[dict[str, str]]:
-    """List the values of each run: the given combinations, with each of those of the sweep.
+    """List the values of each run of the whole sweep.
 
-    >>> sweep = {"lr": ["1", "2", "3"]}
-    >>> [_list_combinations(JobSpec(sweep=sweep, sweep_part=part)) for part in ("1/2", "2/2")]
-    [[{'lr': '1'}], [{'lr': '2'}, {'lr': '3'}]]
+    Each of the given combinations is combined with each of those of ``sweep``.
     """
-    combinations = [
+    return [
         {**given, **dict(zip(spec.sweep, values, strict=True))}
         for given in spec.sweep_combinations or [{}]
         for values in itertools.product(*spec.sweep.values())
     ]
+
+
+def _select_combinations(spec: JobSpec) -> list[dict[str, str]]:
+    """List the values of each run, only of the sweep's part if the job names one.
+
+    >>> sweep = {"lr": ["1", "2", "3"]}
+    >>> [_select_combinations(JobSpec(sweep=sweep, sweep_part=part)) for part in ("1/2", "2/2")]
+    [[{'lr': '1'}], [{'lr': '2'}, {'lr': '3'}]]
+    """
+    combinations = _list_combinations(spec)
     part, count = _parse_part(spec)
     number = len(combinations)
     return combinations[(part - 1) * number // count : part * number // count]
@@ -226,19 +237,50 @@ def build_array(plans: Sequence[Plan], spec: JobSpec, sweep_id: str) -> Plan:
     )
 
 
+def _check_checkpoint_dirs(spec: JobSpec) -> None:
+    """Refuse combinations of the whole sweep that save to one directory. Raises InputError.
+
+    All combinations are compared, not only those of ``sweep_part`` or of one array, because the
+    other ones are submitted by themselves, perhaps after these have ended.
+    """
+    seen: dict[str, dict[str, str]] = {}
+    for values in _list_combinations(spec):
+        names = {key: value for key, value in values.items() if not _is_job_key(key)}
+        folder = _build_filler(names)(values.get("checkpoint.dir", spec.checkpoint.dir or ""))
+        folder = posixpath.normpath(folder)
+        # A relative path begins in the run's own directory.
+        if folder.partition("/")[0] not in ("", ".."):
+            continue
+        other = seen.setdefault(folder, values)
+        if other is not values:
+            one, two = (
+                ", ".join(f"{key}={value}" for key, value in each.items())
+                for each in (other, values)
+            )
+            raise _shared_folder_error(f"the run with {one} and the one with {two}", folder, spec)
+
+
 def _check_folders(plans: Sequence[Plan], spec: JobSpec) -> None:
     """Refuse runs that save to one directory: each would resume from another's checkpoints."""
     seen: dict[str, str] = {}
     for plan in plans:
         other = seen.setdefault(plan.checkpoint_dir, plan.name)
         if other != plan.name:
-            names = "-".join(f"{{{name}}}" for name in spec.sweep_keys if not _is_job_key(name))
-            own = f"; or {plan.checkpoint_dir}/{names}" if names else ""
-            raise InputError(
-                f"checkpoint.dir: {other} and {plan.name} would both save to "
-                f"{plan.checkpoint_dir}, and resume from each other's checkpoints",
-                fix=f"a folder below each run's own, as checkpoint.dir: checkpoints{own}",
-            )
+            raise _shared_folder_error(f"{other} and {plan.name}", plan.checkpoint_dir, spec)
+
+
+def _shared_folder_error(runs: str, folder: str, spec: JobSpec) -> InputError:
+    """Return the error for two runs that save to one directory."""
+    given = spec.checkpoint.dir or ""
+    names = [f"{{{key}}}" for key in spec.sweep_keys if f"{{{key}}}" not in given]
+    own = ""
+    if names and given.startswith("/") and not any(map(_is_job_key, spec.sweep_keys)):
+        own = f"; or {given.rstrip('/')}/{'-'.join(names)}"
+    return InputError(
+        f"checkpoint.dir: {runs} would both save to {folder}, and resume from each other's "
+        "checkpoints",
+        fix=f"a folder below each run's own, as checkpoint.dir: checkpoints{own}",
+    )
 
 
 def _check_keys(spec: JobSpec, extra_args: Sequence[str]) -> list[Problem]:

@@ -235,18 +235,59 @@ def test_sweep_array_requests_resources_once() -> None:
     assert made[1].program[1] == f"/runs/{SWEEP_ID}.array/code/train_gpt.py"
 
 
-def test_sweep_runs_with_shared_checkpoint_dir_are_refused() -> None:
-    text = "args: ['{lr}', '{seed}']\nsweep: {lr: [1, 2], seed: [3, 4]}\ncheckpoint: {dir: DIR}"
+SAVING = "args: ['{lr}', '{seed}']\nsweep: {lr: [1, 2], seed: [3, 4]}\ncheckpoint: {dir: DIR}"
+
+
+@pytest.mark.parametrize(
+    ("folder", "runs", "shared", "fix"),
+    [
+        ("/ckpt", "lr=1, seed=3 and the one with lr=1, seed=4", "/ckpt", "; or /ckpt/{lr}-{seed}"),
+        (
+            "'/c/{seed}/'",
+            "lr=1, seed=3 and the one with lr=2, seed=3",
+            "/c/3",
+            "; or /c/{seed}/{lr}",
+        ),
+        ("../c", "lr=1, seed=3 and the one with lr=1, seed=4", "../c", ": checkpoints"),
+    ],
+)
+@pytest.mark.parametrize("part", [None, "1/2", "4/4"])
+def test_sweep_runs_with_shared_checkpoint_dir_are_refused(
+    folder: str, runs: str, shared: str, fix: str, part: str | None
+) -> None:
+    """A later part would resume from the checkpoints of an earlier one with other values."""
+    spec = structs.replace(job(SAVING.replace("DIR", folder)), sweep_part=part)
     with pytest.raises(InputError) as caught:
-        build_array(
-            plans(job(text.replace("DIR", "/ckpt"))), JobSpec(sweep={"lr": ["1"]}), SWEEP_ID
-        )
-    assert "would both save to /ckpt, and resume" in str(caught.value)
-    assert caught.value.fix is not None and caught.value.fix.endswith("/ckpt/{lr}")
-    for fixed in ("checkpoints", "'/ckpt/{lr}-{seed}'"):
-        made = plans(job(text.replace("DIR", fixed)))
+        build_runs(spec)
+    assert f"{runs} would both save to {shared}, and resume" in str(caught.value)
+    assert caught.value.fix is not None and caught.value.fix.endswith(fix)
+
+
+def test_sweep_over_resources_with_shared_checkpoint_dir_is_refused() -> None:
+    sweep = "name: t\nsweep: {resources.nodes: [1, 2]}\ncheckpoint: {dir: DIR}"
+    with pytest.raises(InputError, match=r"nodes=1 and the one with resources\.nodes=2 would both"):
+        split_sweep(job(sweep.replace("DIR", "/ckpt")))
+    assert len(split_sweep(job(sweep.replace("DIR", "checkpoints")))) == 2
+    chosen = sweep.replace("nodes: [1, 2]", "nodes: [1, 2], checkpoint.dir: [/a, /b]")
+    with pytest.raises(InputError, match="would both save to /a"):
+        split_sweep(job(chosen.replace("DIR", "/ckpt")))
+
+
+def test_sweep_runs_with_own_checkpoint_dirs_are_accepted() -> None:
+    for folder in ("checkpoints", "'/ckpt/{lr}-{seed}'"):
+        spec = job(SAVING.replace("DIR", folder))
+        made = plans(spec)
         assert len({plan.checkpoint_dir for plan in made}) == 4
-        build_array(made, job(text.replace("DIR", fixed)), SWEEP_ID)
+        build_array(made, spec, SWEEP_ID)
+        assert len(build_runs(structs.replace(spec, sweep_part="1/2"))) == 2
+
+
+def test_array_of_runs_that_save_to_one_folder_is_refused() -> None:
+    """The runs of a resubmitted sweep have jobs of their own."""
+    spec = job(SAVING.replace("DIR", "checkpoints"))
+    made = [structs.replace(plan, checkpoint_dir="/ckpt") for plan in plans(spec)]
+    with pytest.raises(InputError, match=r"\.0 and .*\.1 would both save to /ckpt"):
+        build_array(made, spec, SWEEP_ID)
 
 
 def test_ineffective_sweep_limit_is_omitted() -> None:
