@@ -750,7 +750,12 @@ def prepare_job(
         raise all_at_once([error], origin) from error
     notes = [*plan.notes, *array.notes, *counted.notes, *checks.compare_runs()]
     plan = msgspec.structs.replace(plan, notes=notes)
-    record = Sweep(name=plan.name, tasks=len(runs), limit=spec.sweep_limit)
+    record = Sweep(
+        name=plan.name,
+        tasks=len(runs),
+        limit=spec.sweep_limit,
+        runs_per_job=plan.runs_per_job,
+    )
     files = [
         *render_array(plan, templates, len(runs)),
         record_file("sweep.json", record),

@@ -433,7 +433,11 @@ class _SweepRow:
         self.secrets = {run.path: at for run in tasks if (at := read_mtime_ns(run.secrets))}
         self.chained = self._find_chained()
         # The history of the array itself, in the form of a run's.
-        self.history = History(run_id=self.folder.sweep_id, submitted=self.submitted)
+        self.history = History(
+            run_id=self.folder.sweep_id,
+            submitted=self.submitted,
+            runs_per_job=record.runs_per_job if record else 1,
+        )
 
     def _find_chained(self) -> dict[int, tuple[RunFolder, History]]:
         """Find runs that continue as jobs of their own, which need a query of their own."""

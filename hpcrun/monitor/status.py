@@ -331,7 +331,7 @@ def _find_row(history: History, rows: Mapping[str, Mapping[str, SlurmJob]]) -> S
     own = rows.get(history.tag, {})
     if submitted is not None:
         return own.get(history.job_id or "")
-    end = f"_{task.index}" if task is not None else ""
+    end = f"_{task.index // history.runs_per_job}" if task is not None else ""
     return next((row for row in own.values() if row.is_taken and row.job_id.endswith(end)), None)
 
 

@@ -35,6 +35,7 @@ from hpcrun.runs import (
     parse_sweep_id,
     read_first_job_id,
     read_record,
+    read_runs_per_job,
     read_submitted,
     read_sweep,
     read_task,
@@ -512,9 +513,9 @@ def _find_job(lookup: RunIndex, word: str) -> RunFolder | SweepFolder | None:
     sweep = sweep_folder(lookup.runs_dir, sweep_id)
     if not index:
         return sweep
-    submitted = read_record(sweep.submitted, Submitted)
-    run = sweep.run(int(index) * (submitted.runs_per_job if submitted else 1))
-    if submitted and submitted.runs_per_job > 1:
+    runs_per_job = read_runs_per_job(sweep, read_record(sweep.submitted, Submitted))
+    run = sweep.run(int(index) * runs_per_job)
+    if runs_per_job > 1:
         raise InputError(
             f"{word}: several runs share this job",
             fix=f"name one of them, as {run.run_id}, or the sweep: {job_id}",

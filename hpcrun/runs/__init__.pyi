@@ -59,6 +59,7 @@ from hpcrun.runs.records import read_mtime_ns as read_mtime_ns
 from hpcrun.runs.records import read_optional_record as read_optional_record
 from hpcrun.runs.records import read_plan as read_plan
 from hpcrun.runs.records import read_record as read_record
+from hpcrun.runs.records import read_runs_per_job as read_runs_per_job
 from hpcrun.runs.records import read_submitted as read_submitted
 from hpcrun.runs.records import read_sweep as read_sweep
 from hpcrun.runs.records import read_task as read_task

@@ -81,12 +81,14 @@ class Sweep(Struct, frozen=True, kw_only=True):
 
     Attributes:
         indices: The indices of the tasks in Slurm; empty if they are 0, 1, 2 ...
+        runs_per_job: The number of consecutive runs that share a task of the array.
     """
 
     name: str
     tasks: Annotated[int, msgspec.Meta(ge=0, le=4_000_001)]  # the maximum of MaxArraySize
     limit: int
     indices: list[int] = []
+    runs_per_job: Annotated[int, msgspec.Meta(ge=1)] = 1
 
     @property
     def numbers(self) -> Sequence[int]:
@@ -292,11 +294,16 @@ class RankUsage(Struct, frozen=True, kw_only=True):
 
 
 class RunRecords(Struct, frozen=True, kw_only=True):
-    """The records in a run's directory; a listing reads only one record of each attempt."""
+    """The records in a run's directory; a listing reads only one record of each attempt.
+
+    Attributes:
+        runs_per_job: The number of runs of its sweep that share a job, if ``submitted`` is missing.
+    """
 
     task: Task | None = None
     submitted: Submitted | None = None
     answered: str | None = None  # the job id in the answer of sbatch, if ``submitted`` is missing
+    runs_per_job: int = 1
     cancelled: Cancelled | None = None
     attempts: list[Attempt] = field(default_factory=list)
 
@@ -418,7 +425,8 @@ class History(RunRecords, frozen=True, kw_only=True):
     @property
     def shares_job(self) -> bool:
         """True if other runs of its sweep share its job, which may outlive this run."""
-        return self.submitted is not None and self.submitted.runs_per_job > 1
+        record = self if self.submitted is None else self.submitted
+        return record.runs_per_job > 1
 
     @property
     def tag(self) -> str:
@@ -572,11 +580,13 @@ def read_history(folder: RunFolder) -> History:
         )
     task = read_task(folder)
     submitted = read_submitted(folder, task)
+    runs_per_job = 1 if submitted is not None else _read_runs_per_job(folder, task)
     return History(
         run_id=folder.run_id,
         task=task,
         submitted=submitted,
-        answered=read_answer(folder, task) if submitted is None else None,
+        answered=_read_answer(folder, task, runs_per_job) if submitted is None else None,
+        runs_per_job=runs_per_job,
         cancelled=read_record(folder.cancelled, Cancelled),
         seen=read_optional_record(folder.seen, CachedState),
         attempts=attempts,
@@ -620,12 +630,14 @@ def read_history_summary(
     """
     task = part[0] if part else read_task(folder)
     submitted = part[1] if part else read_submitted(folder, task)
+    runs_per_job = 1 if submitted is not None else _read_runs_per_job(folder, task)
     at = read_mtime_ns(folder.cancelled) / 1e9
     return History(
         run_id=folder.run_id,
         task=task,
         submitted=submitted,
-        answered=read_answer(folder, task) if submitted is None else None,
+        answered=_read_answer(folder, task, runs_per_job) if submitted is None else None,
+        runs_per_job=runs_per_job,
         # The listing does not show who cancelled the run, so the record is not opened.
         cancelled=Cancelled(cancelled_at=at, user="") if at else None,
         seen=seen,
@@ -746,14 +758,28 @@ def read_submitted(folder: RunFolder, task: Task | None) -> Submitted | None:
     return detach_copied_record(whole and derive_task_record(whole, task.index), folder.run_id)
 
 
-def read_answer(folder: RunFolder, task: Task | None) -> str | None:
+def read_runs_per_job(folder: SweepFolder, submitted: Submitted | None) -> int:
+    """Return the number of runs of a sweep that share a job, even before it was submitted."""
+    if submitted is not None:
+        return submitted.runs_per_job
+    record = read_record(folder.record, Sweep)
+    return record.runs_per_job if record is not None else 1
+
+
+def _read_runs_per_job(folder: RunFolder, task: Task | None) -> int:
+    if task is None:
+        return 1
+    return read_runs_per_job(layout.sweep_folder(folder.path.parent, task.sweep_id), None)
+
+
+def _read_answer(folder: RunFolder, task: Task | None, runs_per_job: int) -> str | None:
     """Read the job id that sbatch printed for a run, or for its sweep's array."""
     if task is None:
         answer = read_record(folder.answered, Answered)
         return answer.job_id if answer is not None else None
     whole = layout.sweep_folder(folder.path.parent, task.sweep_id)
     answer = read_record(whole.answered, Answered)
-    return f"{answer.job_id}_{task.index}" if answer is not None else None
+    return f"{answer.job_id}_{task.index // runs_per_job}" if answer is not None else None
 
 
 def derive_task_record(whole: Submitted, index: int) -> Submitted:

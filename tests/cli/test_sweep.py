@@ -307,6 +307,7 @@ def test_sweep_and_runs_are_found_by_their_ids(hpcrun: Caller, tools: Path) -> N
         "tasks": 7,
         "limit": 2,
         "indices": [],
+        "runs_per_job": 1,
     }
     assert "word=d" in hpcrun("status", "17_3").out
 

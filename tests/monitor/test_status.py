@@ -39,3 +39,30 @@ def test_states_of_a_large_sweep_are_decided_in_one_pass(
     states = {determine_status(answers, run, history).state for run, history in runs}
     assert states == {"RUNNING"}
     assert time.process_time() - begun < 10
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_runs_that_share_a_job_have_its_state_before_the_submission_is_recorded(
+    tmp_path: Path,
+    clean_environ: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    is_answered: bool,
+) -> None:
+    sweep = SweepFolder(tmp_path / "20261121-000001-a-7k3p.array")
+    runs = []
+    for index in range(6):
+        run = sweep.run(index)
+        task = Task(sweep_id=sweep.sweep_id, index=index, values={})
+        answer = f"7_{index // 2}" if is_answered else None
+        history = History(run_id=run.run_id, task=task, answered=answer, runs_per_job=2)
+        runs.append((run, history))
+    rows = [
+        SlurmJob(job_id=f"7_{task}", source="squeue", state=state, work_dir=str(sweep.path))
+        for task, state in enumerate(["RUNNING", "PENDING", "PENDING"])
+    ]
+    monkeypatch.setattr(client, "query_queue", lambda *_, **__: rows)
+    answers = query_slurm(load_context(clean_environ, tmp_path), None, runs)
+    found = [determine_status(answers, run, history) for run, history in runs]
+    assert [one.job_id for one in found] == ["7_0", "7_0", "7_1", "7_1", "7_2", "7_2"]
+    assert [one.state for one in found] == ["RUNNING"] * 2 + ["PENDING"] * 4
+    assert [one.word for one in found] == [run.run_id for run, _ in runs]

@@ -20,6 +20,7 @@ from hpcrun.runs.layout import (
     task_run_id,
 )
 from hpcrun.runs.records import (
+    Answered,
     Begin,
     Cancelled,
     End,
@@ -28,6 +29,7 @@ from hpcrun.runs.records import (
     Sweep,
     Task,
     read_history,
+    read_history_summary,
     read_plan,
     read_record,
     runs_of,
@@ -396,6 +398,23 @@ def test_submission_record_of_a_sweep_applies_to_every_run(swept: Path) -> None:
     sweep.submitted.unlink()
     assert read_history(sweep.run(7)).submitted is None
     assert find_run_or_sweep(swept, "123_7") is None
+
+
+def test_runs_that_share_a_job_have_its_task_id_before_the_submission_is_recorded(
+    swept: Path,
+) -> None:
+    """The connection was lost after sbatch, whose answer is in a file."""
+    sweep = sweep_folder(swept, SWEEP_ID)
+    write_record(sweep.record, Sweep(name="lr", tasks=12, limit=4, runs_per_job=2))
+    sweep.submitted.unlink()
+    write_record(sweep.answered, Answered(job_id="7"))
+    for read in read_history, read_history_summary:
+        histories = [read(sweep.run(index)) for index in range(6)]
+        assert [one.job_id for one in histories] == ["7_0", "7_0", "7_1", "7_1", "7_2", "7_2"]
+        assert all(one.shares_job for one in histories)
+    write_record(sweep.record, Sweep(name="lr", tasks=12, limit=4))
+    assert read_history(sweep.run(5)).job_id == "7_5"
+    assert not read_history(sweep.run(5)).shares_job
 
 
 def test_run_named_like_a_task_is_a_separate_run(runs_dir: Path) -> None:
