@@ -17,7 +17,7 @@ CHECK_S, LIMIT_S = 10.0, 900.0
 # Lines that only the only process of a training prints, with the source of each.
 _STATEMENTS = re.compile(
     r"""
-    (?:^|[-:|\])]\ )(?P<statement>  # at the start of a line, or of logging's message
+    (?:^\s*|[-:|\])]\ )(?P<statement>  # at the start of a line, or of logging's message
         Not\ using\ distributed\ mode$                     # DeiT, MAE, DINO
       | Initializing\ distributed:\ GLOBAL_RANK:\ 0,\ MEMBER:\ 1/1$  # Lightning
       | Rank\ of\ current\ process:\ 0\.\ World\ size:\ 1$  # Detectron2
@@ -26,12 +26,45 @@ _STATEMENTS = re.compile(
       | Training\ with\ a\ single\ process\ on\ 1\ (?:GPUs|device)\b  # timm
       | Distributed\ training:\ False,\ GPU\ number:\ 1$   # MMEngine
       | JAX\ process:\ 0\ /\ 1$                            # Flax's examples
-      | (?:global[ _])?rank\W{1,3}0\W{1,4}(?:of\ |(?:and\ )?world[ _]?size\W{1,3}(?:is\ )?)1\W*$
     )
     """,
     re.X | re.I,
 )
+# The rank and the size of the world in a program's own words.
+_WORLD = re.compile(
+    r"(?:^|(?<=[-:|\])] ))"
+    r"(?:global[ _])?rank\W{1,3}0\W{1,4}(?:of |(?:and )?world[ _]?size\W{1,3}(?:is )?)1\W*$",
+    re.I,
+)
+# The only words that may precede these: of times, levels and the main program. The line
+# "[TP] rank 0, world_size 1" describes one of the groups of a healthy training, and so may a line
+# that another module prints, or an indented line below the name of a group.
+_NEUTRAL_WORDS = re.compile(
+    r"(?<=\d)[TZ](?![a-z])|\b[DIW](?=\d{4}\b)|\b(?:DEBUG|INFO|NOTICE|WARN|WARNING)\b"
+    r"|\b__main__(?::main\b|:<module>)?|\b(?:main|run|train)\.py\b",
+    re.I,
+)
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def find_statement(line: str) -> str:
+    """Return what a line of a log states if its program is the only process of a training, or "".
+
+    >>> find_statement("12:00 INFO: rank 0, world_size 1"), find_statement("[TP] rank 0 of 1")
+    ('rank 0, world_size 1', '')
+    """
+    found = _STATEMENTS.search(line)
+    if found:
+        return found.group("statement")
+    found = _WORLD.search(line)
+    before = line[: found.start()] if found else ""
+    if (
+        found
+        and not before[:1].isspace()
+        and not re.search("[A-Za-z]", _NEUTRAL_WORDS.sub("", before))
+    ):
+        return found.group()
+    return ""
 
 
 class Statement:
@@ -44,8 +77,7 @@ class Statement:
     def feed(self, line: str) -> bool:
         """Process a line of the log."""
         if not self.text:
-            found = _STATEMENTS.search(_ESCAPES.sub("", line[:1000]).strip())
-            self.text = found.group("statement") if found else ""
+            self.text = find_statement(_ESCAPES.sub("", line[:1000]).rstrip())
         elif not self.trains:
             self.trains = read_step(line[:1000]) is not None
         return False

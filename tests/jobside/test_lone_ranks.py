@@ -23,6 +23,10 @@ LONE = (
     "rank 0 / world size 1",
     "[INFO] global_rank=0, world_size=1",
     "Rank: 0 of 1",
+    "2026-11-28 10:00:00,123 - __main__ - INFO - rank 0, world_size 1",
+    "2026-11-28T10:00:00Z INFO __main__:main:12 - rank 0, world size 1",
+    "[2026-11-28 10:00:00] global rank 0 of 1",
+    "I1128 10:00:00.123456 140 train.py:50] rank 0 of 1",
 )
 TOGETHER = (
     "rank 0 / world size 4",
@@ -31,6 +35,12 @@ TOGETHER = (
     "tensor parallel rank 0, world size 1",
     "rank 0 in world size 1 is assigned as DP rank 0, PP rank 0, TP rank 0",
     "local_rank: 0, world_size: 1",
+    "[TP] rank 0, world_size 1",
+    "[INFO] [TP] rank 0, world_size 1",
+    "Pipeline: rank 0 of 1",
+    "2026-11-28 10:00:00,123 - INFO - tensor_parallel - rank 0, world_size 1",
+    "INFO parallel_state.py:50] rank 0, world_size 1",
+    "Group of tensor parallelism:\n  rank 0 of 1",
     "distributed training: True",
     "rank 0 / world size 16",
 )
