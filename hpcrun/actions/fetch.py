@@ -375,7 +375,7 @@ def _fetch_small_files(
                     data = tar.extractfile(member)
                     if data is not None and file.facts in now:
                         _write_small(target, file, data.read(), fetched, is_more)
-        except (tarfile.TarError, ValueError, EOFError) as error:
+        except (tarfile.TarError, ValueError, EOFError, OverflowError, RecursionError) as error:
             raise OutOfReach(f"{files[0].path}: malformed response: {error}") from error
 
 
@@ -636,13 +636,22 @@ def fetch_code(context: Context, folder: Path) -> None:
                 )
             try:
                 _unpack(spool, Path(aside, "code"))
-            except (tarfile.TarError, ValueError, OSError) as error:
+            except (
+                tarfile.TarError,
+                ValueError,
+                OSError,
+                OverflowError,
+                RecursionError,
+            ) as error:
                 raise OutOfReach(f"{place}/code: malformed response: {error}") from error
         Path(aside, "code").replace(folder / "code")
 
 
 def _unpack(spool: IO[bytes], code: Path) -> None:
-    """Unpack files, directories and links, without writing through a link. Raises ValueError."""
+    """Unpack files, directories and links, without writing through a link.
+
+    Raises tarfile.TarError, ValueError, OverflowError, RecursionError, OSError.
+    """
     code.mkdir()
     with open_received_tar(spool) as tar:
         for member in tar:

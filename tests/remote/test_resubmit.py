@@ -11,8 +11,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
-from hpcrun.actions.fetch import _unpack
+from hpcrun.actions.fetch import (
+    Fetched,
+    RemoteFile,
+    _fetch_small_files,
+    _unpack,
+    fetch_code,
+)
+from hpcrun.context import load_context
+from hpcrun.errors import OutOfReach
+from hpcrun.remote import Result
+from hpcrun.remote.local import LocalTransport
 from tests.remote.desk import Desk
 
 
@@ -119,6 +130,47 @@ def test_fetched_code_cannot_escape_its_folder(tmp_path: Path, name: str, link: 
     with pytest.raises(ValueError, match="the name"):
         _unpack(data, tmp_path / "code")
     assert [path.name for path in tmp_path.iterdir()] == ["code"]
+
+
+def _hostile_tar(how: str) -> bytes:
+    info = tarfile.TarInfo("x")
+    if how == "chained headers":
+        header = tarfile.TarInfo("h")
+        header.type, header.size = tarfile.XHDTYPE, 12
+        return (header.tobuf(tarfile.GNU_FORMAT) + b"12 path=abc\n".ljust(512, b"\0")) * 2000
+    info.pax_headers = {"mtime": how}
+    return info.tobuf(tarfile.PAX_FORMAT) + bytes(10240)
+
+
+@pytest.mark.parametrize("how", ["1e300", "inf", "nan", "chained headers"])
+def test_malformed_code_from_a_cluster_is_an_error(
+    tmp_path: Path, clean_environ: dict[str, str], how: str
+) -> None:
+    class Hostile(LocalTransport):
+        def run_script(self, script: str, on_output: Callable[[bytes], None]) -> Result:
+            on_output(_hostile_tar(how))
+            return Result(argv=[], exit_code=0, stdout="", stderr="")
+
+    context = structs.replace(load_context(clean_environ, tmp_path), connect=Hostile)
+    with pytest.raises(OutOfReach, match="/code: malformed response"):
+        fetch_code(context, tmp_path / "20261120-081455-old-7k3q")
+    assert not [path for path in tmp_path.rglob("*") if path.name == "code"]
+
+
+def test_malformed_stream_of_small_files_is_an_error(
+    tmp_path: Path, clean_environ: dict[str, str]
+) -> None:
+    file = RemoteFile("x", "/r/x", "81a4 1 99999999 1")
+
+    class Hostile(LocalTransport):
+        def run_script(self, script: str, on_output: Callable[[bytes], None]) -> Result:
+            facts = file.facts.encode()
+            on_output(_hostile_tar("chained headers") + facts + f"{len(facts):020d}".encode())
+            return Result(argv=[], exit_code=0, stdout="", stderr="")
+
+    context = structs.replace(load_context(clean_environ, tmp_path), connect=Hostile)
+    with pytest.raises(OutOfReach, match="/r/x: malformed response"):
+        _fetch_small_files(context, tmp_path, [file], Fetched(), lambda _: None)
 
 
 @pytest.mark.slow
