@@ -318,7 +318,7 @@ def test_mlflow_database_has_one_run_with_history_config_and_system_metrics(
     experiment = client.get_experiment_by_name("exp").experiment_id
     (found,) = client.search_runs([experiment])
     client.delete_run(found.info.run_id)
-    assert "33 new points" in run.sync("--to", "mlflow", "--project", "exp")
+    assert "39 new points" in run.sync("--to", "mlflow", "--project", "exp")
     (again,) = client.search_runs([experiment])
     assert again.info.run_id != found.info.run_id
     assert again.data.params == found.data.params
@@ -326,7 +326,7 @@ def test_mlflow_database_has_one_run_with_history_config_and_system_metrics(
         for table in ("runs", "metrics", "latest_metrics", "params", "tags"):
             database.execute(f"DELETE FROM {table}")
         database.commit()
-    assert "33 new points" in run.sync("--to", "mlflow", "--project", "exp")
+    assert "39 new points" in run.sync("--to", "mlflow", "--project", "exp")
     assert "0 new points" in run.sync("--to", "mlflow", "--project", "exp")
 
 
