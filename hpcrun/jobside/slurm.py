@@ -176,6 +176,28 @@ def replace_dependency(dependency: str, old: str, new: str) -> str:
     return separator.join(parts)
 
 
+def replace_array_failure(dependency: str, array: str, tasks: Sequence[str]) -> str:
+    """Return a dependency on the failure of one of TASKS where it was on that of an array.
+
+    A dependency on the failure of several jobs requires that all fail, so these are alternatives,
+    which Slurm cannot combine with further requirements. Then the result is "".
+
+    >>> replace_array_failure("afternotok:7_*?afternotok:5", "7_*", ["9", "7_2"])
+    'afternotok:9?afternotok:7_2?afternotok:5'
+    >>> replace_array_failure("afternotok:7_*,singleton", "7_*", ["9", "7_2"])
+    ''
+    """
+    parts: Dict[str, None] = {}
+    for part in dependency.split("?"):
+        if part == "afternotok:" + array:
+            parts.update(dict.fromkeys("afternotok:" + task for task in tasks))
+        elif "," in part or array in part.split(":"):
+            return ""
+        else:
+            parts[part] = None
+    return "?".join(parts)
+
+
 def read_slurmstepd(text: str, job: str) -> str:
     """Return the state that follows from slurmstepd's last message about a job in its output.
 

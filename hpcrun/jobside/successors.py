@@ -23,6 +23,7 @@ from hpcrun.jobside.slurm import (
     parse_submitted,
     parse_time,
     parse_waiting,
+    replace_array_failure,
     replace_dependency,
     run_slurm,
 )
@@ -387,8 +388,9 @@ class Continuation:
     def hand_on(self, old: str, new: str) -> None:
         """Make jobs that depend on job OLD depend on NEW, which continues it.
 
-        For a dependency on the whole array of a task OLD, each other task is listed. Repeated until
-        none is left: another task may have changed the same job at the same moment.
+            For a dependency on the whole array of a task OLD, each other task is listed, or is an
+        alternative if the job waits for a failure. Repeated until
+            none is left: another task may have changed the same job at the same moment.
         """
         for _ in range(5):
             changed = False
@@ -404,12 +406,22 @@ class Continuation:
             self.job.sleep(self.random.uniform(0.3, 0.8))
 
     def _follow(self, dependency: str, old: str, new: str) -> str:
+        """Return a dependency that names NEW instead of OLD, or the tasks of OLD's array."""
         found = replace_dependency(dependency, old, new)
         array = old.partition("_")[0] + "_*"
-        if found != dependency or "_" not in old or array not in dependency:
+        if found != dependency or "_" not in old:
             return found
-        others = self._other_tasks(old)
-        return replace_dependency(dependency, array, ":".join([new, *others]))
+        terms = [term for term in re.split("[,?]", dependency) if array in term.split(":")]
+        if not terms:
+            return dependency
+        tasks = [new, *self._other_tasks(old)]
+        if not any(term.startswith("afternotok:") for term in terms):
+            return replace_dependency(dependency, array, ":".join(tasks))
+        followed = replace_array_failure(dependency, array, tasks)
+        if not followed:
+            message = "hpcrun: a job that waits for {} may start although {} continues as job {}"
+            self.job.say(message.format(dependency, old, new))
+        return followed or dependency
 
     def _other_tasks(self, task: str) -> List[str]:
         """Return the other tasks of an array that have not completed."""

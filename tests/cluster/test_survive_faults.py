@@ -373,6 +373,8 @@ def test_dependency_on_a_sweep_follows_its_successor_jobs(wide_site: Site) -> No
     sweep_id, array = answer["sweep_id"], answer["job_id"]
     later = site.submit("--after", sweep_id, "--", "true")
     assert dependency_of(site, later) == f"afterok:{array}_*(unfulfilled)"
+    failure = f"--dependency=afternotok:{array}"
+    repair = site.rig.run("sbatch", "--parsable", failure, "--wrap=true").stdout.strip()
     until(functools.partial(steps_of, runs[1], 0), "a step")
     steps = site.rig.run("squeue", "-hs", "-j", runs[1].job_id, "-o%i").stdout.split()
     assert f"{array}_1.0" in steps and not [step for step in steps if f"{array}_0" in step]
@@ -382,12 +384,18 @@ def test_dependency_on_a_sweep_follows_its_successor_jobs(wide_site: Site) -> No
     jobs = [next_of(run) for run in runs]
     waits = dependency_of(site, later)
     assert sorted(waits.split(",")) == sorted(f"afterok:{job}(unfulfilled)" for job in jobs), waits
+    waits_for_failure = site.rig.run("squeue", "-h", "-j", repair, "-o", "%E").stdout.strip()
+    alternatives = sorted(f"afternotok:{job}(unfulfilled)" for job in jobs)
+    assert sorted(waits_for_failure.split("?")) == alternatives, waits_for_failure
     latest = site.submit("--after", sweep_id, "--", "true")
     assert sorted(dependency_of(site, latest).split(",")) == sorted(waits.split(","))
     for run in runs:
         insist_on_the_whole_curve(site, run, 8)
     for run in (later, latest):
         assert site.hpcrun("wait", run.run_id).returncode == 0
+    reason = site.rig.run("squeue", "-h", "-j", repair, "-o", "%r").stdout.strip()
+    assert reason == "DependencyNeverSatisfied"
+    site.rig.run("scancel", repair)
 
 
 def next_of(run: Submitted, attempt: int = 0) -> str:

@@ -255,6 +255,21 @@ def test_dependency_on_an_array_names_its_other_tasks(slurm: StandIns) -> None:
     assert slurm.called("scontrol") == ["scontrol update JobId=12 Dependency=afterok:42:7_2:7_3"]
 
 
+def test_one_failure_of_an_array_that_continues_is_enough(slurm: StandIns) -> None:
+    (slurm.answers / "squeue_--noheader_--user").write_text(
+        'grep -q update "$CALLS" || echo "12 afternotok:7_*(unfulfilled)?afternotok:5(failed)"\n'
+        'echo "13 afternotok:7_*(unfulfilled),singleton(unfulfilled)"\n'
+        'echo "14 afternotok:17_*(unfulfilled)"\n'
+    )
+    slurm.answer("squeue --noheader --array", "7_0 COMPLETED\n7_1 RUNNING\n7_2 PENDING")
+    Continuation(slurm.job()).hand_on("7_1", "42")
+    assert slurm.called("scontrol") == [
+        "scontrol update JobId=12 Dependency=afternotok:42?afternotok:7_2?afternotok:5"
+    ]
+    (message,) = {*slurm.said}
+    assert message.startswith("hpcrun: a job that waits for afternotok:7_*,singleton may start")
+
+
 # ---- Spare nodes ---------------------------------------------------------------------------------
 
 
