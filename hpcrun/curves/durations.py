@@ -31,9 +31,18 @@ _TIMES = words("time train_time training_time epoch_time duration")
 _DAY = 86400.0
 # A time of day that falls by more than this has passed midnight.
 _MIDNIGHT_FALL = 43200.0
-# Times that rise at least by this factor from the first to the last, one by one, are cumulative.
+# A counter of elapsed time rises at least by this factor from its start to its end; durations whose
+# level rises as much may be such a counter.
 _CUMULATIVE_RISE = 1.8
 _MIN_CUMULATIVE = 3
+# A counter rises at least this often for each time that it starts again.
+_MIN_RISES_PER_RESET = 4
+# A counter that starts again falls below this share of its value.
+_MAX_RESET_SHARE = 0.25
+# Durations fall at least this often for each time that they rise.
+_MIN_FALLS_PER_RISE = 0.5
+# The correlation of each value's rank with the next one's, from which on values have a trend.
+_TREND_CORRELATION = 0.9
 
 
 def times_by_form(log: StoredLog) -> dict[int, Floats]:
@@ -132,16 +141,77 @@ def stated_time(log: StoredLog) -> float | None:
 
 
 def _add_up(seconds: Sequence[float]) -> float | None:
-    """Add up times, or return the last one if they are cumulative."""
-    values = [value for value in seconds if 0 < value < np.inf]
-    return values[-1] if _is_cumulative(values) else sum(values) or None
+    """Add up the totals of several trainings, or return the last one if they are cumulative."""
+    values = np.array([value for value in seconds if 0 < value < np.inf])
+    return _add_up_counter(values) or float(values.sum()) or None
 
 
-def _is_cumulative(values: Sequence[float]) -> bool:
-    """Return True if times rise so much, one by one, that they count from one start."""
-    rises = all(before < after for before, after in pairwise(values))
-    enough = len(values) >= _MIN_CUMULATIVE and values[-1] > _CUMULATIVE_RISE * values[0]
-    return rises and enough and values[-1] < np.inf
+def _add_up_counter(values: Floats) -> float | None:
+    """Add up the ends of a counter of elapsed time, which may start again in a new attempt.
+
+    Returns:
+        None if the values are not certainly those of such a counter.
+
+    >>> _add_up_counter(np.array([1.0, 2, 2, 3, 1, 2, 3]))
+    6.0
+    >>> _add_up_counter(np.array([2.0, 1.9, 2.1, 2.0]))
+    """
+    values = values[np.isfinite(values) & (values >= 0)]
+    changes = np.diff(values)
+    resets = np.flatnonzero(changes < 0) + 1
+    rises = int((changes > 0).sum())
+    if len(values) < _MIN_CUMULATIVE or not rises or rises < _MIN_RISES_PER_RESET * len(resets):
+        return None
+    segments = np.split(values, resets)
+    for before, after in pairwise(segments):
+        # A counter that continues from a checkpoint includes the time before it.
+        if after[0] > max(2 * values[0], _MAX_RESET_SHARE * before[-1]):
+            return None
+    if any(x[-1] <= _CUMULATIVE_RISE * x[0] for x in segments if len(x) >= _MIN_CUMULATIVE):
+        return None
+    return float(sum(segment[-1] for segment in segments))
+
+
+def _add_up_durations(values: Floats) -> float | None:
+    """Add up durations that fluctuate without rising.
+
+    Returns:
+        None if the values may be those of a counter of elapsed time.
+
+    >>> _add_up_durations(np.array([2.5, 2.0, 2.25, 2.0]))
+    8.75
+    >>> _add_up_durations(np.array([10.0, 10.1, 20.0, 19.9, 30.0, 30.1]))
+    """
+    values = values[np.isfinite(values) & (values > 0)]
+    if not len(values):
+        return None
+    ordered, outliers = np.sort(values), len(values) // 10
+    if ordered[-1 - outliers] >= _CUMULATIVE_RISE * ordered[outliers]:
+        changes = np.diff(values)
+        rises, falls = int((changes > 0).sum()), int((changes < 0).sum())
+        middle = (len(values) + 1) // 2
+        first, second = values[:middle], values[middle:]
+        if (
+            falls < _MIN_FALLS_PER_RISE * rises
+            or _median(second) >= _CUMULATIVE_RISE * _median(first)
+            or (rises >= _MIN_FALLS_PER_RISE * falls and _has_trend(values))
+        ):
+            return None
+    return float(values.sum()) or None
+
+
+def _median(values: Floats) -> float:
+    """Return the middle value; np.median would import numpy.ma."""
+    return float(np.sort(values)[len(values) // 2])
+
+
+def _has_trend(values: Floats) -> bool:
+    """Return True if most values are close to the one before, compared with all of them."""
+    ranks = np.searchsorted(np.sort(values), values).astype(float)
+    before, after = ranks[:-1], ranks[1:]
+    if len(ranks) < _MIN_CUMULATIVE or not before.std() or not after.std():
+        return False
+    return bool(np.corrcoef(before, after)[0, 1] > _TREND_CORRELATION)
 
 
 def bar_time(
@@ -174,10 +244,10 @@ def elapsed_time(log: StoredLog) -> float | None:
         for total in {form.total for form in log.forms.values() if form.layout.bar is None}
     ]
     times += [
-        column[-1]
+        _add_up_counter(np.asarray(column))
         for form in log.forms.values()
         for name, column in zip(form.layout.names, form.columns, strict=True)
-        if name == ELAPSED_SECONDS and _is_cumulative(column)
+        if name == ELAPSED_SECONDS
     ]
     return max((seconds for seconds in times if seconds), default=None)
 
@@ -185,12 +255,12 @@ def elapsed_time(log: StoredLog) -> float | None:
 def line_time(log: StoredLog) -> float | None:
     """Return the sum of the times that lines of the training state since the line before."""
     found = (
-        sum(value for value in column if 0 < value < np.inf)
+        _add_up_durations(np.asarray(column))
         for form in log.forms.values()
         for name, column in zip(form.layout.names, form.columns, strict=True)
         if name == ELAPSED_SECONDS and (form.layout.rank or 0) == 0
     )
-    return max(found, default=0.0) or None
+    return max((seconds for seconds in found if seconds), default=None)
 
 
 def epoch_time(log: StoredLog) -> float | None:
@@ -203,7 +273,8 @@ def epoch_time(log: StoredLog) -> float | None:
         if (name == EPOCH_SECONDS or (form.steps is None and fold(name) in _TIMES))
         and (form.layout.rank or 0) == 0
     )
-    sums = [_add_up(each) for each in (marked, *columns)]
+    times = [np.asarray(each, float) for each in (marked, *columns)]
+    sums = [_add_up_counter(each) or _add_up_durations(each) for each in times]
     return max((each for each in sums if each is not None), default=None)
 
 

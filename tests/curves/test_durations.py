@@ -271,3 +271,55 @@ def test_times_spent_since_the_line_before_add_up() -> None:
     lines = [form.format(n=n, loss=3 - n / 900, seconds=275.5) for n in range(0, 900, 100)]
     curve = parse(lines).curve
     assert curve.seconds == pytest.approx(9 * 275.5) and curve.seconds_from == "sum of steps"
+
+
+@pytest.mark.parametrize(
+    ("form", "counter", "seconds"),
+    [
+        ("iteration {n} loss {loss} time_elapsed {t}", [i // 2 for i in range(2, 200)], 99),
+        ("step {n} loss {loss} elapsed_time {t}", [2 * i for i in range(1, 60)], 118),
+    ],
+)
+def test_counter_that_repeats_values_or_restarts_is_not_summed_by_line(
+    form: str, counter: list[int], seconds: float
+) -> None:
+    lines = [
+        form.format(n=n, loss=f"{3 - n / 900:.4f}", t=t) for n, t in enumerate(counter, start=1)
+    ]
+    twice = [line for n, line in enumerate(lines) for _ in range(1 + (n % 20 == 19))]
+    for log, expected in ((lines, seconds), (twice, seconds), (twice + twice, 2 * seconds)):
+        curve = parse(log).curve
+        assert (curve.seconds, curve.seconds_from) == (expected, "stated")
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("two ranks", [t + r / 10 for t in range(2, 60) for r in (1, 0)]),
+        ("two ranks, restarted", [t + r / 10 for t in [*range(2, 60)] * 2 for r in (1, 0)]),
+        ("continued from a checkpoint", [*range(10, 100, 10), *range(60, 160, 10)]),
+        ("two values", [10, 20]),
+    ],
+)
+def test_possible_counter_is_no_time(name: str, values: list[float]) -> None:
+    lines = [f"step {n} loss {3 - n / 900:.4f} elapsed_time {t}" for n, t in enumerate(values, 1)]
+    assert parse(lines).curve.seconds is None, name
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [random.Random(n).lognormvariate(0, 0.8) for n in range(200)],
+        [random.Random(n).uniform(0.5, 3) for n in range(200)],
+        [60.0, *(random.Random(n).uniform(0.9, 1.1) for n in range(50))],
+        [round(random.Random(n).uniform(0.1, 0.3), 1) for n in range(100)],
+        [5.0, 3.0, 2.0, 1.5, 1.2, 1.1, 1.0],
+    ],
+)
+def test_durations_that_fluctuate_or_fall_are_summed(values: list[float]) -> None:
+    lines = [
+        f"step {n} loss {3 - n / 900:.4f} elapsed_time {t:.4f}" for n, t in enumerate(values, 1)
+    ]
+    curve = parse(lines).curve
+    assert curve.seconds == pytest.approx(sum(values), abs=0.1)
+    assert curve.seconds_from == "sum of steps"
