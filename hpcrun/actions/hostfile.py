@@ -21,6 +21,7 @@ from hpcrun.monitor import (
 from hpcrun.render import Form, Host, parse_hostfile
 from hpcrun.runs import RUN_ID, read_history
 from hpcrun.slurm import client, expand_hosts, is_final
+from hpcrun.text import is_whole_number
 
 _JOB = re.compile(r"[0-9]+(_[0-9]+)?(\+[0-9]+)?")
 # A word that looks like a path is reported as a missing file instead of being treated as a host.
@@ -91,7 +92,7 @@ def _read_mode(path: Path) -> int | None:
 def _find_job_hosts(context: Context, word: str) -> FoundHosts:
     """Query Slurm for the nodes of a job, by its id or that of its run."""
     job_id, conf = word, None
-    is_name = "/" in word or RUN_ID.fullmatch(word) or word.isdigit()
+    is_name = "/" in word or RUN_ID.fullmatch(word) or is_whole_number(word)
     found = find_run_or_sweep(context.runs_dir, word) if is_name else None
     run = require_single_run(found, word) if found is not None else None
     history = read_history(run) if run is not None else None

@@ -95,6 +95,10 @@ def find_script_errors(context: Context, name: str, options: Mapping[str, str]) 
         found = lint_file(name, Path(name), context, options).findings
     except InputError:
         return []
+    except Exception as error:  # a bug of the checks must not stop the submission
+        message = f"not checked: internal error of hpcrun lint: {type(error).__name__}: {error}"
+        fix = "report it with the script"
+        return [Finding("internal-error", "error", name, 1, 1, message, "", fix)]
     return [one for one in found if one.severity == "error"]
 
 

@@ -40,7 +40,7 @@ from hpcrun.runs import (
     runs_of,
 )
 from hpcrun.secrets import Masker, SecretMark, is_secret_name, looks_random
-from hpcrun.text import format_ranges
+from hpcrun.text import format_ranges, is_whole_number
 
 if TYPE_CHECKING:
     from hpcrun.monitor import JobOutput, Monitor
@@ -283,7 +283,7 @@ class JobLogs:
         paths += [p for run in runs for p in run.path.glob("roles/*/attempts/[0-9]*/hostfile")]
         known = sorted({host for path in paths for host in self._hosts(path)})
         for word in words:
-            if not word.isdigit() and word not in known:
+            if not is_whole_number(word) and word not in known:
                 there = f"; there are {', '.join(known)}" if known else ""
                 raise InputError(
                     f"--node {word}: no such node of the run{there}", fix="--node 0 is the first"
@@ -647,7 +647,7 @@ def _not_on(nodes: Sequence[str], ranks: Sequence[int]) -> str:
     ('not on node2, which has ranks 2-3', 'not on nodes 0, 1, which have rank 4 alone')
     """
     named = ", ".join(nodes)
-    if nodes[0].isdigit():
+    if is_whole_number(nodes[0]):
         named = f"node{'s' if len(nodes) > 1 else ''} {named}"
     some = f"ranks {format_ranges(ranks)}" if ranks else "no log of any rank"
     some = f"rank {ranks[0]} alone" if len(ranks) == 1 else some

@@ -29,6 +29,7 @@ from hpcrun.render import RenderedFile, insert_recorder, quote_comment, render_r
 from hpcrun.runs import Sweep, Task, sweep_folder, task_run_id
 from hpcrun.slurm import SCRIPT, parse_task_numbers, sbatch_argv
 from hpcrun.spec import Cluster, JobSpec, Notify, Resources, dump_job
+from hpcrun.text import is_whole_number
 
 # The value by which the tasks of an array differ.
 _INDEX = "SLURM_ARRAY_TASK_ID"
@@ -240,7 +241,7 @@ def _list_tasks(given: dict[str, str], name: str) -> tuple[list[int], int]:
         return [], 0
     numbers, _, limit = value.partition("%")
     indices = parse_task_numbers(numbers, _MOST_TASKS + 1)
-    if not indices or len(indices) > _MOST_TASKS or (limit and not limit.isdigit()):
+    if not indices or len(indices) > _MOST_TASKS or (limit and not is_whole_number(limit)):
         raise InputError(
             f"{name}: --array={value}: hpcrun records arrays of at most {_MOST_TASKS} tasks, as in "
             "1-10, 0,5,7 or 1-9:2%4",
@@ -348,7 +349,8 @@ def _describe_spec(given: dict[str, str], name: str, script: BatchScript) -> Job
     limit = parse_seconds(given["time"]) if given.get("time") else None
     time_limit = given.get("time") if limit not in (None, 0, float("inf")) else None
     resources = Resources(
-        nodes=int(nodes) if nodes.isdigit() and int(nodes) > 0 else 1, gpus_per_node=int(gpus)
+        nodes=int(nodes) if is_whole_number(nodes) and int(nodes) > 0 else 1,
+        gpus_per_node=int(gpus),
     )
     if time_limit:
         resources = structs.replace(resources, time=time_limit)

@@ -61,6 +61,7 @@ from hpcrun.runs import (
     sweep_folder,
 )
 from hpcrun.slurm import SlurmJob, array_job_id, client, is_final, select_first_components
+from hpcrun.text import is_whole_number
 
 # The number of jobs with a usage step: each needs an srun process on this login node.
 MAX_USAGE_STEPS = 8
@@ -257,7 +258,7 @@ class Top(WatchedJobs):
             )
         elif job.user not in self._me:
             shown.why_no_use = f"the job belongs to {job.user}"
-        elif job.nodes.isdigit():
+        elif is_whole_number(job.nodes):
             shown.why_no_use = ""
             wrap = partial(slurm_transport(self._context).wrap_command, env=self._env)
             shown.step = UsageStep(job.number, int(job.nodes), wrap, self._version)
@@ -272,7 +273,7 @@ def _find_run(context: Context, job: SlurmJob) -> RunFolder | None:
     is_here = context.cluster.host is None
     for path in (context.runs_dir / job.folder, *([Path(job.work_dir)] if is_here else ())):
         if (sweep_id := parse_sweep_id(path.name)) is not None:
-            number = int(job.task) if job.task.isdigit() else 0
+            number = int(job.task) if is_whole_number(job.task) else 0
             path = sweep_folder(path.parent, sweep_id).run(number).path
         if RUN_ID.fullmatch(path.name) and path.is_dir() and not foreign_owner(path):
             return RunFolder(path)
@@ -352,7 +353,7 @@ class _TopJob:
             return True  # a step that failed once is not waited for
         # The CPU use is a difference between two samples.
         uses, nodes = self.step.uses(), _job_of(self.known).nodes
-        is_whole = len(uses) >= (int(nodes) if nodes.isdigit() else 0)
+        is_whole = len(uses) >= (int(nodes) if is_whole_number(nodes) else 0)
         return is_whole and all(use.cpus_busy is not None for use in uses)
 
     def status(self, seconds_since: float) -> JobStatus:
@@ -453,5 +454,5 @@ def _find_job_ids(context: Context, words: Sequence[str]) -> tuple[list[str], Co
 
 def _sort_key(status: JobStatus) -> tuple[bool, int]:
     number = _job_of(status).number
-    at = int(number) if number.isdigit() else 0
+    at = int(number) if is_whole_number(number) else 0
     return status.state == "PENDING", at if status.state == "PENDING" else -at

@@ -13,6 +13,7 @@ from typing import IO
 from hpcrun.assets import shipped_folder
 from hpcrun.runs import GpuUse, NodeUse, Scope
 from hpcrun.slurm import overlap_argv
+from hpcrun.text import is_whole_number
 
 # The name of the step, and the prefix of each line that it prints.
 STEP_NAME = "hpcrun-top"
@@ -271,7 +272,7 @@ class UsageLines:
 
 
 def _sort_key(node: str) -> list[tuple[int, str]]:
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in _PARTS.split(node)]
+    return [(int(part), "") if is_whole_number(part) else (-1, part) for part in _PARTS.split(node)]
 
 
 def _parse_cpu(reported: dict[str, list[str]]) -> tuple[int | None, float | None, Scope | None]:
@@ -336,7 +337,7 @@ def _first_value(reported: dict[str, list[str]], word: str) -> str:
 def _parse_number(text: str) -> float | None:
     """Parse a number; return None for anything else."""
     digits = text.replace(".", "", 1)
-    return float(text) if digits.isascii() and digits.isdigit() and len(text) < 25 else None
+    return float(text) if is_whole_number(digits) and len(text) < 25 else None
 
 
 def _parse_int(text: str) -> int | None:

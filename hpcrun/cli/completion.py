@@ -259,7 +259,7 @@ def complete_runs(current: str) -> list[tuple[str, str]]:
     runs_dir = load_context(os.environ, Path.cwd()).runs_dir
     names = list_names(runs_dir)
     items = []
-    if not current or current[0].isdigit():
+    if not current or current[0].isdecimal():
         for name in islice(_newest(names, ""), _OPENED):
             record = _read(runs_dir / name / "submitted.json")
             found = re.search(rb'"job_id": ?"([0-9_]+)"', record)
@@ -304,7 +304,7 @@ def _read_state(folder: Path) -> str:
         names = [entry.name for entry in os.scandir(folder / "attempts")]
     except OSError:
         return ""
-    attempts = [name for name in names if name.isdigit()]
+    attempts = [name for name in names if name.isdecimal()]
     if not attempts:
         return "not begun"
     end = _read(folder / "attempts" / max(attempts, key=int) / "end.json")

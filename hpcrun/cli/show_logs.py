@@ -148,7 +148,7 @@ def add_prefix(data: bytes, file: LogFile) -> bytes:
 def _as_json(file: LogFile, line: bytes) -> str:
     value = {
         "job": file.job_id,
-        "task": int(file.task) if file.task.isdigit() else None,
+        "task": int(file.task) if file.task.isdecimal() else None,
         "attempt": file.attempt,
         "node": file.node,
         "rank": file.rank,

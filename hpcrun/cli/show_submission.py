@@ -78,7 +78,7 @@ def _request(plan: Plan) -> str:
             parts = [f"{format_duration(allowed)} at most"]
     if "exclusive" in asked:
         parts.append("whole nodes")
-    elif cpus and cpus.isdigit():
+    elif cpus and cpus.isdecimal():
         parts.append(f"{format_count(int(cpus) * plan.tasks_per_node, 'CPU')} a node")
     memory = asked.get("mem")
     if memory and memory != "0" and "exclusive" not in asked:

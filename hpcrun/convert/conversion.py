@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from msgspec import Struct, field
@@ -33,6 +34,7 @@ from hpcrun.lint import (
 from hpcrun.plan import escape_placeholders, uses_modules
 from hpcrun.secrets import Masker, contains_secret
 from hpcrun.spec import format_comment, format_flow
+from hpcrun.text import is_whole_number
 
 INDEX = "SLURM_ARRAY_TASK_ID"
 # The most values of an array for which the script is evaluated; more are passed as a number.
@@ -179,11 +181,11 @@ def _mask_secrets(made: Conversion, remarks: Remarks) -> None:
 def _known_variables(request: Request) -> dict[str, str]:
     """Return the variables of Slurm that the directives determine."""
     found: dict[str, str] = {}
-    if request.nodes.isdigit():
+    if is_whole_number(request.nodes):
         found |= dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), request.nodes)
     if request.cpus is not None:
         found["SLURM_CPUS_PER_TASK"] = str(request.cpus)
-    if request.tasks is not None and request.nodes.isdigit():
+    if request.tasks is not None and is_whole_number(request.nodes):
         found["SLURM_NTASKS"] = found["SLURM_NPROCS"] = str(request.tasks * int(request.nodes))
         found["SLURM_NTASKS_PER_NODE"] = found["SLURM_TASKS_PER_NODE"] = str(request.tasks)
     if request.gpus:
@@ -276,7 +278,7 @@ def _list_statements(script: Script) -> list[Any]:
     """Return the top-level statements; ``cd A && B`` counts as two."""
     children = script.tree.root_node.children
     found: list[Any] = []
-    for node, follows in zip(children, [*children[1:], None], strict=True):
+    for node, follows in zip_longest(children, children[1:]):
         if follows is not None and follows.type == "&":
             found.append(BackgroundStatement(node, node.start_byte, follows.end_byte))
         else:

@@ -12,6 +12,7 @@ from msgspec import Struct, field
 from hpcrun.convert.remarks import Effect, Remarks
 from hpcrun.lint import OPEN, Assignment, Command, Script
 from hpcrun.plan import looks_secret
+from hpcrun.text import is_whole_number
 
 # Variables that hpcrun sets for every rank.
 _OWNED = re.compile(
@@ -406,7 +407,7 @@ class PreambleReader:
 
     def _visible_devices(self, one: Statement, value: str) -> None:
         devices = value.replace(" ", "").split(",")
-        if all(word.isdigit() for word in devices) or OPEN in value:
+        if all(is_whole_number(word) for word in devices) or OPEN in value:
             reason = "Slurm assigns the job's GPUs; this could select those of another job"
             self.remarks.changed(one.start, one.text, reason)
         else:

@@ -25,6 +25,7 @@ from hpcrun.lint import (
 )
 from hpcrun.plan import escape_placeholders, looks_secret
 from hpcrun.spec import REFUSED_OF_SRUN
+from hpcrun.text import is_whole_number
 
 # Options of launchers that hpcrun sets, with dashes.
 _OWNED = {
@@ -281,7 +282,7 @@ def _gives_all_gpus(option: LaunchOption, request: Request) -> bool:
     if OPEN in option.value or request.gpus is None:
         return True  # a variable of Slurm; the number is that of the job
     gpus = count_gpus_of(option.value)
-    if option.name == "gpus" and request.nodes.isdigit():
+    if option.name == "gpus" and is_whole_number(request.nodes):
         return gpus == request.gpus * int(request.nodes)
     if option.name == "gpus-per-task":
         return gpus is not None and gpus * (request.tasks or 1) == request.gpus
@@ -383,7 +384,7 @@ def _convert_launcher(
 ) -> list[str]:
     """Convert torchrun, accelerate launch or deepspeed; return the words of a rank."""
     kind, gpus = program.kind, request.gpus or 0
-    nodes = int(request.nodes) if request.nodes.isdigit() else 0
+    nodes = int(request.nodes) if is_whole_number(request.nodes) else 0
     if program.step is None and nodes > 1 and kind != "deepspeed":
         made.problem = f"{kind} starts only on the first node: there is no srun before it"
         return []
@@ -402,7 +403,7 @@ def _convert_launcher(
     if nodes > 1 and program.step is not None and not made.problem:
         if given is None and kind == "torchrun":
             made.problem = "torchrun has no --nnodes: each node would train on its own"
-        elif given is not None and given.isdigit() and given != request.nodes:
+        elif given is not None and is_whole_number(given) and given != request.nodes:
             made.problem = f"{kind} starts on {given} nodes, but the job has {request.nodes}"
     made.launcher = kind
     for one in program.options:
@@ -430,15 +431,15 @@ def _count_ranks(program: LaunchedProgram, request: Request) -> int | None:
         value = program.get("nproc-per-node", "nproc")
         if value in ("gpu", "auto"):
             return max(1, gpus)
-        return 1 if value is None else int(value) if value.isdigit() else None
+        return 1 if value is None else int(value) if is_whole_number(value) else None
     if program.kind == "accelerate":
         value = program.get("num-processes")
         if value is None:
             return max(1, gpus)
-        nodes = int(request.nodes) if request.nodes.isdigit() else 0
-        return int(value) // nodes if value.isdigit() and nodes else None
+        nodes = int(request.nodes) if is_whole_number(request.nodes) else 0
+        return int(value) // nodes if is_whole_number(value) and nodes else None
     value = program.get("num-gpus")
-    return max(1, gpus) if value is None else int(value) if value.isdigit() else None
+    return max(1, gpus) if value is None else int(value) if is_whole_number(value) else None
 
 
 def _tasks_of_step(program: LaunchedProgram, request: Request) -> int | None:
@@ -449,9 +450,10 @@ def _tasks_of_step(program: LaunchedProgram, request: Request) -> int | None:
     own = step.get("ntasks-per-node") or step.get("tasks-per-node")
     total, nodes = step.get("ntasks"), step.get("nodes") or request.nodes
     if own is not None:
-        return int(own) if own.isdigit() else None
+        return int(own) if is_whole_number(own) else None
     if total is not None:
-        return -(-int(total) // int(nodes)) if total.isdigit() and nodes.isdigit() else None
+        known = is_whole_number(total) and is_whole_number(nodes) and int(nodes)
+        return -(-int(total) // int(nodes)) if known else None
     return request.tasks
 
 
@@ -497,7 +499,7 @@ def _choose_step(
     nodes = program.step.get("nodes") if program.step else None
     if program.step is None and not request.is_single_node:
         made.problem = f"{what} starts only on the first node: there is no srun before it"
-    elif nodes is not None and nodes.isdigit() and nodes != request.nodes:
+    elif nodes is not None and is_whole_number(nodes) and nodes != request.nodes:
         made.problem = f"srun starts {what} on {nodes} of {request.nodes} nodes"
     elif tasks is None:
         made.problem = "the number of tasks depends on the job"

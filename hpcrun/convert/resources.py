@@ -16,6 +16,7 @@ from hpcrun.lint import (
     count_tasks_per_node,
     list_indices,
 )
+from hpcrun.text import is_whole_number
 
 _MEMORY = r"\d+([KMGT]B?)?"
 # Directives without a counterpart, because hpcrun keeps the output of each rank itself.
@@ -116,7 +117,7 @@ def _convert_size(
         made.nodes = nodes
         resources["nodes"] = nodes
     else:
-        if nodes and "-" in nodes:
+        if "-" in nodes and is_whole_number(nodes.split("-")[0]):
             count = int(nodes.split("-")[0])
         if count is None:
             one = script.option("nodes") or script.option("ntasks") or script.option("nodelist")
@@ -132,7 +133,9 @@ def _convert_size(
     made.gpus = _count_gpus(script, made)
     if made.gpus is None:
         one = next(
-            one for name in ("gpus", "gpus-per-task", "gres") if (one := script.option(name))
+            one
+            for name in ("gpus", "gpus-per-task", "gpus-per-node", "gres")
+            if (one := script.option(name))
         )
         remarks.missing(
             one.start, f"{one.written} {one.value}", "the number of GPUs on each node is not fixed"
@@ -180,7 +183,7 @@ def _count_gpus(script: Script, made: Request) -> int | None:
     if script.has("gpus"):
         total = count_gpus_of(script.value("gpus"))
         made.total_gpus = total or 0
-        nodes = int(made.nodes) if made.nodes.isdigit() else 0
+        nodes = int(made.nodes) if is_whole_number(made.nodes) else 0
         return total // nodes if total and nodes and total % nodes == 0 else None
     return 0
 
@@ -197,7 +200,7 @@ def _find_gpu_type(script: Script) -> str:
                 if not _is_gpu(part):
                     continue
                 words = words[1:]
-            if words and not words[0].isdigit() and words[0]:
+            if words and not is_whole_number(words[0]) and words[0]:
                 return words[0]
     return ""
 
@@ -237,7 +240,7 @@ def _convert_other(directive: Directive, script: Script, remarks: Remarks, made:
     if option == "array":
         made.indices = list_indices(script)
         limit = value.partition("%")[2]
-        made.limit = int(limit) if limit.isdigit() else None
+        made.limit = int(limit) if is_whole_number(limit) else None
         if made.indices is None:
             remarks.missing(directive.start, text, "the indices of the array are not numbers")
     elif option in _OUTPUT:

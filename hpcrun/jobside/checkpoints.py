@@ -280,7 +280,7 @@ def read_number(text: str) -> float:
     >>> read_number("0400"), read_number("9.5b"), read_number("12k")
     (400, 9500000000.0, 12000.0)
     """
-    if text.isdigit():
+    if text.isdecimal():
         return int(text)
     unit = _UNITS.get(text[-1])
     return float(text[:-1]) * unit if unit else float(text)

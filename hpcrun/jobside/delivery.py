@@ -137,7 +137,7 @@ def read_tries(run: str) -> Tries:
         names = []
     for name in names:
         key, _, number = name.rpartition(".")
-        if not key or not number.isdigit():
+        if not key or not number.isdecimal():
             continue
         where = os.path.join(folder, name)
         try:

@@ -226,7 +226,7 @@ class Finish:
             names = os.listdir(self.job.path("local"))
         except OSError:
             return []
-        return sorted(int(name) for name in names if name.isdigit())
+        return sorted(int(name) for name in names if name.isdecimal())
 
     def _run(self, argv: List[str]) -> None:
         import subprocess  # deferred: slow to load

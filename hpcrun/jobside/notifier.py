@@ -170,7 +170,7 @@ class JobNotifier:
 
     def _list_preempted(self) -> Tuple[int, ...]:
         folder = os.path.join(self.run, "attempts")
-        numbers = sorted(int(name) for name in os.listdir(folder) if name.isdigit())
+        numbers = sorted(int(name) for name in os.listdir(folder) if name.isdecimal())
         ends = {n: read_json(os.path.join(folder, str(n), "end.json")) for n in numbers}
         return tuple(number for number, end in ends.items() if end.get("why") == "preempted")
 
@@ -238,7 +238,7 @@ def _read_end(run: str) -> str:
         return "cancelled"
     try:
         numbers = [
-            int(name) for name in os.listdir(os.path.join(run, "attempts")) if name.isdigit()
+            int(name) for name in os.listdir(os.path.join(run, "attempts")) if name.isdecimal()
         ]
     except OSError:
         return ""

@@ -205,7 +205,7 @@ class Progress:
 
 def _counts_up(before: Template, found: Template) -> bool:
     for old, new in zip(before.numbers, found.numbers):
-        if old.isdigit() and new.isdigit() and int(new) > int(old):
+        if old.isdecimal() and new.isdecimal() and int(new) > int(old):
             return True
     return False
 

@@ -112,7 +112,7 @@ def node_memory(environ: Mapping[str, str], total: int) -> int:
 
     def number(name: str) -> int:
         text = environ.get(name, "")
-        return int(text) if text.isdigit() else 0
+        return int(text) if text.isdecimal() else 0
 
     memory = number("SLURM_MEM_PER_NODE")
     memory = memory or number("SLURM_MEM_PER_CPU") * number("SLURM_CPUS_ON_NODE")

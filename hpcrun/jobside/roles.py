@@ -451,7 +451,7 @@ class RoleRunner:
     def _clean(self, role: Role) -> None:
         """Remove folders of a role on nodes where its processes were killed before they could."""
         try:
-            nodes = sorted(int(n) for n in os.listdir(role.attempt_path("local")) if n.isdigit())
+            nodes = sorted(int(n) for n in os.listdir(role.attempt_path("local")) if n.isdecimal())
         except OSError:
             return
         names = [role.hosts[node] for node in nodes if node < len(role.hosts)]

@@ -299,7 +299,7 @@ class Job:
                 break
             self.sleep(0.2)
         found = read_json(self.path("begin.json")).get("successor")
-        return found if isinstance(found, str) and found.isdigit() else ""
+        return found if isinstance(found, str) and found.isdecimal() else ""
 
     # ---- What Slurm knows
 
@@ -329,7 +329,7 @@ class Job:
         """Return True if Slurm restarts the job by itself, or has done so."""
         restarts = record.get("Restarts", "")
         count = self.environ.get("SLURM_RESTART_COUNT") or "0"
-        return restarts.isdigit() and int(restarts) > int(count)
+        return restarts.isdecimal() and int(restarts) > int(count)
 
     def state(self, record: Mapping[str, str]) -> str:
         """Return Slurm's decision on the job, as the name of a final state; "" while it runs.
@@ -434,7 +434,7 @@ class Job:
         def check(record: Dict[str, str]) -> None:
             port = record.get("Port", "")
             address = record.get("NodeAddr", "")
-            if is_unreachable(address, int(port) if port.isdigit() else 6818):
+            if is_unreachable(address, int(port) if port.isdecimal() else 6818):
                 why = "it cannot be reached from {}".format(self.host)
                 self.note_bad_node(record.get("NodeName", ""), why)
 

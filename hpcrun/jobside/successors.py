@@ -124,7 +124,7 @@ def _is_wanted(environ: Mapping[str, str], attempt: int, before: str, job: str) 
     if os.path.exists(os.path.join(run, "cancelled.json")):
         return False
     chosen = str(_read(environ, attempt, "end.json").get("next") or "")
-    if chosen.isdigit():
+    if chosen.isdecimal():
         return chosen == job
     argv = ["scontrol", "--oneliner", "show", "job", before]
     state = parse_record(run_slurm(argv, 20).text or "").get("JobState", "")
@@ -168,7 +168,7 @@ def _ends_now(environ: Mapping[str, str], attempt: int, job: str) -> bool:
         "signal": None,
         "stopped_by": None,
         "first_failure": None,
-        "ended_at": int(beat) if beat.isdigit() else round(time.time(), 3),
+        "ended_at": int(beat) if beat.isdecimal() else round(time.time(), 3),
         "why": "node_fail",
         "next": None,
         "note": note or None,

@@ -12,13 +12,14 @@ from hpcrun.lint.directives import Directive
 from hpcrun.lint.request import (
     count_gpus_per_node,
     count_nodes,
+    count_spread_gpus,
     count_tasks_per_node,
     list_indices,
 )
 from hpcrun.lint.script import Script, parse_script
 from hpcrun.plan import parse_memory_mb, parse_seconds
 from hpcrun.spec import Cluster, Partition
-from hpcrun.text import format_count
+from hpcrun.text import format_count, is_whole_number
 
 
 class _Excess(NamedTuple):
@@ -105,8 +106,10 @@ def _find_excess(script: Script, cluster: Cluster, named: list[str]) -> list[_Ex
 
 def _compare(script: Script, cluster: Cluster, name: str, facts: Partition) -> Iterator[_Excess]:
     yield from _compare_nodes(script, name, facts)
-    yield from _compare_gpus(script, cluster, name, facts)
-    tasks, gpus = count_tasks_per_node(script), count_gpus_per_node(script)
+    # Slurm chooses the number of nodes for --gpus if --nodes does not.
+    is_spread = count_spread_gpus(script) is not None and not script.has("nodes")
+    tasks, gpus = count_tasks_per_node(script), None if is_spread else count_gpus_per_node(script)
+    yield from _compare_gpus(script, cluster, name, facts, gpus)
     each = script.number("cpus-per-task")
     cpus = each * tasks if each and tasks else 0
     if not each and (share := script.number("cpus-per-gpu")) and gpus:
@@ -117,7 +120,7 @@ def _compare(script: Script, cluster: Cluster, name: str, facts: Partition) -> I
         yield _Excess(("cpus-per-task", "cpus-per-gpu"), message, fix)
     for option, times in (("mem", 1), ("mem-per-cpu", cpus), ("mem-per-gpu", gpus or 0)):
         value = script.value(option)
-        if facts.memory_per_node and re.fullmatch(r"\d+[KMGTkmgt]?[Bb]?", value):
+        if facts.memory_per_node and re.fullmatch(r"\d{1,18}[KMGTkmgt]?[Bb]?", value):
             wanted = parse_memory_mb(value.upper()) * times
             if wanted > parse_memory_mb(facts.memory_per_node):
                 shown = value if times == 1 else f"{times} times {value}"
@@ -140,7 +143,7 @@ def _seconds(text: str) -> float | None:
 
 def _compare_nodes(script: Script, name: str, facts: Partition) -> Iterator[_Excess]:
     least = script.value("nodes").split("-")[0]
-    nodes = int(least) if least.isdigit() else count_nodes(script)
+    nodes = int(least) if is_whole_number(least) else count_nodes(script)
     if nodes is None:
         return
     caps = [one for one in (facts.max_nodes, facts.nodes) if one is not None]
@@ -148,17 +151,17 @@ def _compare_nodes(script: Script, name: str, facts: Partition) -> Iterator[_Exc
         message = f"{format_count(nodes, 'node')}: partition {name} gives a job {min(caps)}"
         yield _Excess(("nodes", "ntasks"), message, f"--nodes={min(caps)}")
     most = script.value("nodes").split("-")[-1]
-    if facts.min_nodes and most.isdigit() and int(most) < facts.min_nodes:
+    if facts.min_nodes and is_whole_number(most) and int(most) < facts.min_nodes:
         asked = format_count(int(most), "node")
         message = f"{asked}: partition {name} accepts jobs of {facts.min_nodes} or more"
         yield _Excess(("nodes",), message, f"--nodes={facts.min_nodes}")
 
 
 def _compare_gpus(
-    script: Script, cluster: Cluster, name: str, facts: Partition
+    script: Script, cluster: Cluster, name: str, facts: Partition, gpus: int | None
 ) -> Iterator[_Excess]:
     options = ("gres", "gpus-per-node", "gpus", "gpus-per-task")
-    gpus, kind = count_gpus_per_node(script), _find_gpu_type(script)
+    kind, total = _find_gpu_type(script), count_spread_gpus(script)
     has, what = facts.gpus_per_node, "GPU"
     if kind and facts.gpu_types:
         known = {name: cluster.gpu_types.get(name) for name in facts.gpu_types}
@@ -181,13 +184,24 @@ def _compare_gpus(
         message = f"{format_count(gpus, what)} a node: partition {name} {there}"
         fix = f"--gpus-per-node={has} on more nodes" if has else "use a partition with GPUs"
         yield _Excess(options, message, fix)
+    elif total and has is not None:
+        most = script.value("nodes").split("-")[-1]
+        limits = [one for one in (facts.max_nodes, facts.nodes) if one is not None]
+        limits += [int(most)] if is_whole_number(most) else []
+        if not has:
+            message = f"{format_count(total, what)}: partition {name} has none"
+            yield _Excess(options, message, "use a partition with GPUs")
+        elif limits and total > has * min(limits):
+            nodes = format_count(min(limits), "node")
+            message = f"{format_count(total, what)} on {nodes}: partition {name} has {has} a node"
+            yield _Excess(options, message, f"request at most {has * min(limits)} GPUs")
 
 
 def _find_gpu_type(script: Script) -> str:
     """Return the type in ``--gres=gpu:TYPE:COUNT`` and the like; "" if there is none."""
     for part in script.value("gres").split(","):
         words = part.split("(")[0].split(":")
-        if words[0] == "gpu" and len(words) > 1 and not words[1].isdigit():
+        if words[0] == "gpu" and len(words) > 1 and not is_whole_number(words[1]):
             return words[1]
     for option in ("gpus-per-node", "gpus", "gpus-per-task"):
         words = script.value(option).split(":")

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from hpcrun.lint.script import CLOSE, OPEN, Command, Script, parse_script, show
+from hpcrun.text import is_whole_number
 
 # Options of srun with a value as a separate word.
 _SRUN_LONG = """
@@ -165,7 +166,7 @@ class LaunchedProgram(Struct):
     def number(self, *names: str) -> int | None:
         """Return the value of an option if it is a whole number."""
         value = self.get(*names)
-        return int(value) if value is not None and value.isdigit() else None
+        return int(value) if value is not None and is_whole_number(value) else None
 
 
 def find_programs(script: Script) -> list[LaunchedProgram]:

@@ -6,6 +6,7 @@ import re
 
 from hpcrun.lint.launch import TRAINERS, LaunchedProgram, Step, find_programs
 from hpcrun.lint.script import OPEN, Script
+from hpcrun.text import is_whole_number
 
 _GPU_KINDS = ("gres", "gpus-per-node", "gpus-per-task", "gpus")
 
@@ -17,7 +18,7 @@ def count_nodes(script: Script) -> int | None:
     """
     value = script.value("nodes")
     if value:
-        return int(value) if value.isdigit() else None
+        return int(value) if is_whole_number(value) else None
     tasks, per_node = script.number("ntasks"), count_tasks_per_node_option(script)
     if tasks and per_node:
         return -(-tasks // per_node)
@@ -46,10 +47,10 @@ def count_tasks_per_node(script: Script, step: Step | None = None) -> int | None
         own = step.get("ntasks-per-node") or step.get("tasks-per-node")
         total, step_nodes = step.get("ntasks"), step.get("nodes")
         if own is not None:
-            return int(own) if own.isdigit() else None
+            return int(own) if is_whole_number(own) else None
         if total is not None:
             on = step_nodes if step_nodes is not None else (str(nodes) if nodes else "")
-            if total.isdigit() and on.isdigit():
+            if is_whole_number(total) and is_whole_number(on) and int(on):
                 return -(-int(total) // int(on))
             # -n $SLURM_NNODES and the like start one task on each node.
             return 1 if re.search(r"N?NODES", total) else None
@@ -71,7 +72,7 @@ def count_gpus_of(value: str) -> int | None:
         words = part.split("(")[0].split(":")
         if words[0] == "nvme" or words[0] in ("lscratch", "tmpfs", "shard", "mps", "craynetwork"):
             continue
-        if words[-1].isdigit():
+        if is_whole_number(words[-1]):
             return int(words[-1])
         if words[0] == "gpu" and len(words) <= 2:
             return 1
@@ -95,6 +96,12 @@ def count_gpus_per_node(script: Script) -> int | None:
     if script.has("gpus") and nodes == 1:
         return count_gpus_of(script.value("gpus"))
     return None
+
+
+def count_spread_gpus(script: Script) -> int | None:
+    """Return the value of --gpus if Slurm may distribute these GPUs unevenly over the nodes."""
+    is_per_node = script.has("gpus-per-node") or "gpu" in script.value("gres")
+    return None if is_per_node or not script.has("gpus") else count_gpus_of(script.value("gpus"))
 
 
 def requests_gpus(script: Script) -> bool:
@@ -148,7 +155,7 @@ def list_indices(script: Script) -> list[int] | None:
     value = script.value("array").split("%")[0]
     found: list[int] = []
     for part in value.split(","):
-        match = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part)
+        match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", part)
         if match is None:
             return None
         first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)

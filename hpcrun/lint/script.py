@@ -10,6 +10,7 @@ from msgspec import Struct, field
 
 from hpcrun.lint.directives import COMPONENT, Directive, parse_directives
 from hpcrun.lint.shell import Parsed, bash_parser
+from hpcrun.text import is_whole_number
 
 # In a word that only bash knows at run time, these characters enclose the name of the variable.
 # They cannot occur in a script, and tree-sitter treats them as characters of a word.
@@ -194,7 +195,7 @@ class Script(Struct):
     def number(self, name: str) -> int | None:
         """Return the value of an option if it is a whole number."""
         value = self.value(name)
-        return int(value) if value.isdigit() else None
+        return int(value) if is_whole_number(value) else None
 
     def has(self, name: str) -> bool:
         """Return True if the script sets an option of sbatch."""
@@ -511,7 +512,7 @@ class _Reader:
     def change_arguments(self, command: Command) -> None:
         """Follow ``set -- A B`` and ``shift``, which change the positional parameters."""
         args = command.args
-        sets = command.name == "set" and args and (args[0] == "--" or args[0][0] not in "-+")
+        sets = command.name == "set" and args and (args[0] == "--" or args[0][:1] not in ("-", "+"))
         if not sets and command.name != "shift":
             return
         before = self.arrays.get("@")
@@ -519,7 +520,7 @@ class _Reader:
         if sets:
             words = command.words[2 if args[0] == "--" else 1 :]
             after = [one.text for one in words] if all(one.constant for one in words) else None
-        elif before is not None and (not args or args[0].isdigit()):
+        elif before is not None and (not args or is_whole_number(args[0])):
             after = [one.text for one in before[int(args[0]) if args else 1 :]]
         if after is None or command.branch:
             self.arrays["@"] = None
@@ -697,7 +698,7 @@ class _Reader:
         element = re.fullmatch(r"\$\{\w+\[(.+)\]\}", text)
         if element and array is not None:
             index = self.compute(element[1])
-            is_inside = index is not None and index.isdigit() and int(index) < len(array)
+            is_inside = index is not None and is_whole_number(index) and int(index) < len(array)
             return array[int(index or 0)].text if is_inside else ""
         alternative = re.fullmatch(r"\$\{\w+:?-([\w./:,=+@%-]+)\}", text)
         if alternative and self.known.get(name, None) == "":
@@ -715,7 +716,7 @@ class _Reader:
 
         def number(found: re.Match[str]) -> str:
             value = self.known.get(found[1])
-            return value if value and value.isdigit() else found[0]
+            return value if value and is_whole_number(value) else found[0]
 
         text = re.sub(r"\$\{#(\w+)\[[@*]\]\}", length, text)
         sums = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", number, text)

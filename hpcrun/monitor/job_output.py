@@ -70,7 +70,7 @@ class JobOutput(WatchedSlurmJobs):
         """List the output files, whether they exist yet or not."""
         found: dict[str, LogFile] = {}
         jobs = [each for job in self.jobs for each in _expand_pending_tasks(job)]
-        jobs.sort(key=lambda job: int(job.task) if job.task.isdigit() else -1)
+        jobs.sort(key=lambda job: int(job.task) if job.task.isdecimal() else -1)
         for job in jobs:
             for name in dict.fromkeys((job.stdout, job.stderr)):
                 is_here = self._context is None or self._context.cluster.host is None
@@ -200,7 +200,7 @@ def _expand_filename(path: str, job: SlurmJob, *, is_here: bool = True) -> str:
     '/o/00000009-0003-ada-000-9-batch.txt'
     """
     numbers = {"A": job.array, "J": job.number, "j": job.number, "n": "0", "t": "0"}
-    numbers["a"] = job.task if job.task.isdigit() else _NO_TASK
+    numbers["a"] = job.task if job.task.isdecimal() else _NO_TASK
     texts = {"s": "batch", "u": job.user, "x": job.name}
 
     def fill(field: re.Match[str]) -> str:

@@ -314,7 +314,7 @@ def _select_names(names: Sequence[str], *, each_task: bool) -> list[str]:
 
     # There may be thousands: run ids are first recognised by their form alone. Only the names of
     # sweeps and their tasks contain a dot, apart from job names that contain one.
-    return [name for name in names if name[:8].isdigit() and ("." not in name or has_row(name))]
+    return [name for name in names if name[:8].isdecimal() and ("." not in name or has_row(name))]
 
 
 def _add_short_ids(rows: Sequence[JobStatus]) -> list[JobStatus]:
@@ -328,7 +328,7 @@ def _add_short_ids(rows: Sequence[JobStatus]) -> list[JobStatus]:
             taken.add(word)
         tail = row.run_id.rpartition("-")[2]
         # A tail of digits only would be read as a Slurm id.
-        is_clear = tails[tail] == 1 and not tail.isdigit() and row.sweep is None
+        is_clear = tails[tail] == 1 and not tail.isdecimal() and row.sweep is None
         named.append(structs.replace(row, short_id=word or (tail if is_clear else row.run_id)))
     return named
 
@@ -592,7 +592,7 @@ class _SweepRow:
             int(job.task): job.state
             for job in (*over, *live)
             # The id may be unknown, or a cluster may have reused it for another array.
-            if (job.folder or tag) == tag and job.task.isdigit() and array in (job.array, None)
+            if (job.folder or tag) == tag and job.task.isdecimal() and array in (job.array, None)
             if int(job.task) not in self.chained
         }
 

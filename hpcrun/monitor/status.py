@@ -679,4 +679,4 @@ def _group_by_job(
 
 def _task_order(job_id: str) -> tuple[int, str]:
     _, task = split_job_id(job_id)
-    return (int(task), "") if task.isdigit() else (-1, job_id)
+    return (int(task), "") if task.isdecimal() else (-1, job_id)

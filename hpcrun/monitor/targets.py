@@ -301,7 +301,7 @@ def _find_in_slurm(context: Context, job_ids: Sequence[str], lookup: RunIndex) -
         is_valid_job_id,
     )
 
-    plain = [job_id for job_id in job_ids if job_id.isdigit() or lost]
+    plain = [job_id for job_id in job_ids if job_id.isdecimal() or lost]
     asked = [array_job_id(job_id) for job_id in plain if is_valid_job_id(job_id)]
     names: dict[str, str] = {}
     with contextlib.suppress(OutOfReach):

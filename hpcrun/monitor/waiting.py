@@ -156,12 +156,12 @@ def _find_numbers(
 def _count_ahead(transport: Transport, job: SlurmJob) -> int | None:
     """Count the partition's pending jobs with a higher priority; None if unknown."""
     in_line = job.reason in ("Priority", "Resources")
-    if not in_line or not job.priority.isdigit() or not job.partition:
+    if not in_line or not job.priority.isdecimal() or not job.partition:
         return None
     others: list[SlurmJob] = []
     with contextlib.suppress(OutOfReach):
         others = client.query_pending(transport, partition=job.partition)
-    priorities = [int(other.priority) for other in others if other.priority.isdigit()]
+    priorities = [int(other.priority) for other in others if other.priority.isdecimal()]
     is_seen = any(other.array == job.array for other in others)
     return sum(each > int(job.priority) for each in priorities) if is_seen else None
 

@@ -262,7 +262,7 @@ def _build_hop(host: str, options: Mapping[str, list[str]]) -> Hop:
         batch=_is_on(options, "batchmode", "no"),
         proxy_command=tokens.expand(proxy) if proxy and proxy.lower() != "none" else None,
         address_family=_first_value(options, "addressfamily", "any"),
-        connect_timeout=float(timeout) if timeout.isdigit() and timeout != "0" else 30,
+        connect_timeout=float(timeout) if timeout.isdecimal() and timeout != "0" else 30,
         alive_interval=interval or 15,
         alive_count=count,
         needs_ssh=_needs_ssh(options, files),

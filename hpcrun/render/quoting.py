@@ -50,7 +50,7 @@ def unquote_bash(word: str) -> str:
 
     def plain(found: re.Match[str]) -> str:
         text = found[1]
-        if not text.isdigit():
+        if not text.isdecimal():
             return {"n": "\n", "t": "\t", "r": "\r"}.get(text, text)
         code = int(text, 8)
         return chr(code if code < 128 else code + 0xDC00)

@@ -183,7 +183,7 @@ def measure_run(
     gpus = (gpus_per_node or 0) * (nodes or 1)
     seconds: list[float | None] = [each.seconds() for each in attempts]
     if status.run is None and job is not None:
-        gpus, nodes = job.gpus or 0, int(job.nodes) if job.nodes.isdigit() else None
+        gpus, nodes = job.gpus or 0, int(job.nodes) if job.nodes.isdecimal() else None
         seconds = [job.elapsed_seconds] if job.state not in WAITING else []
     elif seconds:
         seconds[-1] = status.elapsed if status.elapsed is not None else seconds[-1]

@@ -246,9 +246,9 @@ def _mean(before: _Line | None, now: _Line, gpu: int, field: int) -> float | Non
 
 
 def _parse_int(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else None
 
 
 def _parse_float(text: str) -> float | None:
     digits = text.replace(".", "", 1)
-    return float(text) if digits.isascii() and digits.isdigit() and len(text) < 20 else None
+    return float(text) if digits.isascii() and digits.isdecimal() and len(text) < 20 else None

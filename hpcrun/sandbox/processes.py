@@ -105,7 +105,7 @@ def select_members(processes: Iterable[Process]) -> list[Process]:
 
 def find_members(root: Path) -> list[Process]:
     """Return the running processes of the sandbox in ``root``."""
-    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
     found = (read_process(pid, root) for pid in pids)
     return select_members(one for one in found if one)
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from msgspec import Struct, structs
 
 from hpcrun.slurm.states import is_final, parse_duration, parse_state
+from hpcrun.text import is_whole_number
 
 _FIELD = "\x1f"
 # These fields exist in Slurm 20.11 to 26.05.
@@ -141,7 +142,7 @@ def _build_accounting(jobs: Sequence[dict[str, str]], job_id: str) -> JobAccount
     return JobAccounting(
         cancelled_by=by[1] if by else "",
         user=job["User"] if by and by[1] == job["UID"] else "",
-        step_code=int(code) if code.isdigit() else None,
+        step_code=int(code) if is_whole_number(code) else None,
         cpus=_parse_integer(job["NCPUS"]),
         cpu_seconds=parse_cpu_time(job["TotalCPU"]) or None,  # may be 0 for a killed job
         held_seconds=float(held) if (held := _parse_integer(job["CPUTimeRAW"])) else None,
@@ -158,7 +159,8 @@ def parse_cpu_time(text: str) -> float | None:
     """
     whole, _, part = text.partition(".")
     seconds = parse_duration(whole)
-    return None if seconds is None else seconds + (float(f"0.{part}") if part.isdigit() else 0.0)
+    fraction = float(f"0.{part}") if is_whole_number(part) else 0.0
+    return None if seconds is None else seconds + fraction
 
 
 def parse_memory(text: str) -> int | None:
@@ -194,7 +196,7 @@ def _used_memory(job: dict[str, str]) -> int | None:
 
 
 def _parse_integer(text: str) -> int | None:
-    return int(text) if text.isdigit() and len(text) < 19 else None
+    return int(text) if is_whole_number(text) and len(text) < 19 else None
 
 
 # ---- reasons of unavailable nodes

@@ -12,6 +12,7 @@ from msgspec import Struct, structs
 from hpcrun.errors import InputError
 from hpcrun.slurm.hosts import expand_hosts
 from hpcrun.slurm.states import is_unlimited, parse_duration, parse_state
+from hpcrun.text import is_whole_number
 
 # Names and folders may contain any printable character, and folders even newlines: so fields are
 # separated by the unit separator, squeue's rows by the record separator, and free text comes last.
@@ -401,9 +402,9 @@ def _is_job(fields: Sequence[str]) -> bool:
     """Return True if these are the fields of a job: a site's wrapper may print something first."""
     return (
         len(fields) == len(_SQUEUE)
-        and fields[0][:1].isdigit()
+        and fields[0][:1].isdecimal()
         and "\n" not in fields[0]
-        and fields[1].isdigit()
+        and is_whole_number(fields[1])
     )
 
 
@@ -533,14 +534,14 @@ def _parse_record(record: str) -> SlurmJob:
 
 
 def _number(text: str) -> int:
-    return int(text) if text.isdigit() else 0
+    return int(text) if is_whole_number(text) else 0
 
 
 def _shown_id(values: defaultdict[str, str]) -> str:
     """Return the job id as Slurm's commands accept it."""
     array, task = values["ArrayJobId"], values["ArrayTaskId"]
     if array and task:
-        return f"{array}_{task}" if task.isdigit() else f"{array}_[{task}]"
+        return f"{array}_{task}" if is_whole_number(task) else f"{array}_[{task}]"
     whole, part = values["HetJobId"], values["HetJobOffset"]
     return f"{whole}+{part}" if whole and part else values["JobId"]
 
@@ -558,7 +559,7 @@ def _shown_gpus(values: defaultdict[str, str]) -> int | None:
     # Without accounting of GPUs (AccountingStorageTRES) only requested GPUs are shown.
     of_job, of_node = (count_gpus(values[f"TresPer{of}"]) for of in ("Job", "Node"))
     nodes = values["NumNodes"].partition("-")[0]
-    return of_job or (of_node * int(nodes) if of_node and nodes.isdigit() else None)
+    return of_job or (of_node * int(nodes) if of_node and is_whole_number(nodes) else None)
 
 
 def _parse_gpu_slots(lines: Sequence[str], values: defaultdict[str, str]) -> tuple[int, ...]:
@@ -599,7 +600,8 @@ def _tasks(values: defaultdict[str, str], cpus: Sequence[int]) -> tuple[int, ...
     if not tasks or len(cpus) <= 1:
         return (tasks,) if tasks and cpus else ()
     each = values["NtasksPerN:B:S:C"].partition(":")[0]
-    if each.isdigit() and int(each) * len(cpus) == tasks:  # with --ntasks it is only an upper limit
+    # With --ntasks it is only an upper limit.
+    if is_whole_number(each) and int(each) * len(cpus) == tasks:
         return (int(each),) * len(cpus)
     if tasks == len(cpus):
         return (1,) * len(cpus)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hpcrun.patterns import pattern_of
+from hpcrun.text import is_whole_number
 
 # slurm.h job_states and JOB_STATE_FLAGS, as squeue(1) and sacct(1) print them, 20.11 to 26.05.
 WAITING = frozenset(
@@ -43,9 +44,9 @@ def parse_exit_code(text: str) -> int | None:
     (3, 137, 0, None)
     """
     code, _, signal = text.partition(":")
-    if not code.isdigit():
+    if not is_whole_number(code):
         return None
-    return int(code) or (128 + int(signal) if signal.isdigit() and int(signal) else 0)
+    return int(code) or (128 + int(signal) if is_whole_number(signal) and int(signal) else 0)
 
 
 def format_exit_code(text: str) -> str:
@@ -56,7 +57,7 @@ def format_exit_code(text: str) -> str:
     ('exit code 3', 'signal 9', 'exit code 0', '')
     """
     code, _, signal = text.partition(":")
-    if not code.isdigit():
+    if not is_whole_number(code):
         return ""
     return f"signal {signal}" if int(code) == 0 and signal not in ("", "0") else f"exit code {code}"
 

@@ -6,6 +6,8 @@ import re
 
 from msgspec import Struct
 
+from hpcrun.text import is_whole_number
+
 # The limits of all QOS. ``scontrol show assoc_mgr`` prints the limit for each user only of users
 # who have jobs in the QOS.
 SHOW_QOS_SUBMIT_LIMITS = (
@@ -176,7 +178,7 @@ def _qos_limits(
         ("GrpSubmitJobs", "GrpSubmitJobs", section.partition("Account Limits")[0], row[3]),
     ):
         found = _read_limit(text, key, name, owner)
-        if not found and key not in text and configured.isdigit():
+        if not found and key not in text and is_whole_number(configured):
             found = [SubmitLimit(name, owner, int(configured), 0)]  # no job counts yet
         limits += found
     return limits

@@ -9,6 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from hpcrun.errors import Problem, SpecError
+from hpcrun.text import is_whole_number
 
 Path = tuple[str, ...]
 
@@ -114,7 +115,7 @@ class _Reader:
         return self.error(at, plain.replace("{near}", near))
 
     def number(self, text: str) -> int | float:
-        if text.lstrip("-").isdigit() and len(text) < 1000:  # int() rejects longer numbers
+        if is_whole_number(text.lstrip("-")):
             return int(text)
         value = float(text)
         if math.isinf(value):

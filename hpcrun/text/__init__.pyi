@@ -10,6 +10,7 @@ from hpcrun.text.numbers import format_seconds as format_seconds
 from hpcrun.text.numbers import format_size as format_size
 from hpcrun.text.numbers import format_sweep_size as format_sweep_size
 from hpcrun.text.numbers import format_value as format_value
+from hpcrun.text.numbers import is_whole_number as is_whole_number
 from hpcrun.text.numbers import json_number as json_number
 from hpcrun.text.numbers import sparkline as sparkline
 from hpcrun.text.table import BOLD as BOLD

@@ -12,6 +12,17 @@ LARGEST = 1e140
 _BARS = "▁▂▃▄▅▆▇█"
 
 
+def is_whole_number(text: str) -> bool:
+    """Return True if a text consists of ASCII digits that int() reads.
+
+    str.isdigit() accepts superscripts, which int() refuses, as it refuses thousands of digits.
+
+    >>> [is_whole_number(text) for text in ("12", "", "-1", "²", "٣", "1" * 5000)]
+    [True, False, False, False, False, False]
+    """
+    return text.isascii() and text.isdecimal() and len(text) < 1000
+
+
 def format_value(value: float) -> str:
     """Format a metric with four significant digits, without an exponent if it stays short.
 

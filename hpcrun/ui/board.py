@@ -501,7 +501,7 @@ class Board:
         return key in known or key in ids
 
     def _is_run(self, key: str) -> bool:
-        return bool(key[:8].isdigit() and "-" in key and "/" not in key)
+        return bool(key[:8].isdecimal() and "-" in key and "/" not in key)
 
     def _read(self, curve: _OpenCurve) -> None:
         now = time.monotonic()

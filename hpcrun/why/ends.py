@@ -174,7 +174,7 @@ def cause_of_silent_end(records: EndRecords, *, has_logs: bool) -> Cause:
     if records.signal in (4, 7, 8, 11):
         cls = "shm" if records.signal == 7 else "code_error"
         how = f"crashed with signal {records.signal}"
-    elif signal := records.signal or (int(script_signal) if script_signal.isdigit() else 0):
+    elif signal := records.signal or (int(script_signal) if script_signal.isdecimal() else 0):
         how = f"was ended by signal {signal}"
     else:
         how = f"ended with exit code {records.exit_code}" if records.exit_code else "failed"

@@ -469,7 +469,7 @@ class LogReader:
             rule, kind, error = CODE_ERROR, WEAK, compiled(CODE_ERROR.id).search(stripped)
             if error is None or not _RAISED.search(error["name"]):
                 return self._note_connection_error(line, stripped)
-            if (error["why"] or "0").isdigit():
+            if (error["why"] or "0").isdecimal():
                 return False  # a number of errors
             values = error
         start = len(text) - len(line.text) + values.start()

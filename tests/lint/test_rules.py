@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 
 import pytest
 
 from docs.make_reference import LINT, lint_page
-from hpcrun.lint import lint_script
+from hpcrun.convert import convert_script
+from hpcrun.errors import InputError
+from hpcrun.lint import lint_request, lint_script
 from hpcrun.lint.check import Finding
 from hpcrun.lint.rule import LintRule
 from hpcrun.lint.rules import all_rules
+from hpcrun.spec import Cluster, Partition
 
 RULES = {one.id: one for one in all_rules()}
 
@@ -158,9 +162,33 @@ def test_other_languages_are_checked_for_directives_only(shebang: str) -> None:
     assert {one.rule for one in lint_script(text)} == {"short-option-equals", "no-time-limit"}
 
 
-@pytest.mark.parametrize("text", ["", "#!/bin/bash", "#!/bin/bash\n#SBATCH", "\udcff\n#SBATCH -"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "#!/bin/bash", "#!/bin/bash\n#SBATCH", "\udcff\n#SBATCH -"),
+        *(f"#!/bin/bash\n{line}\n" for line in ('set ""', 'set "" a', "set -- a\nshift ²")),
+    ],
+)
 def test_odd_scripts_do_not_crash(text: str) -> None:
     lint_script(text)
+    convert_script(text, name="a", project="/p", home="/h")
+
+
+SIZES = ("nodes", "ntasks", "ntasks-per-node", "cpus-per-task", "gpus", "gres", "gpus-per-node")
+ODD_VALUES = ("²", "0", "-1", "gpu:a100:²", "1-²", "²-1", "9" * 5000)
+
+
+@pytest.mark.parametrize("option", [*SIZES, "gpus-per-task", "mem", "time", "array"])
+def test_odd_values_of_options_do_not_crash(option: str) -> None:
+    cluster = Cluster(partitions={"gpu": Partition(nodes=2, gpus_per_node=4, memory_per_node="1G")})
+    for value in ODD_VALUES:
+        step = f"srun --{option}={value} torchrun --nnodes={value} --nproc_per_node={value} t.py"
+        for more in ("#SBATCH -n 4", "#SBATCH -N 2 -n 4"):
+            text = f"#!/bin/bash\n{more}\n#SBATCH --{option}={value}\n{step}\n"
+            lint_script(text)
+            lint_request(text, "a", cluster, "hpcrun.yaml")
+            with contextlib.suppress(InputError):
+                convert_script(text, name="a", project="/p", home="/h")
 
 
 @pytest.mark.parametrize(

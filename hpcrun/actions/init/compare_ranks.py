@@ -25,6 +25,7 @@ from hpcrun.convert import Conversion, convert_script, format_converted_job
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.lint import parse_directives
 from hpcrun.sandbox import MAX_GPUS_PER_NODE, MAX_NODES, lifecycle, plain_shape
+from hpcrun.text import is_whole_number
 
 _SECONDS = 120  # for each of the two jobs
 _PROBES = {
@@ -143,7 +144,7 @@ def compare_ranks(
         HpcrunError: One of the jobs did not start its program.
     """
     request = conversion.request
-    if not request.nodes.isdigit() or int(request.nodes) > MAX_NODES:
+    if not is_whole_number(request.nodes) or int(request.nodes) > MAX_NODES:
         raise InputError(f"--check: {request.nodes} nodes: a sandbox has at most {MAX_NODES}")
     if (request.gpus or 0) > MAX_GPUS_PER_NODE:
         raise InputError(f"--check: a node of a sandbox has at most {MAX_GPUS_PER_NODE} GPUs")
@@ -212,7 +213,7 @@ def _reduce(text: str) -> tuple[str, str]:
 
 def _untyped(part: str) -> str:
     words = part.split("(")[0].split(":")
-    return f"gpu:{words[-1]}" if words[-1].isdigit() else "gpu:1"
+    return f"gpu:{words[-1]}" if is_whole_number(words[-1]) else "gpu:1"
 
 
 def _first_tasks(value: str) -> str:

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpcrun.lint import parse_launcher, skip_image
+from hpcrun.text import is_whole_number
 
 _MODULES = {
     "torch.distributed.run": "torchrun",
@@ -55,7 +56,7 @@ def main(words: Sequence[str]) -> int:
 
 def _record(argv: Sequence[str]) -> None:
     environ = os.environ
-    in_step = environ.get("SLURM_STEP_ID", "").isdigit()
+    in_step = is_whole_number(environ.get("SLURM_STEP_ID", ""))
     rank = environ.get("RANK") or (environ.get("SLURM_PROCID", "0") if in_step else "0")
     tasks = environ.get("SLURM_STEP_NUM_TASKS", "1") if in_step else "1"
     cpus: list[int] = []
@@ -83,7 +84,7 @@ def _launch(kind: str, words: Sequence[str]) -> int:
     options, args = parse_launcher(kind, words)
     given = {one.name: one.value for one in options}
     nodes, node = int(os.environ.get("SLURM_NNODES", "1")), int(os.environ.get("SLURM_NODEID", "0"))
-    in_step = os.environ.get("SLURM_STEP_ID", "").isdigit()
+    in_step = is_whole_number(os.environ.get("SLURM_STEP_ID", ""))
     if kind == "deepspeed" and nodes > 1 and "no-ssh" not in given and not in_step:
         each = ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"]
         return subprocess.run([*each, "deepspeed", "--no_ssh", *words], check=False).returncode
@@ -109,7 +110,7 @@ def _count_ranks(kind: str, given: dict[str, str], nodes: int) -> int:
         return int(found[1]) // nodes if found else 1
     name = {"torchrun": "nproc-per-node", "accelerate": "num-processes", "deepspeed": "num-gpus"}
     value = given.get(name[kind], "")
-    if not value.isdigit():
+    if not is_whole_number(value):
         return max(1, gpus) if value in ("gpu", "auto") or kind != "torchrun" else 1
     return int(value) // nodes if kind == "accelerate" else int(value)
 

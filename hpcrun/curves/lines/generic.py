@@ -429,7 +429,7 @@ def _split_items(text: str) -> LineScan | None:
             continue
         moved = _read_item(text, place, found)
         if moved is None:
-            numbered = remark is not None and any(map(str.isdigit, text[remark[0] :]))
+            numbered = remark is not None and any(map(str.isdecimal, text[remark[0] :]))
             if found.allows_remark and _LAST_WORD.match(text, place):
                 cell = cell or (place, len(found.fields), found.stray_items)
             if cut := (cell or remark) if numbered else (remark or cell):
@@ -506,7 +506,7 @@ def _read_pair(text: str, pair: re.Match[str], found: LineScan) -> bool:
     unit, of = next(filter(None, pair.group(*_UNITS)), ""), pair["of"] or pair["listed_of"]
     if pair["key"].lower() in SPLITS and number:
         split = SPLITS[pair["key"].lower()]
-        counts = number.isdigit() and (of or "0").isdigit()
+        counts = number.isdecimal() and (of or "0").isdecimal()
         if counts and (pair["listed"] or of):  # Test: [10/90], Train: 3/20 [10/90]
             found.split = split
             found.counters.append((int(number), int(of) if of else None))
@@ -515,7 +515,7 @@ def _read_pair(text: str, pair: re.Match[str], found: LineScan) -> bool:
         is_decimal = pair["key"] in ("val", "valid") and "." in number
         if last and last.name == LOSS and (last.split or is_decimal) and not unit:
             return found.add("loss", number, split=split)  # loss train: 2.5, val: 2.6
-        if number.isdigit() and not (pair["sign"] or found.fields or unit):
+        if number.isdecimal() and not (pair["sign"] or found.fields or unit):
             found.split, found.stray_items = split, found.stray_items + 1
             return found.add("epoch", number)  # Train 7, loss: 2.5
     before, key = _split_key(pair["key"], _ARTICLES if pair["sign"] else _JOINING_WORDS)
@@ -537,7 +537,7 @@ def _read_pair(text: str, pair: re.Match[str], found: LineScan) -> bool:
         if text[pair.end("key")] == "[" and key.endswith("s") and not is_loss:
             return False  # "Train batches[100]" is a total number
         if not (is_known(key, unit) or _is_evident(text, pair, key, found)):
-            if not found.is_placed and number.isdigit():
+            if not found.is_placed and number.isdecimal():
                 return False  # "Layer 3"
             stray_items = 1
     if not all(map(found.add_word, before)):

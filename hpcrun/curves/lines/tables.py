@@ -124,7 +124,7 @@ def _split_cells(text: str, kind: str) -> list[str]:
     if mark := _SEPARATORS.get(kind):
         if kind == "csv":
             text = _QUOTED.sub(
-                lambda cell: cell[1].replace(mark, " " * (not cell[1][:1].isdigit()))[
+                lambda cell: cell[1].replace(mark, " " * (not cell[1][:1].isdecimal()))[
                     :_MAX_CELL_CHARACTERS
                 ],
                 text,
@@ -202,7 +202,7 @@ def read_table_row(text: str, table: TableHead) -> Row | None:
         del cells[
             -1 if not cells[-1] else cells.index("")
         ]  # a separator too many, at the end or between two cells
-    if table.kind == "frame" and text[:1].isdigit():
+    if table.kind == "frame" and text[:1].isdecimal():
         del cells[
             : 1 if len(cells) > len(columns) else None
         ]  # the index of the row; an abbreviated row
@@ -214,7 +214,7 @@ def read_table_row(text: str, table: TableHead) -> Row | None:
     for column, cell in zip(columns, cells, strict=True):
         if cell[:1] == "Σ":
             cell = cell[1:] if is_loss_name(column) else ""
-        worded = cell[:1].isdigit() and isinstance(number_or_word(cell), str)
+        worded = cell[:1].isdecimal() and isinstance(number_or_word(cell), str)
         if len(cell) > _MAX_CELL_CHARACTERS or (worded and is_loss_name(column)):
             return None
         if column == "total" and "loss" not in columns and table.kind not in _SEPARATORS:
@@ -248,7 +248,7 @@ def _split_cells_by_position(head: str, text: str) -> list[str]:
         if len(above) != 1 or cells[above[0]]:
             return []
         cells[above[0]] = cell[0]
-    return cells if cells[0][:1].isdigit() else []
+    return cells if cells[0][:1].isdecimal() else []
 
 
 def _sum_of_list(listed: re.Match[str]) -> str:

@@ -17,6 +17,7 @@ from hpcrun.lint.request import (
 )
 from hpcrun.lint.rule import Found, rule
 from hpcrun.lint.script import CLOSE, OPEN, Script, unknown_parts
+from hpcrun.text import is_whole_number
 
 SECTION = "Launchers"
 _LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
@@ -444,7 +445,7 @@ def _(script: Script) -> Iterator[Found]:
     for name, value, start in _ports(script):
         if name == "MASTER_PORT" and _ignores_master_port(script):
             continue
-        if value.isdigit() and value != "0":
+        if is_whole_number(value) and value != "0":
             yield Found(start, f"port {value}: another job on the same node may use it ({name})")
             return
 
@@ -563,7 +564,7 @@ def _(script: Script) -> Iterator[Found]:
         if program.in_shell and "$RANDOM" in value:
             text = "each node draws another id, so the nodes never meet"
             yield Found(program.command.start, text, severity="error")
-        elif value.isdigit() and not is_exclusive(script):
+        elif is_whole_number(value) and not is_exclusive(script):
             text = f"the id {value} is the same for all jobs: --rdzv_id=$SLURM_JOB_ID"
             yield Found(program.command.start, text)
 
@@ -757,7 +758,7 @@ def _(script: Script) -> Iterator[Found]:
         if program.kind not in ("mpirun", "horovodrun") or program.command.background:
             continue
         for index, word in enumerate(program.args[:-1]):
-            if word in ("-n", "-np", "--np") and program.args[index + 1].isdigit():
+            if word in ("-n", "-np", "--np") and is_whole_number(program.args[index + 1]):
                 count = int(program.args[index + 1])
                 if total and count != total and count > 1:
                     text = f"mpirun starts {count} processes, but the job has {total} tasks"

@@ -21,6 +21,7 @@ from hpcrun.lint.request import (
 )
 from hpcrun.lint.rule import Found, rule
 from hpcrun.lint.script import Script
+from hpcrun.text import is_whole_number
 
 SECTION = "Resources"
 # Variables that Slurm sets only if the option is given.
@@ -66,7 +67,7 @@ def _(script: Script) -> Iterator[Found]:
 def _(script: Script) -> Iterator[Found]:
     for name in ("mem", "mem-per-cpu", "mem-per-gpu"):
         one = script.option(name)
-        if one is not None and one.value.isdigit() and 0 < int(one.value) <= 512:
+        if one is not None and is_whole_number(one.value) and 0 < int(one.value) <= 512:
             yield Found(one.start, f"--{name}={one.value} is {one.value} MB")
 
 
@@ -123,7 +124,7 @@ def _(script: Script) -> Iterator[Found]:
 )
 def _(script: Script) -> Iterator[Found]:
     nodes, tasks = script.number("nodes"), script.option("ntasks")
-    if nodes and tasks is not None and tasks.value.isdigit() and int(tasks.value) < nodes:
+    if nodes and tasks is not None and is_whole_number(tasks.value) and int(tasks.value) < nodes:
         text = f"{tasks.value} tasks use at most {tasks.value} of {nodes} nodes"
         yield Found(tasks.start, text.replace("1 tasks use", "1 task uses"))
 
@@ -353,7 +354,7 @@ def _(script: Script) -> Iterator[Found]:
 def _(script: Script) -> Iterator[Found]:
     for name, option in (("SLURM_GPUS_PER_NODE", "gpus-per-node"), ("SLURM_GPUS", "gpus")):
         value = script.value(option)
-        if not value or value.isdigit() or script.exports(name):
+        if not value or is_whole_number(value) or script.exports(name):
             continue
         for use in script.uses_of(name):
             if not _is_only_printed(script, use.start):

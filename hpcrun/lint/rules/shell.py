@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from hpcrun.lint.request import is_multi_node, list_training
 from hpcrun.lint.rule import Edit, Found, rule
 from hpcrun.lint.script import Script, iterate_lines
+from hpcrun.text import is_whole_number
 
 SECTION = "Shell"
 
@@ -158,7 +159,7 @@ def _(script: Script) -> Iterator[Found]:
             raw = script.data[word.start : word.end].decode("utf-8", "replace")
             found = re.match(r"\"?\$\{?(\w+)\}?\"?/(\*|\")?$|\"?\$\{?(\w+)\}?\"?/\*", raw)
             name = (found[1] or found[3]) if found else ""
-            if name and name not in safe and name not in assigned and not name.isdigit():
+            if name and name not in safe and name not in assigned and not is_whole_number(name):
                 yield Found(word.start, f"if {name} is empty, this removes /: use ${{{name}:?}}")
                 return
 
