@@ -25,7 +25,7 @@ from hpcrun.context import Context, slurm_transport
 from hpcrun.errors import HpcrunError, InputError, SchedulerRefused
 from hpcrun.monitor import is_expected, parse_time
 from hpcrun.plan import Plan, parse_seconds
-from hpcrun.remote import RunCommand
+from hpcrun.remote import Answers, RunCommand
 from hpcrun.slurm import (
     Estimate,
     HoursLimit,
@@ -35,6 +35,12 @@ from hpcrun.slurm import (
     parse_associations,
     show_submit_limits_argv,
 )
+
+_USER = RunCommand(("id", "-un"), timeout=10.0)
+# The name is filled in on the cluster's host, so that no other trip is needed for it.
+_AS_USER = ("bash", "-c", 'exec "${@//@USER@/$(id -un)}"', "bash")
+_RECORDS = RunCommand((*_AS_USER, *show_submit_limits_argv("@USER@")), timeout=20.0)
+_ASSOCIATIONS = RunCommand((*_AS_USER, *associations_argv("@USER@", "")), timeout=20.0)
 
 
 class StartEstimate(Struct, frozen=True, kw_only=True):
@@ -117,12 +123,7 @@ def estimate_starts(
         return StartComparison(refused, [], [])
 
     queries = [build_start_query(context, made) for _, made in prepared]
-    first = prepared[0][1].plan
-    user, account = _find_user_and_account(host, first)
-    records = RunCommand(tuple(show_submit_limits_argv(user)), timeout=20.0)
-    owners = RunCommand(tuple(associations_argv(user, "")), timeout=20.0)
-    about_account = [records, *([] if account else [owners])] if user else []
-    answers = slurm_transport(context).run_queries([*queries, *about_account])
+    answers = slurm_transport(context).run_queries([*queries, _USER, _RECORDS, _ASSOCIATIONS])
 
     times = measure_earlier_runs(context, prepared[0][1])
     found = []
@@ -138,14 +139,6 @@ def estimate_starts(
         used |= {each.run_id: each for each in (expected.runs if expected else ())}
         found.append(_build_estimate(made.plan, answer, expected, now))
 
-    limits = []
-    if user:
-        known = [] if account else parse_associations(answers[owners].stdout)
-        account = account or next((each.default_account for each in known), "")
-        partition = dict(first.directives).get("partition") or ""
-        limits = find_hours_limits(
-            answers[records].stdout, user=user, account=account, partition=partition
-        )
     far = datetime.max.isoformat()
     return StartComparison(
         sorted(
@@ -156,7 +149,7 @@ def estimate_starts(
             ),
         ),
         sorted(used.values(), key=lambda each: each.size),
-        limits,
+        _find_limits(host, prepared[0][1].plan, answers),
     )
 
 
@@ -165,11 +158,19 @@ def _refuse(nodes: int, partition: str, error: HpcrunError) -> StartEstimate:
     return StartEstimate(nodes=nodes, partition=partition or None, refused=reason)
 
 
-def _find_user_and_account(host: ClusterHost, plan: Plan) -> tuple[str, str]:
-    """Return the user's name and the job's account; "" if the environment does not tell."""
-    environ = host.login.environ
-    user = environ.get("USER") or environ.get("LOGNAME") or ""
-    return user, dict(plan.directives).get("account") or environ.get("SBATCH_ACCOUNT") or ""
+def _find_limits(host: ClusterHost, plan: Plan, answers: Answers) -> list[HoursLimit]:
+    """Find the limits on hours that apply to the job; empty if Slurm does not show them."""
+    directives = dict(plan.directives)
+    account = directives.get("account") or host.login.environ.get("SBATCH_ACCOUNT") or ""
+    if not account:
+        known = parse_associations(answers[_ASSOCIATIONS].stdout)
+        account = next((each.default_account for each in known), "")
+    return find_hours_limits(
+        answers[_RECORDS].stdout,
+        user=answers[_USER].stdout.strip(),
+        account=account,
+        partition=directives.get("partition") or "",
+    )
 
 
 def _build_estimate(

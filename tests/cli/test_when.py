@@ -176,10 +176,13 @@ def test_when_assumes_no_scaling_for_an_unknown_batch(hpcrun: Caller, training: 
 
 
 def test_when_shows_what_the_account_has_left(hpcrun: Caller, sbatch: Path) -> None:
-    for name, text in (("scontrol", SCONTROL), ("sacctmgr", SACCTMGR)):
+    for name, text in (
+        ("scontrol", SCONTROL),
+        ("sacctmgr", SACCTMGR),
+        ("id", "#!/bin/bash\necho ada\n"),
+    ):
         (hpcrun.tools / name).write_text(text)
         (hpcrun.tools / name).chmod(0o755)
-    hpcrun.environ["USER"] = "ada"
     done = hpcrun("when", "job.yaml", "--nodes", "1")
     assert "account ml has 75 of 100 GPU-hours left" in done.err, done
     limits = hpcrun("when", "job.yaml", "--nodes", "1", "--json").json["limits"]

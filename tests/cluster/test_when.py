@@ -9,10 +9,15 @@ from tests.json_schemas import check_json
 
 
 def test_when_asks_slurm_for_each_shape_and_submits_nothing(site: Site) -> None:
-    job = "command: [hostname]\nresources: {gpus_per_node: 1, time: 10m}\n"
+    job = "command: [hostname]\nresources: {gpus_per_node: 1, time: 10m, account: research}\n"
     (site.project / "job.yaml").write_text(job)
     before = site.rig.run("squeue", "-h", "-o", "%i").stdout
-    done = site.hpcrun("when", "job.yaml", "--nodes", "1,2,500", "--json")
+    limit = ("sacctmgr", "-i", "modify", "account", "research", "set")
+    try:
+        site.rig.run(*limit, "GrpTRESMins=gres/gpu=6000")
+        done = site.hpcrun("when", "job.yaml", "--nodes", "1,2,500", "--json")
+    finally:
+        site.rig.run(*limit, "GrpTRESMins=gres/gpu=-1")
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     check_json("when", answer)
@@ -23,3 +28,6 @@ def test_when_asks_slurm_for_each_shape_and_submits_nothing(site: Site) -> None:
         assert shapes[nodes]["limit_seconds"] == 600
         assert round(shapes[nodes]["gpu_hours"], 3) == round(nodes / 6, 3)
     assert site.rig.run("squeue", "-h", "-o", "%i").stdout == before
+    (limited,) = answer["limits"]
+    assert (limited["owner"], limited["resource"]) == ("account research", "GPU")
+    assert limited["allowed_hours"] == 100 and limited["used_hours"] >= 0
