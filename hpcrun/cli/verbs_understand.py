@@ -378,7 +378,7 @@ def report(
 
     The report has GPU hours, the mean use and the peak memory of each GPU, the goodput and what the
     rest of the time was lost to, the energy and, with cost in the cluster profile, money and CO2.
-    Suggestions about GPUs need samples of ten minutes and of half of the run.
+    Suggestions about GPUs need samples of all GPUs, of ten minutes and of half of the run.
     """
     from hpcrun.actions import check_report_files, measure_runs, write_report_csv
     from hpcrun.cli.output import output_display, print_lines, print_note

@@ -21,6 +21,7 @@ from hpcrun.runs import (
     RunFolder,
     cache_record,
     compute_trained_share,
+    count_nodes,
     read_node_usage,
     read_optional_record,
 )
@@ -91,7 +92,10 @@ def add_resource_usage(context: Context, status: JobStatus) -> JobStatus:
 
 
 def measure_resources(status: JobStatus, nodes: Sequence[NodeSeries]) -> ResourceUsage:
-    """Return the resources that a job used so far; ``nodes`` is the use in its last attempt."""
+    """Return the resources that a job used so far; ``nodes`` is the use in its last attempt.
+
+    The use of the host is unknown if a node of that attempt has no samples.
+    """
     account, run = status.account or JobAccounting(), status.run
     looks, logged = GpuSamples(), None
     if run is not None and status.gpus_per_node:
@@ -105,18 +109,24 @@ def measure_resources(status: JobStatus, nodes: Sequence[NodeSeries]) -> Resourc
     share = min(1.0, busy / held) if busy and held else None
     gpus = [gpu for node in nodes for gpu in node.gpus]
     uses = [gpu.utilization for gpu in gpus if gpu.utilization is not None]
+    by_index = {attempt.index: attempt for attempt in status.history.attempts}
+    attempt = by_index.get(nodes[0].attempt) if nodes else None
+    count = count_nodes(attempt) if attempt is not None else 1
+    is_on_all = len(nodes) >= count
     if uses:  # the job's samples have no gaps, unlike those of top
         looks = structs.replace(looks, looks=0, use=sum(uses) / len(uses))
     peaks = (logged, looks.memory, *(gpu.memory_peak for gpu in gpus))
     totals = (looks.memory_total, *(gpu.memory_total for gpu in gpus))
     return ResourceUsage(
         memory_asked=account.memory_asked,
-        memory_used=account.memory_used or _sum_memory(nodes),
-        cpus=account.cpus or _sum_cpus(nodes),
-        cpu_share=share if share is not None else _cpu_share(nodes),
+        memory_used=account.memory_used or (_sum_memory(nodes) if is_on_all else None),
+        cpus=account.cpus or (_sum_cpus(nodes) if is_on_all else None),
+        cpu_share=share if share is not None else _cpu_share(nodes) if is_on_all else None,
         gpu_memory=max(filter(None, peaks), default=None),
         gpu_memory_total=max(filter(None, totals), default=None),
         gpu_share=None if looks.use is None else looks.use / 100,
+        gpus=count * (status.gpus_per_node or 0) if uses else None,
+        sampled_gpus=len(gpus) if uses else None,
         looks=looks.looks,
         trained_share=compute_trained_share(status),
     )

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from hpcrun.plan import parse_seconds
 from hpcrun.runs.records import Attempt
@@ -25,6 +25,8 @@ from hpcrun.spec import CostFactors
 IDLE_PERCENT = 1.0
 # Advice needs samples, or a run, of at least ten minutes, and samples of most of the time.
 MIN_SAMPLED_S, MIN_COVERAGE = 600.0, 0.5
+# Totals and peaks by samples count as those of the whole run from this share of its time on.
+MIN_TOTAL_SHARE = 0.9
 # The nodes write a line a minute, so a shorter idle time at the end is not measured.
 _MIN_TAIL_S = 120.0
 # Advice is given if it saves at least so much; what it suggests has this margin.
@@ -96,8 +98,13 @@ class RunEfficiency(Struct, frozen=True, kw_only=True):
         waited_seconds: Between attempts.
         longest_seconds: The duration of the longest attempt.
         sampled_seconds: The time in which the nodes' use was sampled.
-        gpu_use: The mean utilization of all GPUs, in percent.
-        node_memory_peak: The peak of the job's host memory on one node, by samples of all nodes.
+        sampled_share: The fraction of the time of all nodes in which their use was sampled.
+        sampled_gpus: The number of GPUs with samples in the attempt with the longest samples.
+        gpu_use: The mean utilization of the GPUs with samples, weighted by their time, in percent.
+        node_memory_peak: The peak of the job's host memory on one node, by samples of nearly the
+            whole time of all nodes.
+        is_memory_partial: The run may have used more host memory than ``used`` shows, because
+            records and samples of a part of it are missing.
         mfu: The fraction of the peak speed of the GPUs that the model's operations used.
         energy_kwh: The energy of the nodes as Slurm measured it, or of the GPUs by their samples.
     """
@@ -123,9 +130,12 @@ class RunEfficiency(Struct, frozen=True, kw_only=True):
     queue_seconds: float | None = None
     waited_seconds: float | None = None
     sampled_seconds: float = 0.0
+    sampled_share: float | None = None
+    sampled_gpus: int | None = None
     gpu_use: float | None = None
     gpu_samples: list[GpuEfficiency] = []
     node_memory_peak: int | None = field(default=None, name="node_memory_peak_bytes")
+    is_memory_partial: bool = field(default=False, name="memory_is_partial")
     used: ResourceUsage = ResourceUsage()
     mfu: float | None = None
     energy_kwh: float | None = None
@@ -137,6 +147,15 @@ class RunEfficiency(Struct, frozen=True, kw_only=True):
     spare_nodes: int = 0
     is_fixed_shape: bool = False
     is_exclusive: bool = False
+    # The evidence for advice: the number of GPUs that the attempt with the longest samples trained
+    # on, the GPUs of each attempt of ten minutes that was sampled on all of them, the duration of
+    # these attempts, whether Slurm's records of all jobs are known, and whether an attempt may have
+    # ended for lack of host memory.
+    training_gpus: int = 0
+    judged_attempts: list[list[GpuEfficiency]] = []
+    judged_seconds: float = 0.0
+    has_all_records: bool = False
+    may_lack_memory: bool = False
 
 
 class Advice(Struct, frozen=True, kw_only=True):
@@ -151,6 +170,31 @@ class Advice(Struct, frozen=True, kw_only=True):
     words: list[str]
     text: str
     option: str | None = None
+
+
+class _AttemptUse(Struct, frozen=True, kw_only=True):
+    """The samples of an attempt; ``nodes`` and ``gpus`` are the numbers that it trained on."""
+
+    seconds: float
+    nodes: int
+    gpus: int
+    usage: list[NodeSeries]
+
+    @property
+    def sampled_seconds(self) -> float:
+        """The time with samples on the node with the fewest."""
+        return min((node.seconds for node in self.usage), default=0.0)
+
+    @property
+    def sampled_gpus(self) -> int:
+        return sum(len(node.gpus) for node in self.usage)
+
+    @property
+    def memory_sum(self) -> int | None:
+        """The sum of the nodes' peaks; None unless the job's own memory is known on all nodes."""
+        peaks = [node.memory_peak for node in self.usage if node.memory_of == "job"]
+        known = [peak for peak in peaks if peak is not None]
+        return sum(known) if len(known) == len(self.usage) >= self.nodes else None
 
 
 def measure_run(
@@ -170,7 +214,7 @@ def measure_run(
     Args:
         status: With the first and last step of each attempt, if there are several.
         usage: The use of the nodes in all attempts.
-        used: The host memory and CPU time that the run used.
+        used: The host memory and CPU time that the last job of the run used.
         accounts: Slurm's records of all jobs of the run; empty if one is missing.
         queue_seconds: Slurm's time from the submission to the start, for jobs without records.
         saving_seconds: The time in which each attempt saved checkpoints, by its number; an attempt
@@ -193,8 +237,23 @@ def measure_run(
         hours, lost, waited = _measure_attempts(status, usage, saving_seconds or {}, spare, now)
     elif known and (gpus or nodes):
         hours = known[-1] * (gpus or nodes or 1) / 3600
-    energy, energy_of = _measure_energy(accounts, usage)
+    uses = _split_usage(status, usage, seconds)
+    sampled = [use for use in uses if use.usage]
+    judged = [
+        use
+        for use in sampled
+        if use.sampled_seconds >= MIN_SAMPLED_S
+        and len(use.usage) == use.nodes
+        and use.sampled_gpus == use.gpus
+    ]
+    longest = max(sampled, key=lambda use: use.sampled_seconds, default=None)
+    share = _compute_share(uses, of_gpus=False)
+    is_sampled = (share or 0.0) >= MIN_TOTAL_SHARE and all(
+        len(use.usage) >= use.nodes for use in sampled
+    )
+    energy, energy_of = _measure_energy(accounts, uses if is_sampled else [])
     gpu_samples = _measure_gpus(usage)
+    used, is_memory_partial = _measure_host(used or ResourceUsage(), accounts, sampled, is_sampled)
     factors = factors or CostFactors()
     per_hour = factors.per_gpu_hour if gpus else factors.per_node_hour
     limit = status.limit
@@ -223,11 +282,14 @@ def measure_run(
         lost=lost,
         queue_seconds=_measure_queue(status, queue_seconds, now),
         waited_seconds=waited,
-        sampled_seconds=_sampled_seconds(usage),
+        sampled_seconds=sum(use.sampled_seconds for use in uses),
+        sampled_share=share,
+        sampled_gpus=longest.sampled_gpus if longest is not None else None,
         gpu_use=_mean_use(gpu_samples),
         gpu_samples=gpu_samples,
-        node_memory_peak=_peak_of_node(usage),
-        used=used or ResourceUsage(),
+        node_memory_peak=_peak_of_node(usage) if is_sampled else None,
+        is_memory_partial=is_memory_partial,
+        used=used,
         mfu=mfu,
         energy_kwh=energy,
         energy_of=energy_of,
@@ -239,6 +301,11 @@ def measure_run(
         spare_nodes=spare,
         is_fixed_shape=plan is not None and bool(plan.roles),
         is_exclusive=plan is not None and "exclusive" in dict(plan.directives),
+        training_gpus=longest.gpus if longest is not None else 0,
+        judged_attempts=[_measure_gpus(use.usage) for use in judged],
+        judged_seconds=sum(use.sampled_seconds for use in judged),
+        has_all_records=bool(accounts),
+        may_lack_memory=_may_lack_memory(status),
     )
 
 
@@ -295,7 +362,10 @@ def _measure_attempts(
             seconds = status.elapsed
         factor = _hours_per_second(attempts[0], per_node, spare)
         startup = compute_startup(attempts[0], seconds) * factor
-    tail = _measure_tail(usage, attempts[-1].index) if status.final else None
+    # A GPU without samples may have been busy.
+    last_gpus = sum(len(node.gpus) for node in usage if node.attempt == attempts[-1].index)
+    is_sampled = last_gpus >= per_node * count_nodes(attempts[-1])
+    tail = _measure_tail(usage, attempts[-1].index) if status.final and is_sampled else None
     if tail is not None:
         tail = max(0.0, tail - status.stalled_for)
     last_hours = (status.elapsed or attempts[-1].seconds() or 0.0) * last_factor
@@ -374,16 +444,79 @@ def _merge_gpus(old: GpuEfficiency, new: GpuEfficiency) -> GpuEfficiency:
 
 
 def _mean_use(gpus: Sequence[GpuEfficiency]) -> float | None:
-    known = [gpu.utilization for gpu in gpus if gpu.utilization is not None]
-    return sum(known) / len(known) if known else None
+    known = [(gpu.utilization, gpu.seconds) for gpu in gpus if gpu.utilization is not None]
+    total = sum(seconds for _, seconds in known)
+    if not total:
+        return sum(use for use, _ in known) / len(known) if known else None
+    return sum(use * seconds for use, seconds in known) / total
 
 
-def _sampled_seconds(usage: Sequence[NodeSeries]) -> float:
-    """Return the time with samples: of each attempt that of the node with the fewest."""
-    by_attempt: dict[int, float] = {}
-    for node in usage:
-        by_attempt[node.attempt] = min(by_attempt.get(node.attempt, math.inf), node.seconds)
-    return sum(by_attempt.values())
+def _split_usage(
+    status: JobStatus, usage: Sequence[NodeSeries], seconds: Sequence[float | None]
+) -> list[_AttemptUse]:
+    found = []
+    for attempt, length in zip(status.history.attempts, seconds, strict=False):
+        own = [node for node in usage if node.attempt == attempt.index]
+        nodes = count_nodes(attempt)
+        gpus = nodes * (status.gpus_per_node or 0)
+        # The records may lack the end of an attempt that its samples show.
+        longest = max((node.seconds for node in own), default=0.0)
+        length = max(length or 0.0, longest)
+        found.append(_AttemptUse(seconds=length, nodes=nodes, gpus=gpus, usage=own))
+    return found
+
+
+def _compute_share(uses: Sequence[_AttemptUse], *, of_gpus: bool) -> float | None:
+    """Return the fraction of the time of all nodes, or of all GPUs, that has samples."""
+    held = sum(use.seconds * (use.gpus if of_gpus else use.nodes) for use in uses)
+    sampled = sum(
+        node.seconds * (len(node.gpus) if of_gpus else 1) for use in uses for node in use.usage
+    )
+    return min(1.0, sampled / held) if held else None
+
+
+def _measure_host(
+    used: ResourceUsage,
+    accounts: Sequence[JobAccounting],
+    uses: Sequence[_AttemptUse],
+    is_sampled: bool,
+) -> tuple[ResourceUsage, bool]:
+    """Return the use of the host in all attempts, and whether its memory is that of a part only.
+
+    Args:
+        is_sampled: The samples cover nearly all of the run.
+    """
+    by_slurm = [each.memory_used for each in accounts]
+    sums = [use.memory_sum for use in uses]
+    memory = max(filter(None, (used.memory_used, *by_slurm, *sums)), default=None)
+    is_known = (bool(by_slurm) and all(by_slurm)) or (is_sampled and None not in sums)
+    busy = [each.cpu_seconds for each in accounts]
+    held = [each.held_seconds for each in accounts]
+    nodes = [node for use in uses for node in use.usage if node.cpu_of == "job"]
+    cpu_times = [
+        (node.cpus_busy * node.seconds, node.cpus * node.seconds)
+        for node in nodes
+        if node.cpus_busy is not None and node.cpus
+    ]
+    cpu_share = None
+    if busy and all(busy) and all(held):
+        cpu_share = min(1.0, sum(filter(None, busy)) / sum(filter(None, held)))
+    elif is_sampled and cpu_times and len(cpu_times) == sum(len(use.usage) for use in uses):
+        cpu_share = min(1.0, sum(each for each, _ in cpu_times) / sum(of for _, of in cpu_times))
+    found = structs.replace(used, memory_used=memory, cpu_share=cpu_share)
+    return found, memory is not None and not is_known
+
+
+def _may_lack_memory(status: JobStatus) -> bool:
+    """Return True if an attempt ended out of host memory, or without a record of why."""
+    ends = [attempt.end for attempt in status.history.attempts]
+    return status.state == "OUT_OF_MEMORY" or any(
+        end is None
+        or end.why == "out_of_memory"
+        # The kernel may have killed this process for lack of memory.
+        or (end.first_failure is not None and end.first_failure.signal == 9)
+        for end in ends
+    )
 
 
 def _peak_of_node(usage: Sequence[NodeSeries]) -> int | None:
@@ -412,14 +545,27 @@ def _measure_tail(usage: Sequence[NodeSeries], attempt: int) -> float | None:
 
 
 def _measure_energy(
-    accounts: Sequence[JobAccounting], usage: Sequence[NodeSeries]
+    accounts: Sequence[JobAccounting], uses: Sequence[_AttemptUse]
 ) -> tuple[float | None, Literal["nodes", "gpus"] | None]:
-    """Return the energy of all jobs by Slurm, or else that of the GPUs by their samples."""
+    """Return the energy of all jobs by Slurm, or else that of the GPUs by their samples.
+
+    The energy by samples is unknown unless they cover nearly all of the time of all GPUs.
+
+    Args:
+        uses: Empty if the samples cover only a part of the run.
+    """
     joules = [each.energy_joules for each in accounts]
     known = [each for each in joules if each]
     if known and len(known) == len(joules):
         return sum(known) / _JOULES_PER_KWH, "nodes"
-    watts = [(gpu.power_watts, node.seconds) for node in usage for gpu in node.gpus]
+    gpu_share = _compute_share(uses, of_gpus=True)
+    # More GPUs than the run has are visible where Slurm does not confine jobs to theirs.
+    has_others = any(use.sampled_gpus > use.gpus for use in uses)
+    if (gpu_share or 0.0) < MIN_TOTAL_SHARE or has_others:
+        return None, None
+    watts = [
+        (gpu.power_watts, node.seconds) for use in uses for node in use.usage for gpu in node.gpus
+    ]
     measured = [watt * seconds for watt, seconds in watts if watt is not None]
     if measured and len(measured) == len(watts):
         return sum(measured) / _JOULES_PER_KWH, "gpus"
@@ -450,43 +596,77 @@ def advise(runs: Sequence[RunEfficiency]) -> tuple[list[Advice], list[str]]:
             few += [run for run in started if not _has_samples(run)]
         found += [*_advise_on_memory(started), *_advise_on_limit(group)]
         found += _advise_on_losses(started)
-    return found, _note_few_samples(few)
+    return found, [*_note_few_samples(few), *_note_partial_samples(runs)]
 
 
 def _has_samples(run: RunEfficiency) -> bool:
     elapsed = run.elapsed_seconds or 0.0
-    return run.sampled_seconds >= max(MIN_SAMPLED_S, MIN_COVERAGE * elapsed)
+    return run.judged_seconds >= max(MIN_SAMPLED_S, MIN_COVERAGE * elapsed)
+
+
+def _lacks_gpus(run: RunEfficiency) -> bool:
+    return run.sampled_gpus is not None and run.sampled_gpus != run.training_gpus
 
 
 def _note_few_samples(runs: Sequence[RunEfficiency]) -> list[str]:
     without = [run for run in runs if not run.sampled_seconds]
+    partly = [run for run in runs if run.sampled_seconds and _lacks_gpus(run)]
+    short = [run for run in runs if run.sampled_seconds and not _lacks_gpus(run)]
     notes = []
     for group, what in (
-        ([run for run in runs if run.sampled_seconds], "too few samples of the nodes' use"),
+        (short, "too few samples of the nodes' use"),
         (without, "no samples of the nodes' use"),
+        (partly, "samples of other GPUs than exactly their own"),
     ):
         if len(group) > 1:
             notes.append(f"{len(group)} of the runs have {what} for advice on GPUs")
         for run in group if len(group) == 1 else ():
             length = f" ({_minutes(run.sampled_seconds)} of {_minutes(run.elapsed_seconds or 0)})"
-            needs = f"; advice on GPUs needs {MIN_SAMPLED_S / 60:.0f} min, and half of the run"
-            notes.append(f"{run.word}: {what}{length if run.sampled_seconds else ''}{needs}")
+            text = f"{what}{length if run.sampled_seconds else ''}"
+            needs = f"{MIN_SAMPLED_S / 60:.0f} min of an attempt, and half of the run"
+            if group is partly:
+                text = describe_sampled_gpus(run.sampled_gpus or 0, run.training_gpus)
+                needs = "samples of all of the run's GPUs, and of no others"
+            notes.append(f"{run.word}: {text}; advice on GPUs needs {needs}")
     return notes
 
 
-def _advise_on_gpus(runs: Sequence[RunEfficiency]) -> list[Advice]:
-    gpus = [gpu for run in runs for gpu in run.gpu_samples]
-    words = [run.word for run in runs]
-    uses = [gpu.utilization for gpu in gpus if gpu.utilization is not None]
-    if not uses or len(uses) != len(gpus):
+def _note_partial_samples(runs: Sequence[RunEfficiency]) -> list[str]:
+    """Note which of several runs have numbers of a part of them; one run is shown in detail."""
+    shares = [(run.word, run.sampled_share or 0.0) for run in runs if run.sampled_seconds]
+    partial = [(word, share) for word, share in shares if share < MIN_TOTAL_SHARE]
+    if len(runs) == 1 or not partial:
         return []
-    idle = sum(use < IDLE_PERCENT for use in uses)
-    sampled = _minutes(min(run.sampled_seconds for run in runs))
+    names = ", ".join(f"{word} ({100 * share:.0f} %)" for word, share in partial[:3])
+    more = f" and {len(partial) - 3} more" if len(partial) > 3 else ""
+    return [f"GPU use and memory by samples are of a part of the time of: {names}{more}"]
+
+
+def describe_sampled_gpus(sampled: int, held: int) -> str:
+    """Describe of how many GPUs there are samples, if not of exactly those of the run.
+
+    >>> describe_sampled_gpus(1, 4), describe_sampled_gpus(8, 1), describe_sampled_gpus(4, 4)
+    ('1 of 4 GPUs sampled', '8 GPUs sampled, and the run had 1', '')
+    """
+    if sampled > held:
+        return f"{sampled} GPUs sampled, and the run had {held}"
+    return f"{sampled} of {held} GPUs sampled" if sampled < held else ""
+
+
+def _advise_on_gpus(runs: Sequence[RunEfficiency]) -> list[Advice]:
+    """Suggest fewer GPUs if some were idle in each attempt, or to explain a low use."""
+    if any(gpu.utilization is None for run in runs for gpu in run.gpu_samples):
+        return []
+    words = [run.word for run in runs]
+    # Of each run the attempt that used the most GPUs: an attempt may fail before it uses any.
+    gpus = [gpu for run in runs for gpu in min(run.judged_attempts, key=_count_idle)]
+    idle = _count_idle(gpus)
     if idle:
-        each = f"{idle} of {len(uses)} GPUs idle (under {IDLE_PERCENT:.0f} % of {sampled})"
+        sampled = _minutes(min(gpu.seconds for gpu in gpus))
+        each = f"{idle} of {len(gpus)} GPUs idle (under {IDLE_PERCENT:.0f} % of {sampled})"
         return [
             Advice(kind="idle_gpus", words=words, text=each, option=_suggest_shape(runs))
-            if idle < len(uses)
+            if idle < len(gpus)
             else Advice(
                 kind="idle_gpus",
                 words=words,
@@ -494,9 +674,10 @@ def _advise_on_gpus(runs: Sequence[RunEfficiency]) -> list[Advice]:
                 option=None if any(run.is_fixed_shape for run in runs) else "--gpus-per-node 0",
             )
         ]
-    mean = sum(uses) / len(uses)
-    if mean < _LOW_USE and len(runs) == 1:
-        text = f"the GPUs were busy for {mean:.0f} % of {sampled}"
+    first = runs[0]
+    if len(runs) == 1 and first.gpu_use is not None and first.gpu_use < _LOW_USE:
+        sampled = _minutes(first.sampled_seconds)
+        text = f"the GPUs were busy for {first.gpu_use:.0f} % of {sampled}"
         return [
             Advice(
                 kind="low_use",
@@ -507,17 +688,19 @@ def _advise_on_gpus(runs: Sequence[RunEfficiency]) -> list[Advice]:
     return []
 
 
+def _count_idle(gpus: Sequence[GpuEfficiency]) -> int:
+    return sum((gpu.utilization or 0.0) < IDLE_PERCENT for gpu in gpus)
+
+
 def _suggest_shape(runs: Sequence[RunEfficiency]) -> str | None:
-    """Return the options that request only the GPUs that some run used."""
+    """Return the options that request only the GPUs that some attempt used."""
     per_node, nodes = 0, 0
-    for run in runs:
+    for gpus in (gpus for run in runs for gpus in run.judged_attempts):
         busy: dict[str, int] = {}
-        for gpu in run.gpu_samples:
+        for gpu in gpus:
             busy[gpu.node] = busy.get(gpu.node, 0) + ((gpu.utilization or 0.0) >= IDLE_PERCENT)
         per_node = max([per_node, *busy.values()])
-        # An attempt may have run on other nodes, so nodes are counted by the size of the run.
-        used = sum(count > 0 for count in busy.values())
-        nodes = max(nodes, used if len(busy) == run.nodes else run.nodes or 0)
+        nodes = max(nodes, sum(count > 0 for count in busy.values()))
     first = runs[0]
     if any(run.is_fixed_shape or not run.gpus_per_node for run in runs):
         return None
@@ -531,30 +714,35 @@ def _suggest_shape(runs: Sequence[RunEfficiency]) -> str | None:
 
 def _advise_on_memory(runs: Sequence[RunEfficiency]) -> list[Advice]:
     """Suggest less host memory if all runs used less than half of what they requested."""
+    # A run that is short, or still runs, may not have reached its peak; nor is the peak known if
+    # an attempt or a job lacks a record. After an attempt without enough memory, none is unused.
+    is_sure = all(
+        run.final
+        and (run.elapsed_seconds or 0) >= MIN_SAMPLED_S
+        and run.has_all_records
+        and not (run.is_memory_partial or run.may_lack_memory or run.is_exclusive)
+        for run in runs
+    )
+    # The request is per node, so the node with the highest peak decides. Slurm's value and the
+    # samples may differ: the larger one is safe.
     known = [
-        (run, run.used.memory_asked, run.used.memory_used)
+        (
+            run,
+            run.used.memory_asked,
+            max(run.used.memory_used, (run.node_memory_peak or 0) * (run.nodes or 1)),
+        )
         for run in runs
         if run.used.memory_asked and run.used.memory_used
     ]
-    # A run that is short, or still runs, may not have reached its peak.
-    is_sure = all(run.final and (run.elapsed_seconds or 0) >= MIN_SAMPLED_S for run in runs)
-    if not known or len(known) != len(runs) or not is_sure or any(r.is_exclusive for r in runs):
+    if not known or len(known) != len(runs) or not is_sure:
         return []
     run, asked, used = max(known, key=lambda each: each[2] / each[1])
     unused = 1 - used / asked
     if unused < _MIN_UNUSED_MEMORY or asked - used < _MIN_UNUSED_BYTES:
         return []
-    peaks = [
-        each.node_memory_peak or (each.used.memory_used if each.nodes == 1 else None)
-        for each in runs
-    ]
     option = None
-    if all(peaks):
-        # Slurm's value and the samples may differ: the larger one is safe.
-        most = max(
-            max(peak or 0, math.ceil((each.used.memory_used or 0) / (each.nodes or 1)))
-            for peak, each in zip(peaks, runs, strict=True)
-        )
+    if all(each.node_memory_peak or each.nodes == 1 for each in runs):
+        most = max(math.ceil(peak / (each.nodes or 1)) for each, _, peak in known)
         gib = max(1, math.ceil(_MARGIN * most / (1 << 30)))
         option = f"--set resources.memory_per_node={gib}G" if run.run_id else f"--mem={gib}G"
         option = None if run.is_fixed_shape or gib * (run.nodes or 1) << 30 >= asked else option
@@ -564,11 +752,14 @@ def _advise_on_memory(runs: Sequence[RunEfficiency]) -> list[Advice]:
 
 
 def _advise_on_limit(runs: Sequence[RunEfficiency]) -> list[Advice]:
-    """Suggest a shorter time limit if all runs completed in less than half of it."""
+    """Suggest a shorter time limit if all runs completed in less than half of it.
+
+    A run with several attempts gets no suggestion: it needs its time without the interruptions.
+    """
     longest = max((run.longest_seconds or 0.0 for run in runs), default=0.0)
     limits = [run.limit_seconds for run in runs if run.limit_seconds]
-    is_sure = len(limits) == len(runs) and all(run.state == "COMPLETED" for run in runs)
-    if not is_sure or longest < MIN_SAMPLED_S:
+    is_sure = all(run.state == "COMPLETED" and run.attempts == 1 for run in runs)
+    if not is_sure or len(limits) != len(runs) or longest < MIN_SAMPLED_S:
         return []
     limit = min(limits)
     enough = _LIMIT_UNIT_S * math.ceil(_MARGIN * longest / _LIMIT_UNIT_S)

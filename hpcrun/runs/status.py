@@ -241,6 +241,9 @@ class ResourceUsage(Struct, frozen=True, kw_only=True):
         cpu_share: The share of the CPU time that was used.
         gpu_share: The mean utilization of the GPUs in the last attempt, by the job's own samples,
             or else by those of ``top``.
+        gpus: The number of GPUs that this attempt trained on, if the job sampled any.
+        sampled_gpus: The number of GPUs that the job sampled: with one GPU per task, only those
+            of the first task on each node.
         looks: The number of samples of ``top``, if the utilization is from these.
         trained_share: The share of the time of all attempts spent on steps that were not repeated.
     """
@@ -252,6 +255,8 @@ class ResourceUsage(Struct, frozen=True, kw_only=True):
     gpu_memory: int | None = field(default=None, name="gpu_memory_bytes")
     gpu_memory_total: int | None = field(default=None, name="gpu_memory_total_bytes")
     gpu_share: float | None = None
+    gpus: int | None = None
+    sampled_gpus: int | None = None
     looks: int = field(default=0, name="gpu_looks")
     trained_share: float | None = None
 

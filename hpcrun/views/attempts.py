@@ -16,6 +16,7 @@ from hpcrun.runs import (
     Failure,
     JobStatus,
     ResourceUsage,
+    describe_sampled_gpus,
 )
 from hpcrun.text import format_clock, format_count, format_size, replace_unprintable
 
@@ -202,6 +203,8 @@ def format_usage_rows(
     [('used', ''), ('gpu', 'memory up to 40.0 GiB'), ('trained', '90% of the time')]
     >>> format_usage_rows(ResourceUsage(gpu_memory=40 << 30), has_gpus=True, estimated=38 << 30)[1]
     ('gpu', 'memory up to 40.0 GiB (38.0 GiB estimated)')
+    >>> format_usage_rows(ResourceUsage(gpu_share=0.9, gpus=4, sampled_gpus=1), has_gpus=True)[1]
+    ('gpu', 'use 90% (1 of 4 GPUs sampled)')
     """
     if used is None:
         return []
@@ -221,7 +224,8 @@ def format_usage_rows(
         gpu.append(f"memory up to {format_size(used.gpu_memory)}{of_all}{about}")
     if used.gpu_share is not None:
         looks = f" in {format_count(used.looks, 'look')} of hpcrun top" if used.looks else ""
-        gpu.append(f"use {used.gpu_share:.0%}{looks}")
+        gpus = describe_sampled_gpus(used.sampled_gpus or 0, used.gpus or 0)
+        gpu.append(f"use {used.gpu_share:.0%}{looks}{f' ({gpus})' if gpus else ''}")
     trained = f"{used.trained_share:.0%} of the time" if used.trained_share is not None else ""
     memory = ", ".join(gpu) if has_gpus else ""
     return [("used", ", ".join(host)), ("gpu", memory), ("trained", trained)]

@@ -10,7 +10,13 @@ import msgspec
 from msgspec import Struct, field
 
 from hpcrun.curves import PageSection
-from hpcrun.runs import Advice, LostHours, RunEfficiency
+from hpcrun.runs import (
+    MIN_TOTAL_SHARE,
+    Advice,
+    LostHours,
+    RunEfficiency,
+    describe_sampled_gpus,
+)
 from hpcrun.text import (
     BOLD,
     Column,
@@ -158,7 +164,8 @@ def _list_facts(run: RunEfficiency, currency: str) -> list[tuple[str, str]]:
     time = "" if run.elapsed_seconds is None else f"{format_clock(run.elapsed_seconds)}{limit}"
     memory = ""
     if used.memory_used is not None:
-        memory = format_size(used.memory_used)
+        at_least = "at least " if run.is_memory_partial else ""
+        memory = f"{at_least}{format_size(used.memory_used)}"
         memory += f" of {format_size(used.memory_asked)}" if used.memory_asked else ""
     cpus = ""
     if used.cpu_share is not None:
@@ -203,7 +210,11 @@ def _format_losses(run: RunEfficiency) -> str:
 def _format_gpu_use(run: RunEfficiency) -> str:
     if run.gpu_use is None:
         return ""
-    text = f"{run.gpu_use:.0f} % (mean of {format_clock(run.sampled_seconds)})"
+    mean = f"mean of {format_clock(run.sampled_seconds)}"
+    if run.elapsed_seconds and (run.sampled_share or 0.0) < MIN_TOTAL_SHARE:
+        mean += f" of {format_clock(run.elapsed_seconds)}"
+    gpus = describe_sampled_gpus(run.sampled_gpus or 0, run.training_gpus)
+    text = f"{run.gpu_use:.0f} % ({', '.join(filter(None, (mean, gpus)))})"
     return f"{text}, memory up to {memory}" if (memory := _format_gpu_memory(run)) else text
 
 
@@ -220,7 +231,11 @@ def _format_gpu_memory(run: RunEfficiency) -> str:
 def _format_energy(run: RunEfficiency) -> str:
     if run.energy_kwh is None:
         return ""
-    source = "of the nodes, by Slurm" if run.energy_of == "nodes" else "of the GPUs, by samples"
+    source = "of the nodes, by Slurm"
+    if run.energy_of == "gpus":
+        share = run.sampled_share or 0.0
+        source = "of the GPUs, by samples"
+        source += f" of {100 * share:.0f} % of the time" if share < 0.995 else ""
     return f"{run.energy_kwh:.2f} kWh ({source})"
 
 
@@ -260,6 +275,7 @@ def _list_cells(run: RunEfficiency, currency: str) -> list[str]:
     memory = "" if used.memory_used is None else format_size(used.memory_used)
     if memory and used.memory_asked and used.memory_used is not None:
         memory = f"{100 * used.memory_used / used.memory_asked:.0f} %"
+    memory = f">= {memory}" if run.is_memory_partial else memory
     hours = "" if run.hours is None else f"{run.hours:.2f}"
     lost = [(getattr(run.lost, name) or 0.0, title) for name, title in _LOSSES.items()]
     # Less than 1 % is not worth naming in a table.
@@ -300,7 +316,10 @@ def _list_total(total: Total, currency: str) -> list[str]:
 
 # ---- JSON, CSV and HTML
 
-_SHAPE = ("gpus_per_node", "spare_nodes", "is_fixed_shape", "is_exclusive", "group")
+_FOR_ADVICE = (
+    *("gpus_per_node", "spare_nodes", "is_fixed_shape", "is_exclusive", "group"),
+    *("training_gpus", "judged_attempts", "judged_seconds", "has_all_records", "may_lack_memory"),
+)
 
 
 def efficiencies_json(
@@ -322,7 +341,7 @@ def _run_json(run: RunEfficiency) -> Any:
     gpus = values.pop("gpu_samples")
     unit = values.pop("unit")
     hours = values.pop("hours")
-    kept = {key: value for key, value in values.items() if key not in _SHAPE}
+    kept = {key: value for key, value in values.items() if key not in _FOR_ADVICE}
     found = {
         **kept,
         "gpu_hours": hours if unit == "gpu" else None,

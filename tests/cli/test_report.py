@@ -76,6 +76,18 @@ def test_run_is_reported_with_its_losses_and_advice(hpcrun: Caller, measured: Ru
     assert options == ["--gpus-per-node 2", "--time 0:45:00", None]
 
 
+def test_numbers_by_samples_of_a_part_of_the_run_say_so(
+    hpcrun: Caller, measured: RunFolder
+) -> None:
+    (measured.path / "usage" / "0" / "node-1").unlink()
+    text = hpcrun("report", RUN).out
+    assert "GPU use   42 % (mean of 30:00 of 30:00, 4 of 8 GPUs sampled), memory up to" in text
+    assert "15: 4 of 8 GPUs sampled; advice on GPUs needs" in text
+    assert "energy" not in text and "GPUs idle" not in text and "memory 1.9 GiB" not in text
+    status = hpcrun("status", RUN).out
+    assert "use 42% (4 of 8 GPUs sampled)" in status and "host memory" not in status
+
+
 # The model has 2 blocks of 218,112,000 weights and a head of 32,768,000.
 MODEL = {
     "model_type": "llama",

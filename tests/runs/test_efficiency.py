@@ -23,7 +23,8 @@ RUN_ID = "20261120-081455-train-7k3q"
 
 
 def attempt(index: int = 0, *, at: float = 1000.0, seconds: float = HOUR, **known: Any) -> Attempt:
-    begin = Begin(attempt=index, job_id=str(7 + index), host="n1", pid=1, nodes="n1", begun_at=at)
+    nodes = known.pop("nodes", "n1")
+    begin = Begin(attempt=index, job_id=str(7 + index), host="n1", pid=1, nodes=nodes, begun_at=at)
     end = End(
         attempt=index,
         job_id=str(7 + index),
@@ -34,6 +35,7 @@ def attempt(index: int = 0, *, at: float = 1000.0, seconds: float = HOUR, **know
         begun_at=at,
         ended_at=at + seconds,
         next=known.pop("next", None),
+        why=known.pop("why", None),
     )
     return Attempt(index=index, begin=begin, end=end, **known)
 
@@ -56,16 +58,18 @@ def status(*attempts: Attempt, **known: Any) -> JobStatus:
     return JobStatus(**values | known)
 
 
-def usage(*uses: int, minutes: int = 60, idle_after: int | None = None) -> NodeSeries:
+def usage(
+    *uses: int, minutes: int = 60, idle_after: int | None = None, node: str = "n1", attempt: int = 0
+) -> NodeSeries:
     """Return the use of a node with GPUs of a constant use, all idle after some minutes."""
-    names = " ".join(f"nvidia:GPU-{n}:81920" for n in range(len(uses)))
-    lines = [f"hpcrun-usage 1 n1 15 job 16 job {64 * GIB} {names}".rstrip()]
+    names = " ".join(f"nvidia:GPU-{node}-{n}:81920" for n in range(len(uses)))
+    lines = [f"hpcrun-usage 1 {node} 15 job 16 job {64 * GIB} {names}".rstrip()]
     for minute in range(minutes + 1):
         busy = minute if idle_after is None else min(minute, idle_after)
         gpus = [f"{use * 4 * busy} 1000 2000 {1200 * minute}" for use in uses]
         host = f"{1000 + 60 * minute} {60 * minute} {8 * 60 * minute}000000000"
         lines.append(f"{host} {GIB} {2 * GIB} {4 * minute} {' '.join(gpus)}".rstrip())
-    found = parse_node_usage(lines, rank=0, attempt=0)
+    found = parse_node_usage(lines, rank=0, attempt=attempt)
     assert found is not None
     return found
 
@@ -179,8 +183,9 @@ def test_idle_gpus_are_not_requested_again() -> None:
 
 
 def test_idle_nodes_are_not_requested_again() -> None:
-    idle = structs.replace(usage(0, 0, 0, 0), node="n2", rank=1)
-    one = measure(status(attempt(), node_count=2), usage=[usage(90, 90, 90, 90), idle])
+    idle = structs.replace(usage(0, 0, 0, 0, node="n2"), rank=1)
+    found = status(attempt(nodes="n[1-2]"), node_count=2)
+    one = measure(found, usage=[usage(90, 90, 90, 90), idle])
     assert [each.option for each in suggest(one)] == ["--nodes 1"]
 
 
@@ -199,19 +204,104 @@ def test_few_samples_give_no_advice_but_a_note(minutes: int, note: str) -> None:
 
 
 def test_gpus_with_a_missing_sample_give_no_advice() -> None:
-    node = usage(90, 0)
-    unknown = structs.replace(node.gpus[1], utilization=None)
-    one = measure(status(attempt()), usage=[structs.replace(node, gpus=[node.gpus[0], unknown])])
+    node = usage(90, 90, 90, 0)
+    unknown = structs.replace(node.gpus[0], utilization=None)
+    one = measure(status(attempt()), usage=[structs.replace(node, gpus=[unknown, *node.gpus[1:]])])
     assert suggest(one) == []
 
 
 def test_unused_host_memory_is_not_requested_again() -> None:
     used = ResourceUsage(memory_asked=100 * GIB, memory_used=32 * GIB)
-    (found,) = suggest(measure(status(attempt()), used=used))
+    accounts = [JobAccounting(memory_used=32 * GIB)]
+    (found,) = suggest(measure(status(attempt()), used=used, accounts=accounts))
     assert found.text == "68 % of the requested host memory unused (32.0 of 100.0 GiB at most)"
     assert found.option == "--set resources.memory_per_node=40G"
     running = status(attempt(), verdict=Verdict(state="RUNNING"))
-    assert suggest(measure(running, used=used)) == []
+    assert suggest(measure(running, used=used, accounts=accounts)) == []
+
+
+def requeued(*, gpus: int = 1, **known: Any) -> JobStatus:
+    """Return a run of 20 minutes on n1 and, after a preemption, an hour on n2."""
+    first = attempt(0, seconds=1200.0, why="preempted", next="8", **known)
+    second = attempt(1, at=3000.0, nodes="n2")
+    return status(first, second, gpus_per_node=gpus)
+
+
+def test_gpu_use_is_weighted_by_time_and_counts_the_gpus_of_one_attempt() -> None:
+    samples = [usage(0, minutes=20), usage(96, node="n2", attempt=1)]
+    one = measure(requeued(), usage=samples)
+    assert one.gpu_use == pytest.approx(72.0) and (one.sampled_gpus, one.gpus) == (1, 1)
+    assert [each.kind for each in suggest(one)] == []
+    idle = [usage(90, 0, minutes=20), usage(90, 0, node="n2", attempt=1)]
+    (found,) = suggest(measure(requeued(gpus=2), usage=idle))
+    assert found.text == "1 of 2 GPUs idle (under 1 % of 20 min)"
+    assert found.option == "--gpus-per-node 1"
+
+
+def test_gpus_without_samples_are_named_and_prevent_advice() -> None:
+    """With one GPU per task, only that of the first task is sampled."""
+    one = measure(status(attempt()), usage=[usage(0)])
+    assert (one.sampled_gpus, one.training_gpus, one.lost.idle_tail) == (1, 4, None)
+    assert advise([one]) == (
+        [],
+        [
+            "7: 1 of 4 GPUs sampled; advice on GPUs needs samples of all of the run's GPUs, "
+            "and of no others"
+        ],
+    )
+    visible = measure(status(attempt(), gpus_per_node=1), usage=[usage(90, 0)])
+    assert advise([visible])[0] == [] and "2 GPUs sampled" in advise([visible])[1][0]
+    assert (one.energy_kwh, visible.energy_kwh) == (None, None)
+
+
+def test_energy_of_a_part_of_the_run_is_unknown() -> None:
+    last = usage(90, node="n2", attempt=1)
+    one = measure(requeued(), usage=[last], factors=CostFactors(kg_co2_per_kwh=0.5))
+    assert (one.sampled_share, one.energy_kwh, one.co2_kg) == (0.75, None, None)
+    notes = advise([one, measure(status(attempt()))])[1]
+    assert notes[-1] == "GPU use and memory by samples are of a part of the time of: 7 (75 %)"
+    whole = measure(requeued(), usage=[usage(90, minutes=20), last])
+    assert whole.sampled_share == 1.0 and whole.energy_kwh == pytest.approx(0.4)
+
+
+def test_host_memory_is_the_peak_of_all_attempts() -> None:
+    last = ResourceUsage(memory_asked=100 * GIB, memory_used=10 * GIB, cpu_share=0.9)
+    first, second = (
+        JobAccounting(memory_used=used * GIB, cpu_seconds=busy, held_seconds=100.0)
+        for used, busy in ((40, 10.0), (10, 90.0))
+    )
+    one = measure(requeued(), used=last, accounts=[first, second])
+    assert (one.used.memory_used, one.is_memory_partial) == (40 * GIB, False)
+    assert one.used.cpu_share == pytest.approx(0.5)
+    assert [each.option for each in suggest(one)] == ["--set resources.memory_per_node=50G"]
+    # The samples of a node may exceed those of Slurm.
+    node = structs.replace(usage(90), memory_peak=60 * GIB)
+    sampled = measure(status(attempt(), gpus_per_node=1), used=last, accounts=[first], usage=[node])
+    assert suggest(sampled) == []
+
+
+def test_host_memory_of_a_part_of_the_run_gives_no_advice() -> None:
+    last = ResourceUsage(memory_asked=100 * GIB, memory_used=10 * GIB)
+    one = measure(requeued(), used=last, usage=[usage(90, node="n2", attempt=1)])
+    assert one.is_memory_partial and one.node_memory_peak is None
+    assert suggest(one) == []
+
+
+@pytest.mark.parametrize("why", ["out_of_memory", None])
+def test_attempt_that_ran_out_of_memory_prevents_advice_on_memory(why: str | None) -> None:
+    used = ResourceUsage(memory_asked=100 * GIB, memory_used=10 * GIB)
+    accounts = [JobAccounting(memory_used=10 * GIB)] * 2
+    first = attempt(0, why=why, exit_code=1, next="8")
+    if why is None:  # the whole job was killed
+        first = structs.replace(first, end=None)
+    one = measure(status(first, attempt(1)), used=used, accounts=accounts)
+    assert suggest(one) == []
+
+
+def test_run_with_several_attempts_gets_no_advice_on_its_time_limit() -> None:
+    found = structs.replace(requeued(), limit=8 * HOUR)
+    assert suggest(measure(found)) == []
+    assert suggest(measure(status(attempt(), limit=8 * HOUR)))
 
 
 def test_time_limit_is_the_longest_of_all_tasks() -> None:
