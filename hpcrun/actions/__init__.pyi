@@ -27,6 +27,7 @@ from hpcrun.actions.fit import parse_parameter_count as parse_parameter_count
 from hpcrun.actions.follow_curve import CurveFollower as CurveFollower
 from hpcrun.actions.follow_curve import Followed as Followed
 from hpcrun.actions.group import RequestedJob as RequestedJob
+from hpcrun.actions.group import make_group_name as make_group_name
 from hpcrun.actions.group import prepare_jobs as prepare_jobs
 from hpcrun.actions.group import split_jobs as split_jobs
 from hpcrun.actions.hostfile import find_hosts as find_hosts

@@ -11,7 +11,7 @@ from hpcrun.actions.cluster_host import ClusterHost
 from hpcrun.actions.prepare import Prepared, all_at_once, new_run_id, prepare_job, query_host
 from hpcrun.context import Context
 from hpcrun.errors import InputError, SpecError
-from hpcrun.monitor import find_run_or_sweep
+from hpcrun.monitor import MAX_GROUP_NAME, find_run_or_sweep
 from hpcrun.plan import Dependency, split_sweep
 from hpcrun.spec import JobSpec, Origin
 
@@ -22,7 +22,6 @@ class RequestedJob(Struct, frozen=True):
     spec: JobSpec
     extra_args: list[str]
     origin: Origin
-    is_part: bool = False
 
 
 def split_jobs(context: Context, jobs: Sequence[RequestedJob]) -> list[RequestedJob]:
@@ -38,15 +37,23 @@ def split_jobs(context: Context, jobs: Sequence[RequestedJob]) -> list[Requested
             raise all_at_once([error], job.origin) from error
         group = job.spec.group
         if len(specs) > 1 and group is None:
-            slug, _, tail = new_run_id(job.spec).split("-", 2)[2].rpartition("-")
-            group = f"{'' if slug[0].isalpha() else 'sweep-'}{slug[:28]}-{tail}"
-        parts += [
-            structs.replace(job, spec=structs.replace(spec, group=group), is_part=len(specs) > 1)
-            for spec in specs
-        ]
+            group = make_group_name(job.spec)
+        parts += [structs.replace(job, spec=structs.replace(spec, group=group)) for spec in specs]
     for group in {job.spec.group for job in parts} - {None}:
         check_group_name(context, str(group))
     return parts
+
+
+def make_group_name(spec: JobSpec, kind: str = "sweep", end: str = "") -> str:
+    """Return a valid name for a group of runs, from the name of their job.
+
+    Args:
+        kind: The beginning of the name if the job's begins with a digit.
+        end: The end of the name; by default the random one of a run id.
+    """
+    slug, _, chance = new_run_id(spec).split("-", 2)[2].rpartition("-")
+    start, end = slug if slug[0].isalpha() else f"{kind}-{slug}", end or chance
+    return f"{start[: MAX_GROUP_NAME - len(end) - 1]}-{end}"
 
 
 def check_group_name(context: Context, group: str) -> None:
@@ -81,7 +88,6 @@ def prepare_jobs(
                     after=after,
                     origin=job.origin,
                     checks=Checks(strict=strict),
-                    is_part=job.is_part,
                 )
             )
         except InputError as error:

@@ -10,13 +10,12 @@ from msgspec import Struct, structs
 
 from hpcrun.actions.checks.submission import Checks
 from hpcrun.actions.cluster_host import ClusterHost
-from hpcrun.actions.group import check_counts, check_group_name
+from hpcrun.actions.group import check_counts, check_group_name, make_group_name
 from hpcrun.actions.prepare import (
     Prepared,
     all_at_once,
     find_job_file,
     load_spec,
-    new_run_id,
     prepare_job,
     query_host,
     record_file,
@@ -218,8 +217,7 @@ def _split_overrides(overrides: Sequence[str], stages: Mapping[str, Stage]) -> d
 
 
 def _new_id(context: Context, name: str) -> str:
-    slug, _, tail = new_run_id(JobSpec(name=name)).split("-", 2)[2].rpartition("-")
-    made = f"{'' if slug[0].isalpha() else 'pipeline-'}{slug[:28]}-{tail}"
+    made = make_group_name(JobSpec(name=name), "pipeline")
     check_group_name(context, made)
     return made
 

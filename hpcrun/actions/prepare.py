@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shlex
 import subprocess
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -657,15 +656,6 @@ def with_args(spec: JobSpec, known: Collection[str], extra_args: Sequence[str]) 
     return msgspec.structs.replace(spec, args=[*spec.args, *typed])
 
 
-def _words_to_submit(spec: JobSpec, extra_args: Sequence[str], origin: Origin) -> str:
-    """Format the arguments that submit a sweep under a name; "" for a part of one."""
-    if spec.sweep_part is not None:
-        return ""
-    words = [origin.name, "--as", spec.group or f"{spec.name or 'job'}-parts"]
-    words += [word for change in origin.overrides for word in ("--set", change)]
-    return shlex.join([*words, "--", *extra_args] if extra_args else words)
-
-
 # ---- the sweep ---------------------------------------------------------------------------------
 
 
@@ -679,13 +669,14 @@ def prepare_job(
     origin: Origin | None = None,
     checks: Checks | None = None,
     made: Sequence[SweepRun] | None = None,
-    is_part: bool = False,
+    submit: str = "",
 ) -> Prepared:
     """Plan and render a run as ``prepare_spec`` does, or all runs of a sweep and its array.
 
     Args:
         made: The runs, if they are not all combinations of the sweep's values.
-        is_part: The sweep is a part of the one in the job file.
+        submit: The arguments of `hpcrun submit` for the whole sweep, with which messages suggest
+            to submit it in parts; "" if the command line is unknown, or submits something else.
 
     Raises:
         InputError: A run cannot be prepared.
@@ -712,7 +703,6 @@ def prepare_job(
     try:
         made = build_runs(spec, extra_args) if made is None else made
         tasks = -(-len(made) // spec.sweep_per_node)
-        submit = "" if is_part else _words_to_submit(spec, extra_args, origin)
         array = checks.check_array(context, host, tasks, submit)
         if array.problems:
             raise SpecError(array.problems, fix=array.fix)

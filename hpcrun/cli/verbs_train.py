@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from hpcrun.cli.options import (
     JobCommand,
     Value,
     cluster_option,
+    collect_overrides,
     job_options,
     json_option,
     load_requested_job,
@@ -36,6 +38,7 @@ from hpcrun.errors import InputError
 if TYPE_CHECKING:
     from hpcrun.actions import Trial
     from hpcrun.fit import ModelShape, Training
+    from hpcrun.spec import JobSpec
 
 
 @click.command("submit", cls=JobCommand)
@@ -155,6 +158,7 @@ def submit(
         after=first,
         origin=part.origin,
         checks=checks,
+        submit=_format_arguments(job, part.spec, options, cluster, after),
     )
     if dry_run and not test_only:
         show_files(made, as_json=as_json)
@@ -165,6 +169,29 @@ def submit(
         show_estimate(made.plan, estimate_start(where, made), as_json=as_json)
         return 0
     return submit_and_watch(where, made, follow=follow, wait=wait, as_json=as_json)
+
+
+def _format_arguments(
+    job: str | None,
+    spec: JobSpec,
+    options: dict[str, Any],
+    cluster: str | None,
+    after: Sequence[str],
+) -> str:
+    """Format the arguments that submit a whole sweep under a name; "" for a part of one."""
+    from hpcrun.actions import make_group_name
+
+    if not spec.sweep_keys or spec.sweep_part is not None:
+        return ""
+    words = [job] if job is not None else []
+    words += ["--as", spec.group or make_group_name(spec, end="parts")]
+    words += ["--cluster", cluster] if cluster is not None else []
+    words += [word for run in after for word in ("--after", run)]
+    for override in collect_overrides(options):
+        if override.partition("=")[0].strip() != "group":
+            words += ["--set", override]
+    words += [f"--{name.replace('_', '-')}" for name in ("debug", "no_check") if options[name]]
+    return shlex.join([*words, "--", *options["extra_args"]] if options["extra_args"] else words)
 
 
 @click.command("run", cls=JobCommand)

@@ -48,6 +48,7 @@ from hpcrun.monitor.status import status_of_job as status_of_job
 from hpcrun.monitor.status import status_of_jobs as status_of_jobs
 from hpcrun.monitor.submitted import build_submitted_record as build_submitted_record
 from hpcrun.monitor.targets import GROUP_NAME as GROUP_NAME
+from hpcrun.monitor.targets import MAX_GROUP_NAME as MAX_GROUP_NAME
 from hpcrun.monitor.targets import Targets as Targets
 from hpcrun.monitor.targets import copied_run_error as copied_run_error
 from hpcrun.monitor.targets import describe_no_runs as describe_no_runs

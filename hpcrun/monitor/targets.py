@@ -59,7 +59,8 @@ _MAX_RUNS_READ = 1000
 _TASKS = re.compile(r"([0-9]+)_\[([0-9,-]+)(?:%[0-9]+)?\]|([0-9]+)_([0-9]+(?:[,-][0-9,-]*))")
 
 # The name of a group of runs, as in the group of a job file.
-GROUP_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._+-]{0,39}")
+MAX_GROUP_NAME = 40
+GROUP_NAME = re.compile(rf"[A-Za-z][A-Za-z0-9._+-]{{0,{MAX_GROUP_NAME - 1}}}")
 
 # A run, a whole sweep, or the id of a job that hpcrun did not submit.
 Target = RunFolder | SweepFolder | str

@@ -133,10 +133,11 @@ def check_array_size(
     if runs <= most:
         return []
     message = f"{runs} runs: an array has {most} tasks at most ({where}); "
+    if not submit:
+        return [Problem("sweep", f"{message}submit fewer")]
     count = -(-runs // most)
-    message += f"submit it in {count} parts"
-    message += f": {command_for_parts(submit, count)}" if submit else " (sweep_part)"
-    return [Problem("sweep", message)]
+    way_out = f"submit it in {count} parts: {command_for_parts(submit, count)}"
+    return [Problem("sweep", f"{message}{way_out}")]
 
 
 def command_for_parts(submit: str, count: int, *, waits: bool = False) -> str:

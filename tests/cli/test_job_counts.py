@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+from pathlib import Path
+
 import pytest
 
-from tests.cli.calling import Caller
+from tests.cli.calling import Caller, Done, replay
+from tests.cli.slurm_rows import row
 
 SWEEP = """\
 command: [echo, "{lr}"]
@@ -151,3 +156,53 @@ def test_part_of_a_sweep_that_cannot_be_is_refused(site: Caller) -> None:
     for part in ("3/2", "1/7"):
         done = site("submit", "sweep.yaml", "--dry-run", "--set", f"sweep_part={part}")
         assert f"{part}: expected I/N, I up to N and N up to 6" in done.err, done
+
+
+def printed_arguments(done: Done) -> list[str]:
+    """Return the arguments of the printed command that submits a sweep in parts."""
+    pattern = r"do hpcrun submit --set sweep_part=\$part/2 (?:--wait )?(.*); done"
+    found = re.search(pattern, done.out + done.err)
+    assert found, done
+    return shlex.split(found[1])
+
+
+def test_printed_command_submits_the_parts_with_the_same_options(site: Caller) -> None:
+    site.write("4-long.yaml", SWEEP)
+    profiles = Path(site.environ["HOME"], ".config/hpcrun/clusters")
+    profiles.mkdir(parents=True)
+    (profiles / "local.yaml").write_text((site.project / "hpcrun.yaml").read_text())
+    rows = "".join(row(Path("/elsewhere"), job_id, "PENDING") for job_id in ("11", "12"))
+    replay(site.tools, "squeue", (0, rows, ""))
+    name = "4-a-name-that-is-longer-than-names-of-groups"
+    asked = ["--cluster", "local", "--after", "11", "--after", "12", "--no-check", "-J", name]
+    done = site("submit", "4-long.yaml", *asked, "--dry-run")
+    assert done.code == 0, done
+    words = printed_arguments(done)
+    assert words[:3] == ["4-long.yaml", "--as", "sweep-4-a-name-that-is-longer-than-parts"]
+    assert words[3:9] == ["--cluster", "local", "--after", "11", "--after", "12"]
+    assert words[9:] == ["--set", f'name="{name}"', "--no-check"]
+    assert len(words[2]) == 40
+    for part in "1/2", "2/2":
+        done = site("submit", "--set", f"sweep_part={part}", *words, "--dry-run", "--json")
+        assert done.code == 0 and len(done.json["runs"]) == 3, done
+        assert "dependency=afterok:11" in done.json["job.sbatch"]
+
+
+def test_printed_command_submits_parts_of_a_bare_command(site: Caller) -> None:
+    bare = ["--set", "sweep.lr=[1,2,3,4,5,6]", "--", "bash", "-c", "echo {lr} --as"]
+    words = printed_arguments(site("submit", "--dry-run", *bare))
+    assert words == ["--as", "bash-parts", *bare]
+    for part, values in ("1/2", ["1", "2", "3"]), ("2/2", ["4", "5", "6"]):
+        done = site("submit", "--set", f"sweep_part={part}", "--dry-run", "--json", *words)
+        assert done.code == 0, done
+        assert [run["values"]["lr"] for run in done.json["runs"]] == values
+
+
+def test_stage_of_a_pipeline_beyond_the_limit_has_no_command_for_parts(site: Caller) -> None:
+    site.write("pipelines/both.yaml", "train: {job: sweep.yaml}\n")
+    done = site("submit", "both", "--dry-run")
+    assert done.code == 2 and "6 jobs: account research accepts 5" in done.err, done
+    assert "submit fewer now" in done.err and "sweep_part" not in done.err
+    set_answers(site, CONFIG.replace("1001", "4"), "")
+    done = site("submit", "both", "--dry-run")
+    assert "6 runs: an array has 4 tasks at most (MaxArraySize); submit fewer" in done.err, done

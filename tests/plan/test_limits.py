@@ -208,11 +208,11 @@ def test_sweep_larger_than_max_array_size_is_refused() -> None:
     [message] = check_array_size(2003, profile, "hpcrun.yaml")
     assert str(message) == (
         "sweep: 2003 runs: an array has 1001 tasks at most (hpcrun.yaml: max_array_size, read on "
-        "2026-11-01); submit it in 3 parts (sweep_part)"
+        "2026-11-01); submit fewer"
     )
     assert check_array_size(1001, 1001) == []
     [message] = check_array_size(1002, 1001)
-    assert "an array has 1001 tasks at most (MaxArraySize); submit it in 2 parts" in str(message)
+    assert "an array has 1001 tasks at most (MaxArraySize); submit fewer" in str(message)
 
 
 def test_partition_with_the_gpu_type_is_suggested() -> None:
