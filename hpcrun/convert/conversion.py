@@ -363,7 +363,7 @@ def _read_body(
         return body
     last = places[-1]
     first = min(places)
-    reader = PreambleReader(script, remarks, project)
+    reader = PreambleReader(script, remarks, project, programs[-1].command.start)
     if folder:
         reader.start_in(folder)
     for node in statements[:first]:
@@ -471,7 +471,7 @@ def _report_shell(preamble: Preamble, remarks: Remarks) -> None:
 
 def _is_idle(script: Script, node: Any, remarks: Remarks) -> bool:
     """Report a statement after the program without effect, and return True."""
-    reader = PreambleReader(script, remarks, "")
+    reader = PreambleReader(script, remarks, "", training_start=-1)
     text = script.data[node.start_byte : node.end_byte].decode("utf-8", "surrogateescape")
     words = text.split()
     is_end = (
@@ -562,9 +562,10 @@ def _finish(
     by_number = "array_task_id" in body.sweep.get("sweep", {})
     if arrays or by_number or needs_folder or owned or converted.needs_shell:
         expansion = [one for one in preamble.expansion if one not in by_index]
-        lines = [one.text for one in (*expansion, *(by_index or arrays), *owned)]
+        lines = [_format_line(one) for one in (*expansion, *(by_index or arrays), *owned)]
         if needs_folder:
-            lines.append(preamble.folder)
+            aborts = any(one.aborts for one in preamble.kept if one.moves)
+            lines.append(f"{preamble.folder} || exit" if aborts else preamble.folder)
         text = converted.shell_text.strip()
         lines.append(text if converted.is_text else f"exec {text}")
         lines = call.prepare(lines)
@@ -679,6 +680,14 @@ def _format_setup(preamble: Preamble, kept: Sequence[Statement], call: _Call) ->
     if commands:
         setup["commands"] = call.prepare(commands)
     return setup
+
+
+def _format_line(one: Statement) -> str:
+    """Return a statement as a line of a shell without ``set -e``."""
+    may_end = one.moves or _may_fail(one)
+    if not one.aborts or not may_end or one.text.startswith("!"):
+        return one.text
+    return f"{one.if_text or one.text} || exit"
 
 
 def _may_fail(one: Statement) -> bool:

@@ -79,6 +79,7 @@ class Statement(Struct):
         uses: The variables that it expands.
         export: Export the variable that it assigns.
         exports: Variables to export after a statement that is not an assignment.
+        aborts: The script ends, or its training does not start, if this fails.
     """
 
     start: int
@@ -93,6 +94,7 @@ class Statement(Struct):
     is_array: bool = False
     exports: list[str] = field(default_factory=list)
     moves: bool = False  # it changes the directory
+    aborts: bool = False
     if_text: str = ""  # ``A && B`` as ``if A; then B; fi``, which does not fail with A
 
 
@@ -176,8 +178,9 @@ def describe_statement(script: Script, start: int, end: int) -> Statement:
 class PreambleReader:
     """Converts statements one after the other."""
 
-    def __init__(self, script: Script, remarks: Remarks, project: str) -> None:
+    def __init__(self, script: Script, remarks: Remarks, project: str, training_start: int) -> None:
         self.script, self.remarks, self.project = script, remarks, project
+        self.training_start = training_start
         self.made = Preamble()
         # A command that is not converted may change the environment of those below it.
         self.has_commands = False
@@ -206,6 +209,7 @@ class PreambleReader:
         kind = node.type
         commands = [each for each in script.commands if start <= each.start < end]
         own = [each for each in commands if not each.substituted]
+        one.aborts = self.made.aborts or _precedes(node, self.training_start)
         self._report_effects(one, node)
         if kind == "variable_assignment":
             self._assignment(one, exported=False)
@@ -243,6 +247,7 @@ class PreambleReader:
             self.read(first)  # a directory that does not exist ends the job, too
             for each in self.made.kept[before:]:
                 each.end = one.end  # as text, the statement is complete
+                each.aborts = True
             return
         if operator == "&&" and "<<" not in one.text:
             parts = [data[each.start_byte : each.end_byte].decode() for each in (first, last)]
@@ -623,6 +628,16 @@ class PreambleReader:
 def is_read_by_programs(name: str) -> bool:
     """Return True for a variable with a meaning to training programs and their libraries."""
     return bool(_READ_BY_PROGRAMS.fullmatch(name))
+
+
+def _precedes(node: Any, start: int) -> bool:
+    """Return True for ``A`` in ``A && B`` if a command that starts at this byte is in B."""
+    after = node.next_sibling if node.type != "background" else None
+    if after is None or after.type != "&&":
+        return False
+    while node.parent is not None and node.parent.type == "list":
+        node = node.parent
+    return bool(node.start_byte <= start < node.end_byte)
 
 
 def _names_of(node: Any) -> set[str]:

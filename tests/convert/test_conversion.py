@@ -353,9 +353,27 @@ def test_training_after_a_command_depends_on_it() -> None:
     assert missing(f"{TWO}make data && {TORCHRUN}") != []
 
 
-def test_directory_that_must_exist_is_the_one_of_the_training() -> None:
-    found = job("#SBATCH --gpus=1\ncd sub || exit 1\npython train.py\n")
-    assert found["command"][-1].split("\n")[-2:] == ["cd sub", "exec python train.py"]
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("cd sub || exit 1\npython train.py", "cd sub || exit"),
+        ("cd sub || { echo failed; exit 2; }\npython train.py", "cd sub || exit"),
+        ("cd sub && python train.py", "cd sub || exit"),
+        ("set -e\ncd sub\npython train.py", "cd sub || exit"),
+        ("cd a || exit\ncd b\npython train.py", 'cd -- "$START_FOLDER" || exit'),
+        ("cd sub && echo there\npython train.py", "cd sub"),
+        ("cd sub\nset -e\npython train.py", "cd sub"),
+    ],
+)
+def test_directory_that_must_exist_ends_the_program_without_it(text: str, line: str) -> None:
+    found = job(f"#SBATCH --gpus=1\n{text}\n")
+    assert found["command"][-1].split("\n")[-2:] == [line, "exec python train.py"]
+
+
+def test_statements_of_an_array_task_end_it_as_in_the_script() -> None:
+    text = "set -e\nX=$(head -$SLURM_ARRAY_TASK_ID x)\ncd $X\npython t.py $X"
+    lines = job(f"#SBATCH --gpus=1 --array=1-2\n{text}\n")["command"][-1].split("\n")
+    assert lines[1:3] == ["X=$(head -$SLURM_ARRAY_TASK_ID x) || exit", "cd $X || exit"]
 
 
 @pytest.mark.parametrize(
