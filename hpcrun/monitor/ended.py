@@ -94,9 +94,12 @@ def add_resource_usage(context: Context, status: JobStatus) -> JobStatus:
 def measure_resources(status: JobStatus, nodes: Sequence[NodeSeries]) -> ResourceUsage:
     """Return the resources that a job used so far; ``nodes`` is the use in its last attempt.
 
-    The use of the host is unknown if a node of that attempt has no samples.
+    The use of the host is unknown if a node of that attempt has no samples, or if the job has
+    several runs.
     """
-    account, run = status.account or JobAccounting(), status.run
+    # The records and the control group of a job that several runs share are of all of them.
+    is_alone = not status.history.shares_job
+    account, run = (status.account if is_alone else None) or JobAccounting(), status.run
     looks, logged = GpuSamples(), None
     if run is not None and status.gpus_per_node:
         from hpcrun.monitor.progress import (
@@ -112,16 +115,16 @@ def measure_resources(status: JobStatus, nodes: Sequence[NodeSeries]) -> Resourc
     by_index = {attempt.index: attempt for attempt in status.history.attempts}
     attempt = by_index.get(nodes[0].attempt) if nodes else None
     count = count_nodes(attempt) if attempt is not None else 1
-    is_on_all = len(nodes) >= count
+    is_known = is_alone and len(nodes) >= count
     if uses:  # the job's samples have no gaps, unlike those of top
         looks = structs.replace(looks, looks=0, use=sum(uses) / len(uses))
     peaks = (logged, looks.memory, *(gpu.memory_peak for gpu in gpus))
     totals = (looks.memory_total, *(gpu.memory_total for gpu in gpus))
     return ResourceUsage(
         memory_asked=account.memory_asked,
-        memory_used=account.memory_used or (_sum_memory(nodes) if is_on_all else None),
-        cpus=account.cpus or (_sum_cpus(nodes) if is_on_all else None),
-        cpu_share=share if share is not None else _cpu_share(nodes) if is_on_all else None,
+        memory_used=account.memory_used or (_sum_memory(nodes) if is_known else None),
+        cpus=account.cpus or (_sum_cpus(nodes) if is_known else None),
+        cpu_share=share if share is not None else _cpu_share(nodes) if is_known else None,
         gpu_memory=max(filter(None, peaks), default=None),
         gpu_memory_total=max(filter(None, totals), default=None),
         gpu_share=None if looks.use is None else looks.use / 100,

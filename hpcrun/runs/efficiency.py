@@ -248,12 +248,16 @@ def measure_run(
     ]
     longest = max(sampled, key=lambda use: use.sampled_seconds, default=None)
     share = _compute_share(uses, of_gpus=False)
+    # The control group of a job that several runs share has the memory and CPU time of all of them.
+    is_alone = not status.history.shares_job
     is_sampled = (share or 0.0) >= MIN_TOTAL_SHARE and all(
         len(use.usage) >= use.nodes for use in sampled
     )
     energy, energy_of = _measure_energy(accounts, uses if is_sampled else [])
     gpu_samples = _measure_gpus(usage)
-    used, is_memory_partial = _measure_host(used or ResourceUsage(), accounts, sampled, is_sampled)
+    used, is_memory_partial = _measure_host(
+        used or ResourceUsage(), accounts, sampled if is_alone else [], is_sampled
+    )
     factors = factors or CostFactors()
     per_hour = factors.per_gpu_hour if gpus else factors.per_node_hour
     limit = status.limit
@@ -287,7 +291,7 @@ def measure_run(
         sampled_gpus=longest.sampled_gpus if longest is not None else None,
         gpu_use=_mean_use(gpu_samples),
         gpu_samples=gpu_samples,
-        node_memory_peak=_peak_of_node(usage) if is_sampled else None,
+        node_memory_peak=_peak_of_node(usage) if is_sampled and is_alone else None,
         is_memory_partial=is_memory_partial,
         used=used,
         mfu=mfu,

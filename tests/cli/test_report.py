@@ -205,6 +205,9 @@ def test_job_that_several_runs_share_counts_for_none_of_them(
     answers(hpcrun.tools, "sacct", ("ConsumedEnergyRaw", accounting(own)))
     (row,) = hpcrun("report", RUN, "--json").json["runs"]
     assert (row["energy_of"], row["memory_asked_bytes"]) == ("gpus", None)
+    host = ("memory_used_bytes", "node_memory_peak_bytes", "cpus", "cpu_share")
+    assert [row[name] for name in host] == [None] * 4
+    assert "host memory" not in hpcrun("status", RUN).out
 
 
 def accounting(*rows: Sequence[str]) -> str:
