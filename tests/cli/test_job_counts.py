@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.calling import Caller, Done, replay
-from tests.cli.slurm_rows import row
+from tests.cli.slurm_rows import account_row, row
 
 SWEEP = """\
 command: [echo, "{lr}"]
@@ -206,3 +206,20 @@ def test_stage_of_a_pipeline_beyond_the_limit_has_no_command_for_parts(site: Cal
     set_answers(site, CONFIG.replace("1001", "4"), "")
     done = site("submit", "both", "--dry-run")
     assert "6 runs: an array has 4 tasks at most (MaxArraySize); submit fewer" in done.err, done
+
+
+def test_resubmit_of_a_sweep_beyond_the_limit_has_no_command_for_parts(site: Caller) -> None:
+    """It would train all runs from the start."""
+    replay(site.tools, "sbatch", (0, "7\n", ""))
+    assert site("submit", "sweep.yaml", "--no-check").code == 0
+    (sweep,) = site.runs.glob("*.array")
+    ended = "".join(account_row(sweep, f"7_{index}", "FAILED") for index in range(6))
+    replay(site.tools, "sacct", (0, ended, ""))
+    replay(site.tools, "squeue", (0, "", ""))
+    done = site("resubmit", "7", "--failed", "--fresh", "--dry-run")
+    assert done.code == 2 and "6 jobs: account research accepts 5" in done.err, done
+    assert "submit fewer now" in done.err and "sweep_part" not in done.err, done
+    set_answers(site, CONFIG.replace("1001", "4"), "")
+    done = site("resubmit", "7", "--failed", "--fresh", "--dry-run")
+    assert "6 runs: an array has 4 tasks at most (MaxArraySize); submit fewer" in done.err, done
+    assert "sweep_part" not in done.err
