@@ -507,7 +507,10 @@ def _measure_host(
         cpu_share = min(1.0, sum(filter(None, busy)) / sum(filter(None, held)))
     elif is_sampled and cpu_times and len(cpu_times) == sum(len(use.usage) for use in uses):
         cpu_share = min(1.0, sum(each for each, _ in cpu_times) / sum(of for _, of in cpu_times))
-    found = structs.replace(used, memory_used=memory, cpu_share=cpu_share)
+    # The last attempt may have ended before its first sample.
+    by_attempt = [sum(node.cpus or 0 for node in use.usage if node.cpu_of == "job") for use in uses]
+    cpus = used.cpus or max(by_attempt, default=0) or None
+    found = structs.replace(used, memory_used=memory, cpus=cpus, cpu_share=cpu_share)
     return found, memory is not None and not is_known
 
 
@@ -620,7 +623,7 @@ def _note_few_samples(runs: Sequence[RunEfficiency]) -> list[str]:
     for group, what in (
         (short, "too few samples of the nodes' use"),
         (without, "no samples of the nodes' use"),
-        (partly, "samples of other GPUs than exactly their own"),
+        (partly, "no samples of exactly their GPUs"),
     ):
         if len(group) > 1:
             notes.append(f"{len(group)} of the runs have {what} for advice on GPUs")

@@ -261,6 +261,7 @@ def test_energy_of_a_part_of_the_run_is_unknown() -> None:
     notes = advise([one, measure(status(attempt()))])[1]
     assert notes[-1] == "GPU use and memory by samples are of a part of the time of: 7 (75 %)"
     whole = measure(requeued(), usage=[usage(90, minutes=20), last])
+    assert (whole.used.cpus, whole.used.cpu_share) == (16, 0.5)
     assert whole.sampled_share == 1.0 and whole.energy_kwh == pytest.approx(0.4)
 
 
