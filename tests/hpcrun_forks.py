@@ -1,7 +1,8 @@
 """Run hpcrun in forks of a process that has imported it.
 
 Starting Python and importing hpcrun takes longer than most of what a test asks for. A fork has the
-environment, folder, streams and exit code of a process of its own; only its imports are done.
+environment, folder, umask, limits, streams and exit code of a process of its own; only its imports
+are done, so tests/test_startup.py imports the modules of the command line on their own.
 This module is also the program that forks, whose argument is the socket that it listens on.
 """
 
@@ -14,6 +15,7 @@ import importlib
 import os
 import pickle
 import pkgutil
+import resource
 import selectors
 import shutil
 import signal
@@ -33,14 +35,21 @@ import hpcrun
 from hpcrun.cli.start import main
 from tests.source import ROOT
 
+# A command that takes longer is stuck.
+_LIMIT_S = 900.0
+_LIMITS = sorted({number for name, number in vars(resource).items() if name.startswith("RLIMIT_")})
 # What Python reads as it starts: each combination has a process of its own.
 _AT_START = ("LANG", "LANGUAGE", "LC_", "PYTHON")
 
 
 def run(
-    argv: Sequence[str | bytes], *, cwd: Path, env: Mapping[str, str]
+    argv: Sequence[str | bytes], *, cwd: Path, env: Mapping[str, str], timeout: float = _LIMIT_S
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``hpcrun`` with these arguments to its end, without input; capture its output."""
+    """Run ``hpcrun`` with these arguments to its end, without input; capture its output.
+
+    Raises:
+        subprocess.TimeoutExpired: The command was killed after this many seconds.
+    """
     ready = _start_forks(*sorted((k, v) for k, v in env.items() if k.startswith(_AT_START)))
     pipes = [os.pipe(), os.pipe()]
     with contextlib.ExitStack() as stack:
@@ -50,11 +59,28 @@ def run(
             socket.send_fds(client, [b"\0"], [write for _, write in pipes])
             for _, write in pipes:
                 os.close(write)
-            client.sendall(pickle.dumps((list(argv), str(cwd), dict(env))))
+            client.sendall(pickle.dumps((list(argv), str(cwd), dict(env), _read_limits())))
             client.shutdown(socket.SHUT_WR)
-            out, err = _read_all(outputs)
-            code = pickle.loads(_receive(client))
+            child = int.from_bytes(client.recv(4, socket.MSG_WAITALL), "little")
+            try:
+                out, err = _read_all(outputs, time.monotonic() + timeout)
+                client.settimeout(timeout)
+                code = pickle.loads(_receive(client))
+            except BaseException as error:
+                os.kill(child, signal.SIGKILL)
+                client.settimeout(10)
+                _receive(client)  # until the child is gone
+                if isinstance(error, TimeoutError):
+                    raise subprocess.TimeoutExpired(["hpcrun", *argv], timeout) from error
+                raise
     return subprocess.CompletedProcess(["hpcrun", *argv], code, out.decode(), err.decode())
+
+
+def _read_limits() -> tuple[int, dict[int, tuple[int, int]]]:
+    """Return the umask and the resource limits of this process."""
+    umask = os.umask(0)
+    os.umask(umask)
+    return umask, {number: resource.getrlimit(number) for number in _LIMITS}
 
 
 @cache
@@ -76,14 +102,17 @@ def _start_forks(*environ: tuple[str, str]) -> str:
     return path
 
 
-def _read_all(outputs: Sequence[Any]) -> list[bytes]:
-    """Read several pipes to their ends."""
+def _read_all(outputs: Sequence[Any], deadline: float) -> list[bytes]:
+    """Read several pipes to their ends. Raises TimeoutError at the deadline."""
     found = dict.fromkeys(outputs, b"")
     with selectors.DefaultSelector() as selector:
         for output in outputs:
             selector.register(output, selectors.EVENT_READ)
         while selector.get_map():
-            for key, _ in selector.select():
+            ready = selector.select(max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise TimeoutError
+            for key, _ in ready:
                 piece = os.read(key.fd, 65536)
                 if not piece:
                     selector.unregister(key.fileobj)
@@ -132,17 +161,28 @@ def _answer(connection: socket.socket) -> NoReturn:
         _become(streams, *request)
     for stream in streams:
         os.close(stream)
+    connection.sendall(child.to_bytes(4, "little"))
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     connection.sendall(pickle.dumps(code))
     os._exit(0)
 
 
-def _become(streams: list[int], argv: list[str], cwd: str, env: dict[str, str]) -> NoReturn:
+def _become(
+    streams: list[int],
+    argv: list[str],
+    cwd: str,
+    env: dict[str, str],
+    limits: tuple[int, dict[int, tuple[int, int]]],
+) -> NoReturn:
     """Run the command line in this process, up to its exit code."""
     null = os.open(os.devnull, os.O_RDWR)
     for number, stream in enumerate((null, *streams)):
         os.dup2(stream, number)
         os.close(stream)
+    os.umask(limits[0])
+    for number, limit in limits[1].items():
+        if resource.getrlimit(number) != limit:
+            resource.setrlimit(number, limit)
     os.environ.clear()
     os.environ.update(env)
     time.tzset()
@@ -150,11 +190,14 @@ def _become(streams: list[int], argv: list[str], cwd: str, env: dict[str, str]) 
     sys.path[0] = cwd  # as python -m has it
     sys.argv = ["hpcrun", *map(os.fsdecode, argv)]
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    code: object = 0
+    code: Any = 0
     try:
         main()
     except SystemExit as end:
         code = end.code or 0
+        if not isinstance(code, int):
+            print(code, file=sys.stderr)
+            code = 1
     except BaseException:
         traceback.print_exc()
         code = 1
@@ -165,7 +208,7 @@ def _become(streams: list[int], argv: list[str], cwd: str, env: dict[str, str]) 
             output.flush()
         except OSError:
             code = 120
-    os._exit(code if isinstance(code, int) else 1)
+    os._exit(code)
 
 
 def _import_everything() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import signal
 import subprocess
 import sys
@@ -11,7 +13,7 @@ import pytest
 
 from hpcrun.cli.main import VERBS
 from tests.loaded_modules import MSGSPEC, libraries, loaded
-from tests.source import ROOT, imports, modules, name, part
+from tests.source import ROOT, imports, modules, name, part, tree
 
 LIGHT = {*MSGSPEC, "_yaml", "click", "hjson", "jinja2", "markupsafe", "yaml"}
 
@@ -131,6 +133,38 @@ def test_the_command_line_is_given_ctrl_c_back(
         [sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=True
     )
     assert done.stdout == "default_int_handler\n"
+
+
+def test_modules_of_the_command_line_can_be_imported_alone(clean_environ: dict[str, str]) -> None:
+    # Most tests run hpcrun where everything is imported. Each fork imports what one module needs.
+    program = (
+        "import click, jinja2, json, msgspec, numpy, os, sys, yaml\n"
+        "for name, lines in json.loads(sys.argv[1]).items():\n"
+        "    pid = os.fork()\n"
+        "    if pid == 0:\n"
+        "        try: exec(lines)\n"
+        "        except BaseException as error: print(name, repr(error), flush=True)\n"
+        "        os._exit(0)\n"
+        "    os.waitpid(pid, 0)\n"
+    )
+    needed = {}
+    for path in modules():
+        if part(path) == "cli":
+            inside = [
+                ast.unparse(node)
+                for node in ast.walk(tree(path))
+                if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("hpcrun.")
+            ]
+            needed[name(path)] = "\n".join(inside)
+    assert len(needed) > 20 and any("hpcrun.actions" in lines for lines in needed.values())
+    done = subprocess.run(
+        [sys.executable, "-c", program, json.dumps(needed)],
+        env=clean_environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("", "")
 
 
 @pytest.mark.parametrize("path", [p for p in modules() if part(p) == "cli"], ids=name)
