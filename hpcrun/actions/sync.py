@@ -379,9 +379,13 @@ def _follow(
 ) -> bool:
     """Send what is new until all runs have ended; return True if all succeeded."""
     follower = CurveFollower(context, words)
-    every, is_lost = 0.0, False
+    every, is_lost, retry_at = 0.0, False, 0.0
+
+    def is_retry_due() -> bool:
+        return is_lost and time.monotonic() >= retry_at
+
     while True:
-        is_over = follower.wait(every)
+        is_over = follower.wait(every, is_retry_due)
         begun = time.monotonic()
         curves = follower.read_curves()
         try:
@@ -396,6 +400,7 @@ def _follow(
         if is_over:
             return all(status is None or status.ok for _, _, status in curves)
         every = max(SEND_INTERVAL_S, _CPU_SHARE * (time.monotonic() - begun))
+        retry_at = time.monotonic() + every
 
 
 def describe_run(

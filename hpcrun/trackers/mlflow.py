@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import count
 from typing import Any
+from urllib.parse import unquote
 
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.trackers.tracker import MetricPoint, TrackedRun, check_package
@@ -19,6 +22,10 @@ _MAX_VALUE_LENGTH, _MAX_KEY_LENGTH, _MAX_TAG_LENGTH = 6000, 250, 5000
 _RUN_ID_TAG = "hpcrun.run_id"
 # The user and password in a URL.
 _CREDENTIALS = re.compile(r"//[^/@\s]*@")
+# A password among the options of a database URL.
+_PASSWORD_OPTION = re.compile(r"[?&](?:password|passwd|sslpassword)=([^&#]*)")
+# The packages of database drivers whose module has another name.
+_DRIVERS = {"MySQLdb": "mysqlclient", "psycopg2": "psycopg2-binary"}
 # Characters that MLflow does not allow in the names of metrics, params and tags.
 _REFUSED = re.compile(r"[^\w\-. :/]", re.ASCII)
 
@@ -39,7 +46,6 @@ class MlflowTracker:
             )
         self._uri, self._project = uri, project
         self._client: Any = None
-        self._names: dict[str, str] = {}
         self.destination = f"{re.sub(_CREDENTIALS, '//', uri)} {project}"
         # Usage reports of MLflow 3.2 and later.
         os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
@@ -65,9 +71,17 @@ class MlflowTracker:
         return bool(stage == LifecycleStage.ACTIVE)
 
     def _connect(self) -> Any:
+        from mlflow.store.db.db_types import DATABASE_ENGINES
         from mlflow.tracking.client import MlflowClient
 
         if self._client is None:
+            if re.split("[:+]", self._uri)[0] in DATABASE_ENGINES:
+                import mlflow.store.db.utils
+
+                # By default, MLflow tries for 100 s to open a database.
+                mlflow.store.db.utils.MAX_RETRY_COUNT = 3
+                # The errors are raised, too; these records have a traceback.
+                logging.getLogger(mlflow.store.db.utils.__name__).setLevel(logging.CRITICAL)
             self._client = MlflowClient(tracking_uri=self._uri)
         return self._client
 
@@ -78,9 +92,9 @@ class MlflowTracker:
             self._connect()
             self._id = tracker_id or self._find_or_create(run)
             if not tracker_id:
-                keys = _valid_names(run.config, {})
                 params = [
-                    Param(keys[key], value[:_MAX_VALUE_LENGTH]) for key, value in run.config.items()
+                    Param(_valid_name(key), value[:_MAX_VALUE_LENGTH])
+                    for key, value in run.config.items()
                 ]
                 for start in range(0, len(params), _MAX_PARAMS):
                     part = params[start : start + _MAX_PARAMS]
@@ -119,9 +133,9 @@ class MlflowTracker:
     def send(self, points: Sequence[MetricPoint], since: int | None) -> None:
         from mlflow.entities import Metric
 
-        self._names = _valid_names((point.name for point in points), self._names)
+        names = {name: _valid_name(name) for name in {point.name for point in points}}
         metrics = [
-            Metric(self._names[point.name], point.value, int(point.at * 1000), point.step)
+            Metric(names[point.name], point.value, int(point.at * 1000), point.step)
             for point in points
         ]
         with self._errors():
@@ -147,36 +161,64 @@ class MlflowTracker:
         try:
             yield
         except MlflowException as error:
-            text = re.sub(_CREDENTIALS, "//", str(error)).strip().splitlines()[0][:300]
             code: int = error.get_http_status_code()
             if 400 <= code < 500 and code not in (408, 429):
-                raise HpcrunError(f"MLflow refused the request: {text}") from error
-            raise OutOfReach(f"MLflow: {text}") from error
+                raise HpcrunError(f"MLflow refused the request: {self._describe(error)}") from error
+            raise OutOfReach(f"MLflow: {self._describe(error)}") from error
+        except ImportError as error:
+            package = _DRIVERS.get(error.name or "", error.name or "")
+            raise InputError(
+                f"--to mlflow: the database in MLFLOW_TRACKING_URI: {self._describe(error)}",
+                fix=f"{sys.executable} -m pip install {package}" if package else "",
+            ) from error
+        except Exception as error:
+            # SQLAlchemy is a requirement only of databases.
+            exc = sys.modules.get("sqlalchemy.exc")
+            kinds = (
+                (OSError, ValueError) if exc is None else (OSError, ValueError, exc.SQLAlchemyError)
+            )
+            if not isinstance(error, kinds):
+                raise
+            is_outage = exc is not None and isinstance(error, exc.OperationalError)
+            kind = OutOfReach if is_outage else HpcrunError
+            raise kind(f"MLflow: {self._describe(error)}") from error
+
+    def _describe(self, error: Exception) -> str:
+        """Return the first line of an error without passwords."""
+        text = str(error)
+        for password in _find_passwords(self._uri):
+            text = text.replace(password, "***")
+        text = re.sub(_CREDENTIALS, "//", text).strip()
+        return (text.splitlines() or [type(error).__name__])[0][:300]
 
 
-def _valid_names(names: Iterable[str], known: Mapping[str, str]) -> dict[str, str]:
-    """Extend a map from names to valid names, which stay distinct.
+def _find_passwords(uri: str) -> list[str]:
+    """Return the passwords in a URI, as written and decoded.
 
-    >>> _valid_names(["acc@5", "acc#5"], {"loss": "loss"})
-    {'loss': 'loss', 'acc@5': 'acc_5', 'acc#5': 'acc_5 2'}
+    >>> _find_passwords("postgresql://ada:s/e%40c@db/x?password=k")
+    ['s/e%40c', 's/e@c', 'k', 'k']
+    >>> _find_passwords("sqlite:////a@b:c/mlflow.db")
+    []
     """
-    found = dict(known)
-    taken = set(found.values())
-    for name in names:
-        if name not in found:
-            valid = _valid_name(name)
-            free = (f"{valid} {number}" for number in count(2))
-            found[name] = valid if valid not in taken else next(x for x in free if x not in taken)
-            taken.add(found[name])
-    return found
+    if uri.startswith("sqlite:"):
+        return []
+    user, _, _ = uri.partition("://")[2].rpartition("@")
+    found = [user.partition(":")[2], *_PASSWORD_OPTION.findall(uri)]
+    return [form for each in found if each for form in (each, unquote(each))]
 
 
 def _valid_name(name: str) -> str:
-    """Replace characters that MLflow refuses.
+    """Replace characters that MLflow refuses; a digest of the name keeps such names distinct.
 
-    >>> _valid_name("val/acc@5"), _valid_name("args.--lr")
-    ('val/acc_5', 'args.--lr')
+    >>> _valid_name("val/acc"), _valid_name("args.--lr")
+    ('val/acc', 'args.--lr')
+    >>> _valid_name("val/acc@5"), _valid_name("val/acc#5")
+    ('val/acc_5 0cdb2146', 'val/acc_5 3c3c033f')
     """
     # MLflow also refuses paths that are not canonical, such as //a and a/../b.
     parts = (part for part in _REFUSED.sub("_", name).split("/") if part not in ("", ".", ".."))
-    return "/".join(parts)[:_MAX_KEY_LENGTH] or "_"
+    valid = "/".join(parts)[:_MAX_KEY_LENGTH]
+    if valid == name and name:
+        return name
+    digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:8]
+    return f"{valid[: _MAX_KEY_LENGTH - 9] or '_'} {digest}"

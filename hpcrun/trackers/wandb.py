@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import netrc
 import os
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -94,7 +95,9 @@ class WandbTracker:
 
     def close(self, state: str, ended_at: float | None) -> str:
         folder = Path(self._run.dir).parent
-        shown = f"wandb sync {folder}" if self._is_offline else self._run.url or str(folder)
+        # Each call has written a folder; wandb sync merges those that it gets at once.
+        folders = f"{shlex.quote(str(folder.parent))}/offline-run-*-{self._run.id}"
+        shown = f"wandb sync {folders}" if self._is_offline else self._run.url or str(folder)
         with self._errors():
             self._run.finish(exit_code=0 if state in ("", "COMPLETED") else 1)
         return str(shown)

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from hpcrun.actions.sync import SentPoints, SyncRecord
+from hpcrun.errors import OutOfReach
 from hpcrun.trackers import MetricPoint
 from tests.cli.calling import Caller, replay
 from tests.cli.slurm_rows import row
@@ -260,6 +261,31 @@ def test_follow_sends_points_of_a_growing_log_and_ends_with_the_run(run: SyncedR
     assert [step for step, _ in read_events(folder)["train/loss"]] == [*range(1, 31)]
 
 
+def test_follow_continues_after_an_outage(run: SyncedRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hpcrun.trackers.tensorboard import TensorboardTracker
+
+    real = TensorboardTracker.send
+    failures: list[int] = []
+
+    def send(tracker: TensorboardTracker, points: list[MetricPoint], since: int | None) -> None:
+        if len(failures) < 2:
+            failures.append(len(points))
+            if len(failures) == 2:
+                run.append(0, lines(22, 30))
+                run.end(0)
+                run.state("COMPLETED")
+            raise OutOfReach("the tracker does not respond")
+        real(tracker, points, since)
+
+    monkeypatch.setattr(TensorboardTracker, "send", send)
+    monkeypatch.setattr("hpcrun.actions.sync.SEND_INTERVAL_S", 0.1)
+    told = run.sync("-f", "--to", "tensorboard")
+    assert told.startswith("the tracker does not respond; trying again\n")
+    assert told.count("trying again") == 1 and "40 new points" in told
+    folder = run.hpcrun.project / "tensorboard" / run.path.name
+    assert [step for step, _ in read_events(folder)["train/loss"]] == [*range(1, 31)]
+
+
 # ---- MLflow
 
 
@@ -328,6 +354,35 @@ def test_mlflow_database_has_one_run_with_history_config_and_system_metrics(
         database.commit()
     assert "39 new points" in run.sync("--to", "mlflow", "--project", "exp")
     assert "0 new points" in run.sync("--to", "mlflow", "--project", "exp")
+
+
+def test_names_that_mlflow_refuses_are_distinct_and_the_same_in_each_call(run: SyncedRun) -> None:
+    from hpcrun.trackers.mlflow import _valid_name
+
+    names = ["acc@5", "acc#5", "acc_5", "损失", "精度", "", "a/../b", "a" * 300, "a" * 301]
+    valid = [_valid_name(name) for name in names]
+    assert len(set(valid)) == len(names) and max(map(len, valid)) == 250
+    assert valid == [_valid_name(name) for name in names]
+
+
+@pytest.mark.parametrize(
+    ("uri", "code", "expected"),
+    [
+        ("sqlite:///{folder}", 4, "unable to open database file"),
+        ("sqlite:////proc/nowhere/mlflow.db", 1, "No such file"),
+        ("mysql://ada:pw12@/34@127.0.0.1/x", 2, "pip install mysqlclient"),
+        ("mysql+pw1234://ada:pw1234@127.0.0.1/x", 1, "Can't load plugin"),
+        ("mysql://ada:pw1234@127.0.0.1:pw1234/x", 1, "invalid literal"),
+    ],
+)
+def test_unusable_mlflow_database_is_one_error_without_the_password(
+    run: SyncedRun, uri: str, code: int, expected: str
+) -> None:
+    run.hpcrun.environ["MLFLOW_TRACKING_URI"] = uri.format(folder=run.path)
+    done = run.hpcrun("sync", "--to", "mlflow")
+    assert done.code == code and expected in done.err, done
+    assert done.err.startswith("error: ") and len(done.err.splitlines()) <= 2, done
+    assert "pw12" not in done.err and "34" not in done.err
 
 
 @pytest.fixture
@@ -407,7 +462,7 @@ def test_wandb_offline_directory_has_points_config_and_no_machine(run: SyncedRun
     # W&B writes its files in another process, for which this one waits at its end.
     done = run.hpcrun.process("sync", "--to", "wandb", "--dir", "wb", "--project", "p")
     (folder,) = (run.hpcrun.project / "wb/wandb").glob("offline-run-*")
-    assert f"wandb sync {folder}" in done.err, done
+    assert f"wandb sync '{folder.parent}'/offline-run-*-{run.path.name}\n" in done.err, done
     assert (done.code, len(done.err.splitlines())) == (0, 1), done
     (file,) = folder.glob("*.wandb")
     records = read_wandb(file)
