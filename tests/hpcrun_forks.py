@@ -188,7 +188,7 @@ def _become(
     time.tzset()
     os.chdir(cwd)
     sys.path[0] = cwd  # as python -m has it
-    sys.argv = ["hpcrun", *map(os.fsdecode, argv)]
+    sys.argv = [str(ROOT / "hpcrun" / "__main__.py"), *map(os.fsdecode, argv)]  # as with python -m
     signal.signal(signal.SIGINT, signal.default_int_handler)
     code: Any = 0
     try:

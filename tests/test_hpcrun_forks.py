@@ -24,7 +24,7 @@ from tests import hpcrun_forks
 def main():
     print(os.getpid(), os.umask(0), resource.getrlimit(resource.RLIMIT_NOFILE)[0], flush=True)
     if sys.argv[1:] == ["sleep"]:
-        os.open(sys.argv[0], os.O_CREAT)
+        os.open("started", os.O_CREAT)
         time.sleep(60)
     sys.exit("message" if sys.argv[1:] else 3)
 
@@ -67,7 +67,7 @@ def test_fork_has_the_umask_limits_and_exit_code_of_a_process(forks: None, tmp_p
 def test_timeout_kills_the_command(forks: None, tmp_path: Path) -> None:
     with pytest.raises(subprocess.TimeoutExpired):
         hpcrun_forks.run(["sleep"], cwd=tmp_path, env={}, timeout=1)
-    assert [path.name for path in tmp_path.iterdir()] == ["hpcrun"]  # it had started
+    assert [path.name for path in tmp_path.iterdir()] == ["started"]
     running = set()
     for proc in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

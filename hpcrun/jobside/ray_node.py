@@ -193,7 +193,9 @@ class RayNode:
         self.attempt = environ.get("HPCRUN_ATTEMPT") or "0"
         self.head = environ.get("MASTER_ADDR") or "127.0.0.1"
         self.port = int(environ["MASTER_PORT"])
-        self.ended = os.path.join(self.run_dir, "attempts", self.attempt, "ray-ended")
+        records = os.path.join(self.run_dir, "attempts", self.attempt)
+        self.registered = os.path.join(records, "ray-registered")
+        self.ended = os.path.join(records, "ray-ended")
         self.program: Optional["subprocess.Popen[bytes]"] = None
         self.has_stopped = False
 
@@ -207,13 +209,12 @@ class RayNode:
         signal.signal(signal.SIGINT, self._stop)
         try:
             with ray_folder(self.environ) as folder:
-                ray = self._start_ray(folder)
                 try:
-                    code = self._run_head(ray, words) if self.is_head else self._follow_head(ray)
+                    return (
+                        self._run_head(folder, words) if self.is_head else self._follow_head(folder)
+                    )
                 finally:
-                    self._end_ray(ray)
-                    self._copy_logs(folder, ray)
-                return code
+                    self._copy_logs(folder)
         except OSError as error:
             self.complain("hpcrun: error: ray: {}".format(error))
             return 1
@@ -276,7 +277,7 @@ class RayNode:
             ray.kill()
             ray.wait()
 
-    def _copy_logs(self, folder: str, ray: "subprocess.Popen[bytes]") -> None:
+    def _copy_logs(self, folder: str) -> None:
         """Copy Ray's logs to the run."""
         target = os.path.join(self.run_dir, "logs", self.attempt, "ray-{}".format(self.node))
         for session in sorted(self._sessions(folder)):
@@ -300,8 +301,9 @@ class RayNode:
 
     # ---- The first node
 
-    def _run_head(self, ray: "subprocess.Popen[bytes]", words: List[str]) -> int:
+    def _run_head(self, folder: str, words: List[str]) -> int:
         code = 1
+        ray = self._start_ray(folder)
         try:
             if not self._wait_for_nodes(ray):
                 return 143 if self.has_stopped else 1
@@ -323,6 +325,7 @@ class RayNode:
             return code
         finally:
             write_record(self.ended, str(code))
+            self._end_ray(ray)
 
     def _wait_for_nodes(self, ray: "subprocess.Popen[bytes]") -> bool:
         """Wait until all nodes have registered; False if they do not, or Ray ends."""
@@ -366,6 +369,7 @@ class RayNode:
             text = "hpcrun: error: ray: {} did not register within {:.0f} s: see its node log"
             self.complain(text.format(" and ".join(missing), REGISTER_S))
             return False
+        write_record(self.registered, str(self.nodes))
         self.say(
             "hpcrun: ray: all {} node(s) have registered after {:.0f} s".format(
                 self.nodes, time.monotonic() - began
@@ -382,24 +386,37 @@ class RayNode:
 
     # ---- The others
 
-    def _follow_head(self, ray: "subprocess.Popen[bytes]") -> int:
-        """Wait until the program on the first node has ended."""
-        while not os.path.exists(self.ended):
-            if self.has_stopped:
-                return 143
-            if ray.poll() is not None:
-                # The head may have ended a moment before its record appears.
-                time.sleep(2 * TICK_S)
-                if os.path.exists(self.ended):
-                    break
-                self.complain(
-                    "hpcrun: error: ray: its worker ended: see logs/{}/ray-{}".format(
-                        self.attempt, self.node
-                    )
-                )
-                return 1
-            time.sleep(TICK_S)
-        return 0
+    def _follow_head(self, folder: str) -> int:
+        """Run a worker until the program on the first node has ended.
+
+        A worker ends if the head answers but has not registered itself yet, so it is started again
+        until all nodes have registered.
+        """
+        began = time.monotonic()
+        ray = self._start_ray(folder)
+        try:
+            while not os.path.exists(self.ended):
+                if self.has_stopped:
+                    return 143
+                if ray.poll() is not None:
+                    # The records of the head may appear a moment after the worker has ended.
+                    time.sleep(4 * TICK_S)
+                    if os.path.exists(self.ended):
+                        break
+                    late = time.monotonic() - began > REGISTER_S
+                    if late or os.path.exists(self.registered):
+                        self.complain(
+                            "hpcrun: error: ray: its worker ended: see logs/{}/ray-{}".format(
+                                self.attempt, self.node
+                            )
+                        )
+                        return 1
+                    self.say("hpcrun: ray: the worker did not reach its head; starting it again")
+                    ray = self._start_ray(folder)
+                time.sleep(TICK_S)
+            return 0
+        finally:
+            self._end_ray(ray)
 
 
 def run_node(environ: Mapping[str, str], words: List[str], say: Say, complain: Say) -> int:
