@@ -12,7 +12,7 @@ export PATH := $(CURDIR)/$(BIN):/usr/sbin:/sbin:$(PATH)
 # Without bytecode files, pytest and the hundreds of hpcrun processes would compile every module again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-all check bench docs site test-containers lint style venv packages clean release \
+.PHONY: demo test test-all check bench docs pictures site test-containers lint style venv packages clean release \
 	test-slurm-versions
 
 demo: venv
@@ -68,6 +68,10 @@ site: .venv-site/.ready
 	.venv-site/bin/python -m pip install --quiet --upgrade pip
 	.venv-site/bin/python -m pip install --quiet --requirement docs/site/requirements.txt
 	touch $@
+
+# Make the pictures in docs/pictures from real runs in the sandbox. Needs Slurm and Chromium.
+pictures: venv
+	python -m docs.make_pictures
 
 # Test Slurm 20.11 to 26.05, each in its own Debian release; not part of CI. Needs root, 4 GB below /var/tmp
 # and ten minutes; writes tests/captured. The results are in docs/slurm-versions.md.
