@@ -185,8 +185,7 @@ def write_pages(build: Path = BUILD) -> None:
     shutil.copy(ROOT / "jobs" / "job.schema.json", folder / "schema")
     catalog = json.dumps(build_catalog(), indent=2) + "\n"
     (folder / "schema" / "catalog.json").write_text(catalog, encoding="utf-8")
-    for picture in (ROOT / "docs").glob("*.png"):
-        shutil.copy(picture, folder)
+    shutil.copytree(ROOT / "docs" / "pictures", folder / "pictures")
 
 
 def main() -> int:
