@@ -27,7 +27,8 @@ REGISTER_S = 300.0
 # How long Ray's processes may take to end.
 END_S = 10.0
 # Ports below 32768, where the kernel's ports for outgoing connections start, in blocks of a node.
-FIRST_PORT, BLOCK, BLOCKS = 10000, 256, 88
+# Above 10001, which Ray reserves for its clients also on nodes that do not serve any.
+FIRST_PORT, BLOCK, BLOCKS = 10256, 256, 87
 NODE_SERVICES = (
     *("node-manager-port", "object-manager-port", "dashboard-agent-listen-port"),
     *("dashboard-agent-grpc-port", "runtime-env-agent-port", "metrics-export-port"),

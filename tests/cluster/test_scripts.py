@@ -94,6 +94,7 @@ srun --label "$PROBER"
     "array of other indices": (
         """#!/bin/bash
 #SBATCH --array=3,5-7:2%2
+#SBATCH --nodelist=node1
 "$PROBER" "$SLURM_ARRAY_TASK_ID"
 """,
         [],
