@@ -6,6 +6,7 @@ import functools
 import io
 import os
 import pwd
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -22,6 +23,13 @@ def shipped_folder(kind: str) -> Path:
     """Return the shipped ``jobs`` or ``templates``, of an installation or a checkout."""
     inside = _PACKAGE / kind
     return inside if inside.is_dir() else _PACKAGE.parent / kind
+
+
+def own_command() -> list[str]:
+    """Return the command by which another program calls this hpcrun."""
+    program = Path(sys.argv[0]).absolute()  # links are kept
+    is_script = program.name == "hpcrun" and program.is_file()
+    return [str(program)] if is_script else [sys.executable, "-m", "hpcrun"]
 
 
 def home_dir(environ: Mapping[str, str]) -> str:

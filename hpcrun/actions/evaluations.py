@@ -198,7 +198,7 @@ def _prepare_evaluation(
 
 def _submit_claimed(context: Context, made: Prepared, claim: _Claim) -> str:
     """Submit an evaluation; return its job, or "" if another process has claimed it."""
-    if not claim.take(made.plan.run_id):
+    if not claim.acquire(made.plan.run_id):
         return ""
     try:
         job_id = submit_job(context, made).job_id
@@ -206,7 +206,7 @@ def _submit_claimed(context: Context, made: Prepared, claim: _Claim) -> str:
         if not made.path.exists():  # Slurm has no such job
             claim.release()
         raise
-    claim.settle()
+    claim.mark_submitted()
     return job_id
 
 
@@ -238,7 +238,7 @@ class _Claim:
             return states[run_id].state != NOT_SUBMITTED
         return (runs_dir / run_id).exists() or age < LOST_REPLY_WINDOW_S
 
-    def take(self, run_id: str) -> bool:
+    def acquire(self, run_id: str) -> bool:
         """Claim the checkpoint for a run; return False if another process has just done so."""
         self.tries += 1
         self.folder.mkdir(exist_ok=True)
@@ -254,7 +254,7 @@ class _Claim:
             raise
         return True
 
-    def settle(self) -> None:
+    def mark_submitted(self) -> None:
         """Record that Slurm has the job, whose run may be deleted later."""
         write_file(self.folder / "submitted", b"")
 

@@ -118,21 +118,21 @@ class Session:
     def targets(self) -> Targets:
         return Targets(runs=[self.run], sweeps=[], jobs=[])
 
-    def wait_until_started(self, tell: Callable[[str], None]) -> None:
+    def wait_until_started(self, report: Callable[[str], None]) -> None:
         """Wait until the job's program runs, and report what it waits for.
 
         Raises HpcrunError if the job ends before.
         """
-        told = ""
+        reported = ""
         while True:
             status = self.poll()
             newest = max(attempt_indices(self.run), default=None)
             if newest is not None and (self.run.attempts / str(newest) / "launched").exists():
                 return
             text = f"job {self.job_id} waits for {describe_stage(status, self.run)}"
-            if text != told:
-                tell(text)
-            told = text
+            if text != reported:
+                report(text)
+            reported = text
             time.sleep(_CHECK_INTERVAL_S)
 
     def poll(self) -> JobStatus:

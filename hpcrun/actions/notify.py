@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 from hpcrun.actions.notify_settings import resolve_channels
 from hpcrun.actions.prepare import Prepared
-from hpcrun.assets import config_dir, user_name
+from hpcrun.assets import config_dir, own_command, user_name
 from hpcrun.context import Context
 from hpcrun.jobside import write_config
 from hpcrun.plan import Plan, format_label
@@ -53,15 +52,8 @@ def write_notify_config(context: Context, made: Prepared, one: Prepared) -> None
 
 def _why_argv(context: Context, plan: Plan) -> list[str]:
     """Return the command by which a job finds the cause of its failure; [] if it cannot."""
-    program = Path(sys.argv[0]).absolute()
-    if context.cluster.host is not None or not program.is_file():
+    if context.cluster.host is not None:
         return []
-    if program.name == "hpcrun":
-        start = [str(program)]
-    elif program.name == "__main__.py" and program.parent.name == "hpcrun":
-        start = [sys.executable, "-m", "hpcrun"]
-    else:
-        return []  # it was called from another program
     is_users = str(config_dir(context.environ)) in context.cluster_source
     cluster = ["--cluster", context.cluster.name] if is_users else []
-    return [*start, "why", plan.run_id, "--json", *cluster]
+    return [*own_command(), "why", plan.run_id, "--json", *cluster]

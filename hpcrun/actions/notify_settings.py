@@ -168,23 +168,24 @@ class Schedule(Struct, frozen=True, kw_only=True):
     """A call of ``hpcrun notify`` outside a login shell.
 
     Attributes:
+        program: The command that calls hpcrun.
         folder: The project, whose profile applies.
         path: The PATH, on which Slurm's commands are.
     """
 
-    program: str
+    program: list[str]
     folder: str
     path: str
     cluster: str | None = None
 
     @property
     def argv(self) -> list[str]:
-        return [self.program, "notify", *(["--cluster", self.cluster] if self.cluster else [])]
+        return [*self.program, "notify", *(["--cluster", self.cluster] if self.cluster else [])]
 
     def cron_line(self, every: int = 5) -> str:
         """Return a line for crontab.
 
-        >>> Schedule(program="/bin/hpcrun", folder="/home/ada/lm", path="/usr/bin").cron_line()
+        >>> Schedule(program=["/bin/hpcrun"], folder="/home/ada/lm", path="/usr/bin").cron_line()
         '*/5 * * * * cd /home/ada/lm && PATH=/usr/bin /bin/hpcrun notify >/dev/null 2>&1'
         """
         command = f"cd {shlex.quote(self.folder)} && PATH={shlex.quote(self.path)} "

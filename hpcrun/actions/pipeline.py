@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct, structs
@@ -360,10 +360,26 @@ def submit_stages(context: Context, pipeline: PreparedPipeline) -> Iterator[Subm
 
     Raises the same errors as submit_job().
     """
+
+    def submit(_: str, made: Prepared) -> Submission:
+        return submit_job(context, made)
+
+    yield from _submit_in_order(pipeline.jobs, pipeline.stages, pipeline.earlier, submit)
+    _mark_whole(context, pipeline)
+
+
+def _submit_in_order(
+    jobs: Mapping[str, Prepared],
+    stages: Mapping[str, Stage],
+    earlier: Mapping[str, StageStatus],
+    submit: Callable[[str, Prepared], Submission],
+) -> Iterator[SubmittedStage]:
+    """Submit the job of each stage with the dependencies that it has by then."""
     job_ids: dict[str, str] = {}
-    for name, made in pipeline.jobs.items():
-        dependency = build_stage_dependency(pipeline.stages[name], job_ids, pipeline.earlier)
-        submission = submit_job(context, add_dependency(made, dependency))
+    for name, made in jobs.items():
+        dependency = build_stage_dependency(stages[name], job_ids, earlier)
+        made = add_dependency(made, dependency)
+        submission = submit(name, made)
         job_ids[name] = submission.job_id
         yield SubmittedStage(
             name=name,
@@ -371,7 +387,6 @@ def submit_stages(context: Context, pipeline: PreparedPipeline) -> Iterator[Subm
             job_id=submission.job_id,
             dependency=dependency,
         )
-    _mark_whole(context, pipeline)
 
 
 def _mark_whole(context: Context, pipeline: PreparedPipeline) -> None:
@@ -482,19 +497,12 @@ def prepare_stages_again(
 
 def submit_stages_again(stages: StagesAgain) -> Iterator[SubmittedStage]:
     """Submit the stages one after the other; each is yielded once Slurm has it."""
-    job_ids: dict[str, str] = {}
-    for name, again in stages.jobs.items():
-        stage = stages.pipeline.record.stages[name]
-        dependency = build_stage_dependency(stage, job_ids, stages.others)
-        made = add_dependency(again.prepared, dependency)
-        submission = submit_again(structs.replace(again, prepared=made))
-        job_ids[name] = submission.job_id
-        yield SubmittedStage(
-            name=name,
-            made=add_notes(made, submission),
-            job_id=submission.job_id,
-            dependency=dependency,
-        )
+
+    def submit(name: str, made: Prepared) -> Submission:
+        return submit_again(structs.replace(stages.jobs[name], prepared=made))
+
+    jobs = {name: again.prepared for name, again in stages.jobs.items()}
+    yield from _submit_in_order(jobs, stages.pipeline.record.stages, stages.others, submit)
 
 
 def build_stage_dependency(

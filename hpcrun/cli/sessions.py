@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import os
 import socket
 import subprocess
 import sys
@@ -26,7 +25,7 @@ from hpcrun.actions import (
     wait_for_jupyter,
     write_ssh_entry,
 )
-from hpcrun.assets import state_dir
+from hpcrun.assets import own_command, state_dir
 from hpcrun.cli.output import confirm, print_line, print_note
 from hpcrun.context import Context
 from hpcrun.errors import HpcrunError, OutOfReach
@@ -99,7 +98,7 @@ def run_editor_session(
     with _kept_or_cancelled(session, keep=keep):
         _submit(session)
         session.wait_until_started(print_note)
-        start = ["sh", "-c", 'cd "$0" && exec "$@"', str(context.project), *_own_command()]
+        start = ["sh", "-c", 'cd "$0" && exec "$@"', str(context.project), *own_command()]
         start += ["code", "--connect", session.run.run_id]
         host, file = write_ssh_entry(
             context, session, [*start, *(["--cluster", cluster] if cluster else [])]
@@ -121,14 +120,6 @@ def run_editor_session(
             if not keep:
                 remove_ssh_entry(context, session)
     return 0
-
-
-def _own_command() -> list[str]:
-    """Return the command by which another program calls hpcrun."""
-    program = os.path.abspath(sys.argv[0])  # noqa: PTH100 - links are kept
-    if program.endswith("__main__.py"):
-        return [sys.executable, "-m", "hpcrun"]
-    return [program]
 
 
 def _login() -> str:

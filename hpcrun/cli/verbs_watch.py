@@ -818,12 +818,10 @@ def _confirm_channels(channels: str) -> bool:
 def _print_schedule(where: Context, cluster: str | None, *, cron: bool) -> int:
     """Print the line for crontab, or write the units of systemd and print how to start them."""
     from hpcrun.actions import Schedule, write_systemd_units
+    from hpcrun.assets import own_command
 
-    program = os.path.abspath(sys.argv[0])  # noqa: PTH100 - links are kept
-    if program.endswith("__main__.py"):  # python -m hpcrun
-        program = f"{os.path.dirname(sys.executable)}/hpcrun"  # noqa: PTH120
     schedule = Schedule(
-        program=program,
+        program=own_command(),
         folder=str(where.project),
         path=where.environ.get("PATH", ""),
         cluster=cluster,

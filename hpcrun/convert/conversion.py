@@ -694,17 +694,8 @@ def _may_fail(one: Statement) -> bool:
     """Return True for a statement whose failure the script ignores."""
     first = one.text.split()[0] if one.text.split() else ""
     changes = (
-        "cd",
-        "pushd",
-        "source",
-        ".",
-        "conda",
-        "module",
-        "ml",
-        "export",
-        "eval",
-        "unset",
-        "set",
+        *("cd", "pushd", "source", ".", "conda", "module", "ml"),
+        *("export", "eval", "unset", "set"),
     )
     is_assignment = one.is_plain or re.match(r"\w+\+?=", first) is not None
     is_constant = is_assignment and not re.search(r"[$`]\(|`", one.text)

@@ -32,21 +32,8 @@ _NEUTRAL = {
 _MOVES = {"cd", "pushd", "popd"}
 # Commands whose output may be displayed: they change nothing.
 _READS = {
-    *(
-        "basename",
-        "dirname",
-        "wc",
-        "head",
-        "tail",
-        "grep",
-        "sed",
-        "awk",
-        "cut",
-        "tr",
-        "sort",
-        "seq",
-    ),
-    *("python", "python3", "expr", "realpath", "readlink", "getconf", "bc", "tput"),
+    *("basename", "dirname", "wc", "head", "tail", "grep", "sed", "awk", "cut", "tr", "sort"),
+    *("seq", "python", "python3", "expr", "realpath", "readlink", "getconf", "bc", "tput"),
 }
 # Variables that programs read, which may be in the environment of the submitting shell.
 _READ_BY_PROGRAMS = re.compile(

@@ -16,6 +16,7 @@ from hpcrun.lint.request import (
     count_tasks_per_node,
     list_indices,
 )
+from hpcrun.lint.rule import Severity
 from hpcrun.lint.script import Script, parse_script
 from hpcrun.plan import parse_memory_mb, parse_seconds
 from hpcrun.spec import Cluster, Partition
@@ -59,14 +60,21 @@ def lint_request(
     date = f"read on {cluster.read_on}" if cluster.read_on else "no date"
     ignored = list_ignored(script)
 
-    def report(rule: str, severity: str, found: _Excess) -> Iterator[Finding]:
+    def report(rule: str, severity: Severity, found: _Excess) -> Iterator[Finding]:
         at = next((one.start for each in found.options if (one := script.option(each))), 0)
         line = script.line_of(at)
         if rule in ignored.get(0, ()) or rule in ignored.get(line, ()):
             return
-        place = {"file": name, "line": line, "column": script.column_of(at)}
-        how = {"message": found.message, "source": f"{source}, {date}", "fix": found.fix}
-        yield Finding(rule=rule, severity=severity, **place, **how)  # type: ignore[arg-type]
+        yield Finding(
+            rule=rule,
+            severity=severity,
+            file=name,
+            line=line,
+            column=script.column_of(at),
+            message=found.message,
+            source=f"{source}, {date}",
+            fix=found.fix,
+        )
 
     findings: list[Finding] = []
     named = [one for one in script.value("partition").split(",") if one]

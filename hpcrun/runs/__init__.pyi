@@ -1,10 +1,10 @@
+from hpcrun.runs.advice import Advice as Advice
+from hpcrun.runs.advice import advise as advise
+from hpcrun.runs.advice import describe_sampled_gpus as describe_sampled_gpus
 from hpcrun.runs.efficiency import MIN_TOTAL_SHARE as MIN_TOTAL_SHARE
-from hpcrun.runs.efficiency import Advice as Advice
 from hpcrun.runs.efficiency import LostHours as LostHours
 from hpcrun.runs.efficiency import RunEfficiency as RunEfficiency
-from hpcrun.runs.efficiency import advise as advise
 from hpcrun.runs.efficiency import count_steps as count_steps
-from hpcrun.runs.efficiency import describe_sampled_gpus as describe_sampled_gpus
 from hpcrun.runs.efficiency import measure_run as measure_run
 from hpcrun.runs.ends import END_NAMES as END_NAMES
 from hpcrun.runs.ends import END_STATES as END_STATES

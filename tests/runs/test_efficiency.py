@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from hpcrun.runs.efficiency import Advice, RunEfficiency, advise, measure_run
+from hpcrun.runs.advice import Advice, advise
+from hpcrun.runs.efficiency import RunEfficiency, measure_run
 from hpcrun.runs.ends import Stall
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import Attempt, Begin, End, History, Submitted, Task

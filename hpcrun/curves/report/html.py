@@ -74,12 +74,10 @@ def write_html(runs: Sequence[ParsedRun], path: Path) -> None:
         file.write(html_text(runs).encode("utf-8"))
 
 
-def html_text(runs: Sequence[ParsedRun]) -> str:
-    """Return the report as HTML."""
+def render_page(template: str, **values: Any) -> str:
+    """Fill a template of a page; all values are escaped, unless they are markup already."""
     import jinja2
 
-    scripts = [page_part(name) for name in ("uplot.js", "curves.js", "page.js")]
-    data = page_data(runs)
     environment = jinja2.Environment(
         autoescape=True,
         undefined=jinja2.StrictUndefined,
@@ -89,8 +87,15 @@ def html_text(runs: Sequence[ParsedRun]) -> str:
             value if hasattr(value, "__html__") else replace_unprintable(str(value))
         ),
     )
-    page = environment.from_string((_PARTS / "page.html.j2").read_text("utf-8"))
-    return page.render(
+    return environment.from_string((_PARTS / template).read_text("utf-8")).render(**values)
+
+
+def html_text(runs: Sequence[ParsedRun]) -> str:
+    """Return the report as HTML."""
+    scripts = [page_part(name) for name in ("uplot.js", "curves.js", "page.js")]
+    data = page_data(runs)
+    return render_page(
+        "page.html.j2",
         title=runs[0].source if len(runs) == 1 else f"{len(runs)} runs",
         policy=_policy(scripts),
         scripts=scripts,

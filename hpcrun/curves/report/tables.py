@@ -7,11 +7,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hpcrun.curves.report.html import page_part
+from hpcrun.curves.report.html import page_part, render_page
 from hpcrun.files import write_atomically
-from hpcrun.text import replace_unprintable
 
-_PAGE = Path(__file__).parent / "page" / "tables.html.j2"
 # The page has no script, and requests nothing.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
@@ -39,18 +37,8 @@ def write_table_page(
     Raises:
         InputError: The file cannot be written.
     """
-    import jinja2
-
-    environment = jinja2.Environment(
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=lambda value: (
-            value if hasattr(value, "__html__") else replace_unprintable(str(value))
-        ),
-    )
-    text = environment.from_string(_PAGE.read_text("utf-8")).render(
+    text = render_page(
+        "tables.html.j2",
         title=title,
         policy=_POLICY,
         style=page_part("page.css"),
