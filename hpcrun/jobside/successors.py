@@ -242,7 +242,7 @@ class Continuation:
             heir = self.chain(pause, names, MANY_TRIES)
         if not heir:
             return None
-        self.hand_on(job.id, heir)
+        self.move_dependencies(job.id, heir)
         return heir
 
     def _release(self, heir: str, pause: int, nodes: str) -> bool:
@@ -328,7 +328,7 @@ class Continuation:
         if not shown:
             return False
         if before and before != job.id:  # its node died
-            self.hand_on(before, job.id)
+            self.move_dependencies(before, job.id)
         if shown.get("Requeue") != "0" or self.allow_requeue():
             return True
         if job.attempt + 1 >= int(job.environ.get("HPCRUN_MAX_ATTEMPTS") or 1):
@@ -385,12 +385,12 @@ class Continuation:
                 both = "{0}:{1}{3}{0}:{2}".format(kind, old, new, _JOINTS[kind])
                 self._set_dependency(waiting.job, both)
 
-    def hand_on(self, old: str, new: str) -> None:
+    def move_dependencies(self, old: str, new: str) -> None:
         """Make jobs that depend on job OLD depend on NEW, which continues it.
 
-            For a dependency on the whole array of a task OLD, each other task is listed, or is an
-        alternative if the job waits for a failure. Repeated until
-            none is left: another task may have changed the same job at the same moment.
+        For a dependency on the whole array of a task OLD, each other task is listed, or is an
+        alternative if the job waits for a failure. Repeated until no dependency on OLD remains,
+        because another task may have changed the same job at the same moment.
         """
         for _ in range(5):
             changed = False

@@ -251,7 +251,7 @@ def test_dependency_on_an_array_names_its_other_tasks(slurm: StandIns) -> None:
         'grep -q update "$CALLS" || echo "12_[0-3%2] afterok:7_*(unfulfilled)"\n'
     )
     slurm.answer("squeue --noheader --array", "7_0 COMPLETED\n7_1 RUNNING\n7_2 PENDING\n7_3 FAILED")
-    Continuation(slurm.job()).hand_on("7_1", "42")
+    Continuation(slurm.job()).move_dependencies("7_1", "42")
     assert slurm.called("scontrol") == ["scontrol update JobId=12 Dependency=afterok:42:7_2:7_3"]
 
 
@@ -262,7 +262,7 @@ def test_one_failure_of_an_array_that_continues_is_enough(slurm: StandIns) -> No
         'echo "14 afternotok:17_*(unfulfilled)"\n'
     )
     slurm.answer("squeue --noheader --array", "7_0 COMPLETED\n7_1 RUNNING\n7_2 PENDING")
-    Continuation(slurm.job()).hand_on("7_1", "42")
+    Continuation(slurm.job()).move_dependencies("7_1", "42")
     assert slurm.called("scontrol") == [
         "scontrol update JobId=12 Dependency=afternotok:42?afternotok:7_2?afternotok:5"
     ]
