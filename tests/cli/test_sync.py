@@ -26,6 +26,7 @@ from hpcrun.trackers import MetricPoint
 from tests.cli.calling import Caller, replay
 from tests.cli.slurm_rows import row
 from tests.waiting import PATIENCE
+from tests.wandb_server import WandbServer, serving_wandb
 
 pytestmark = [
     pytest.mark.slow,
@@ -489,6 +490,57 @@ def test_wandb_offline_directory_has_points_config_and_no_machine(run: SyncedRun
     assert b"abc123def" not in everything and b"9f8e7d" not in everything
     kinds = {each.WhichOneof("record_type") for each in records}
     assert made.host == "default" and not kinds & {"environment", "stats", "output_raw"}
+
+
+def losses_of(server: WandbServer, run: SyncedRun) -> list[tuple[int, float]]:
+    rows = server.runs[run.path.name].history
+    return [
+        (row["train/global_step"], row["train/loss"])
+        for row in rows
+        if math.isfinite(row.get("train/loss", math.nan))
+    ]
+
+
+def test_wandb_gets_a_requeued_run_as_one_run_in_several_calls(run: SyncedRun) -> None:
+    run.hpcrun.environ["HOME"] = str(run.hpcrun.project)
+    with serving_wandb() as server:
+        run.hpcrun.environ |= server.environ
+        done = run.hpcrun.process("sync", "--to", "wandb", "--dir", "wb", "--project", "p")
+        assert done.code == 0 and "/ada/p/runs/" in done.err, done
+        first = [(step, step / 8) for step in range(1, 21)]
+        assert losses_of(server, run) == first
+        # The second attempt repeats the last step, and goes on.
+        run.begin(1)
+        run.log(1, lines(20, 25, base=1.0))
+        run.end(0, 1)
+        run.end(1)
+        run.state("COMPLETED")
+        done = run.hpcrun.process("sync", "--to", "wandb", "--dir", "wb", "--project", "p")
+        assert done.code == 0, done
+    assert losses_of(server, run) == first + [(step, 1 + step / 8) for step in range(20, 26)]
+    (stored,) = server.runs.values()
+    assert stored.fields["displayName"] == "tiny" and stored.ends[-1] == (True, 0)
+    assert stored.config["args.--lr"] == "1e-4" and stored.config["hpcrun"]["slurm_jobs"] == "7"
+    assert f"hpcrun status {run.path.name}" in stored.fields["notes"]
+    gpu = [row["system/gpu0_percent"] for row in stored.history if "system/gpu0_percent" in row]
+    assert gpu == [90.0, 90.0]
+    assert b"abc123def" not in server.requests and b"9f8e7d" not in server.requests
+
+
+def test_wandb_sync_uploads_the_offline_folders_of_two_calls_as_one_run(run: SyncedRun) -> None:
+    run.hpcrun.environ |= {"WANDB_MODE": "offline", "HOME": str(run.hpcrun.project)}
+    run.hpcrun.process("sync", "--to", "wandb", "--project", "p")
+    run.append(0, lines(22, 30))
+    printed = run.hpcrun.process("sync", "--to", "wandb", "--project", "p").err
+    command = printed[printed.index("wandb sync") :].strip()
+    with serving_wandb() as server:
+        environ = run.hpcrun.environ | server.environ
+        environ["PATH"] = f"{Path(sys.executable).parent}:{environ['PATH']}"
+        environ["WANDB_MODE"] = "online"
+        subprocess.run(["bash", "-c", command], env=environ, check=True, stdout=subprocess.PIPE)
+    steps = [*range(1, 21), *range(22, 31)]
+    assert losses_of(server, run) == [(step, step / 8) for step in steps]
+    assert server.runs[run.path.name].config["args.--lr"] == "1e-4"
 
 
 # ---- refusals
