@@ -94,18 +94,36 @@ def prepare_jobs(
             errors.append(error)
     if errors:
         raise all_at_once(errors, jobs[0].origin)
-    return check_counts(context, host, made, jobs[0].origin, strict=strict)
+    return check_together(context, host, made, jobs[0].origin, strict=strict)
 
 
-def check_counts(
-    context: Context, host: ClusterHost, made: list[Prepared], origin: Origin, *, strict: bool
+def check_together(
+    context: Context,
+    host: ClusterHost,
+    made: list[Prepared],
+    origin: Origin,
+    *,
+    waits_for: Sequence[Sequence[int]] = (),
+    strict: bool,
 ) -> list[Prepared]:
-    """Compare the number of jobs with the limits of the site; return them with notes about it.
+    """Check the jobs of one submission together; return them with notes about it.
 
-    Raises SpecError.
+    Their number is compared with the limits of the site, and their checkpoint directories with
+    each other.
+
+    Args:
+        waits_for: For each job, the positions of the earlier jobs that end before it starts.
+
+    Raises:
+        SpecError: They cannot be submitted together.
     """
     counts = [(one.plan, -(-len(one.each()) // one.plan.runs_per_job)) for one in made]
-    counted = Checks(strict=strict).count_jobs(context, host, counts)
+    checks = Checks(strict=strict)
+    counted = checks.count_jobs(context, host, counts)
+    plans = [[run.plan for run in one.each()] for one in made]
+    saving = checks.compare_checkpoint_dirs(plans, waits_for)
+    counted.add(saving)
+    counted.fix = counted.fix or saving.fix
     if counted.problems:
         raise all_at_once([SpecError(counted.problems, fix=counted.fix)], origin)
     first = structs.replace(made[0].plan, notes=[*made[0].plan.notes, *counted.notes])

@@ -10,7 +10,7 @@ from msgspec import Struct, structs
 
 from hpcrun.actions.checks.submission import Checks
 from hpcrun.actions.cluster_host import ClusterHost
-from hpcrun.actions.group import check_counts, check_group_name, make_group_name
+from hpcrun.actions.group import check_group_name, check_together, make_group_name
 from hpcrun.actions.prepare import (
     Prepared,
     all_at_once,
@@ -168,8 +168,18 @@ def prepare_pipeline(context: Context, request: PipelineRequest) -> PreparedPipe
     if errors:
         raise all_at_once(errors, Origin(str(file)))
     if jobs and host is not None:
-        counted = check_counts(
-            context, host, [*jobs.values()], Origin(str(file)), strict=request.strict
+        at = {name: position for position, name in enumerate(jobs)}
+        # A stage for failures starts as soon as one of several stages has failed.
+        waits_for = [
+            [at[earlier] for earlier in stage.after if earlier in at]
+            if stage.when != "failure" or len(stage.after) == 1
+            else []
+            for stage in (due[name] for name in jobs)
+        ]
+        counted = check_together(
+            *(context, host, [*jobs.values()], Origin(str(file))),
+            waits_for=waits_for,
+            strict=request.strict,
         )
         jobs = dict(zip(jobs, counted, strict=True))
     return PreparedPipeline(

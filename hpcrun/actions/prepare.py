@@ -118,6 +118,13 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
         first = Path(self.each()[0].plan.run_dir)
         return str(first.parent / self.path.name)
 
+    @property
+    def dependency(self) -> str | None:
+        """The value of sbatch's --dependency."""
+        option = "--dependency="
+        own = [each.removeprefix(option) for each in self.options if each.startswith(option)]
+        return own[-1] if own else dict(self.plan.directives).get("dependency")
+
     def each(self) -> list[Prepared]:
         return self.runs or [self]
 
@@ -725,7 +732,12 @@ def prepare_job(
             except InputError as error:
                 errors.setdefault(str(error), error)
                 continue
-            task = Task(sweep_id=sweep_id, index=one.index, values=one.values)
+            task = Task(
+                sweep_id=sweep_id,
+                index=one.index,
+                values=one.values,
+                checkpoint_dir=run.plan.checkpoint_dir if run.plan.shares_checkpoint_dir else None,
+            )
             run.files.append(record_file("task.json", task))
             runs.append(msgspec.structs.replace(run, values=one.values))
         if errors:
@@ -734,6 +746,9 @@ def prepare_job(
         check_placeholders(spec, known)
         plan = build_array([run.plan for run in runs], spec, sweep_id)
         counted = checks.count_jobs(context, host, [(plan, tasks)], submit if tasks > 1 else "")
+        saving = checks.check_checkpoint_dirs(context, [run.plan for run in runs])
+        counted.add(saving)
+        counted.fix = counted.fix or saving.fix
         if counted.problems:
             raise SpecError(counted.problems, fix=counted.fix)
     except SpecError as error:

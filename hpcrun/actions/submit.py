@@ -14,7 +14,7 @@ from stat import S_IMODE
 
 from msgspec import Struct, structs
 
-from hpcrun.actions.checks.checkpoints import refuse_writers
+from hpcrun.actions.checks.checkpoints import refuse_shared_folders
 from hpcrun.actions.cluster_host import find_local_path
 from hpcrun.actions.notify import write_notify_config
 from hpcrun.actions.prepare import Prepared
@@ -244,7 +244,7 @@ def submit_job(context: Context, made: Prepared) -> Submission:
     with notes, remove_on_failure(context) as written:
         write_run(context, made, written)
         if made.is_strict:
-            refuse_writers(context, [run.plan for run in runs])
+            refuse_shared_folders(context, [run.plan for run in runs], made.dependency)
         return run_sbatch(context, made, written)
 
 
@@ -351,8 +351,13 @@ def run_sbatch(context: Context, made: Prepared, written: list[Path]) -> Submiss
     env, plan = _sbatch_environment(context, made), made.plan
     transport = slurm_transport(context)
     record = build_submitted_record(context, plan)
-    if made.is_sweep:  # its runs have arguments of their own
-        record = structs.replace(record, arguments=None)
+    record = structs.replace(record, dependency=made.dependency)
+    if made.is_sweep:  # its runs have arguments and directories of their own
+        plans = [run.plan for run in made.runs]
+        shared = [plan.checkpoint_dir for plan in plans if plan.shares_checkpoint_dir]
+        record = structs.replace(
+            record, arguments=None, checkpoint_dir=shared[0] if shared else None
+        )
     job_id, notes = "", []
     try:
         with defer_signals():

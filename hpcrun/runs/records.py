@@ -43,6 +43,9 @@ class Submitted(Struct, frozen=True, kw_only=True):
 
     Attributes:
         run_id: The submitted run or sweep. A copy of its directory has another name, and no job.
+        checkpoint_dir: The checkpoint directory if it is not in the run's directory; of a sweep,
+            that of the first such run.
+        dependency: The value of sbatch's --dependency.
         arguments: The options of its program and their values, without secrets; None for a sweep.
     """
 
@@ -58,7 +61,8 @@ class Submitted(Struct, frozen=True, kw_only=True):
     gpus_per_node: int | None = None
     log_patterns: list[str] = []
     runs_per_job: int = 1  # the number of runs of a sweep that share a job
-    checkpoint_dir: str | None = None  # None: in the run's directory
+    checkpoint_dir: str | None = None
+    dependency: str | None = None
     group: str | None = None  # a name for several runs
     project: str | None = None  # the project's directory on the machine of the submission
     arguments: dict[str, str] | None = None
@@ -69,11 +73,13 @@ class Task(Struct, frozen=True, kw_only=True):
 
     Attributes:
         values: The run's values of the sweep's parameters.
+        checkpoint_dir: Its checkpoint directory if that is not in the run's directory.
     """
 
     sweep_id: SweepId
     index: int
     values: dict[str, str]
+    checkpoint_dir: str | None = None
 
 
 class Sweep(Struct, frozen=True, kw_only=True):

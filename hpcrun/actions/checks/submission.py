@@ -14,11 +14,7 @@ from typing import Any
 from msgspec import structs
 
 from hpcrun.actions.bad_nodes import bad_nodes_query, exclude_bad_nodes
-from hpcrun.actions.checks.checkpoints import (
-    explain_writer,
-    find_writer,
-    shared_folders,
-)
+from hpcrun.actions.checks.checkpoints import explain_common_folder, explain_shared_folder
 from hpcrun.actions.checks.hydra import check_hydra_config
 from hpcrun.actions.checks.job_counts import check_job_counts, check_sweep_size
 from hpcrun.actions.checks.places import check_places, file_system_queries, place_queries
@@ -78,7 +74,7 @@ from hpcrun.plan import (
     uncopied_read_notes,
 )
 from hpcrun.remote import Answers, LocalTransport, PathProbe, Query, RunCommand
-from hpcrun.runs import RunFolder, git_command
+from hpcrun.runs import TASK_ID, git_command
 from hpcrun.slurm import SINFO, parse_sinfo
 from hpcrun.spec import JobSpec, set_variables
 
@@ -132,7 +128,6 @@ class Checks:
         self.in_queue = in_queue
         self._exclude_bad_nodes: Callable[[Plan], Plan] | None = None
         self._programs: dict[tuple[object, ...], Program] = {}
-        self._saving: list[tuple[RunFolder, str]] | None = None
         # The program and arguments of each run; for a range of nodes, those of the last number.
         self._given: dict[str, tuple[Program, list[str]]] = {}
 
@@ -185,11 +180,11 @@ class Checks:
         if not self._given:
             findings.add(check_places(context, host, nodes))
         self._given[plan.run_id if plan is not None else ""] = (program, given)
-        if plan is not None and plan.shares_checkpoint_dir:
-            self._saving = shared_folders(context) if self._saving is None else self._saving
-            if other := find_writer(context, plan, self._saving):
-                findings.refuse("checkpoint.dir", explain_writer(plan, other))
-                findings.fix = findings.fix or OVERRIDE
+        # The runs of a sweep are checked together.
+        own = [plan] if plan is not None and not TASK_ID.fullmatch(plan.run_id) else []
+        if message := explain_shared_folder(context, own):
+            findings.refuse("checkpoint.dir", message)
+            findings.fix = findings.fix or OVERRIDE
         findings = self._downgrade_to_notes(findings, "")
         if plan is not None and not findings.problems:
             plan = _without_unknown(context, spec, plan, program, extra_args, given)
@@ -311,6 +306,22 @@ class Checks:
         problems = check_job_counts(host, jobs, submit) if self.in_queue and not missing else []
         fix = "submit fewer now, and the others when jobs have ended; " if problems else ""
         return self._downgrade_to_notes(Findings(problems, [], fix))
+
+    def check_checkpoint_dirs(self, context: Context, plans: Sequence[Plan]) -> Findings:
+        """Check that no unfinished run saves where a run of the sweep will."""
+        findings = Findings()
+        if message := explain_shared_folder(context, plans):
+            findings.refuse("checkpoint.dir", message)
+        return self._downgrade_to_notes(findings)
+
+    def compare_checkpoint_dirs(
+        self, jobs: Sequence[Sequence[Plan]], waits_for: Sequence[Sequence[int]]
+    ) -> Findings:
+        """Check that no two jobs that may run at the same time save to one directory."""
+        findings = Findings()
+        if message := explain_common_folder(jobs, waits_for):
+            findings.refuse("checkpoint.dir", message)
+        return self._downgrade_to_notes(findings)
 
     def compare_runs(self) -> list[str]:
         """Return notes on what the runs would share although each needs its own."""
