@@ -555,7 +555,9 @@ def _only_run(
     except SpecError as error:
         raise all_at_once([error], origin) from error
     if len(runs) > 1:
-        one = ", ".join(f"{key}: [{value}]" for key, value in runs[0].values.items())
+        parts = [f"{key}: null" for key, value in spec.sweep.items() if isinstance(value, str)]
+        parts += [f"{key}: [{value}]" for key, value in runs[0].values.items()]
+        one = ", ".join(parts)
         raise InputError(
             f"{spec.name or 'job'} is a sweep of {len(runs)} runs",
             fix=f"hpcrun submit, or one of the runs here: --set 'sweep={{{one}}}'",
@@ -758,7 +760,7 @@ def prepare_job(
     record = Sweep(
         name=plan.name,
         tasks=len(runs),
-        limit=spec.sweep_limit,
+        limit=spec.runs_at_once,
         runs_per_job=plan.runs_per_job,
     )
     files = [

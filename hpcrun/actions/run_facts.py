@@ -38,7 +38,7 @@ from hpcrun.views import format_attempt_rows, format_cost
 # Keys without effect on the training: names, and keys whose content is in another key.
 _IGNORED_KEYS = (
     *("name", "description", "group", "secrets", "log_patterns"),
-    *("sweep", "sweep_combinations", "sweep_part", "sweep_limit"),
+    *("sweep", "sweep_combinations", "sweep_exclude", "sweep_part", "sweep_limit"),
 )
 # Decided values and their names in the plan, if they reach the program.
 _PLAN_FIELDS = {

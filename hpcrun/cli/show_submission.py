@@ -160,7 +160,7 @@ def show_submission(made: Prepared, job_id: str) -> None:
     plan = made.plan
     head = f"Submitted {click.style(plan.name, bold=True)} to {plan.cluster} as job {job_id}"
     if made.is_sweep:
-        head += f": {format_sweep_size(len(made.runs), made.spec.sweep_limit)}"
+        head += f": {format_sweep_size(len(made.runs), made.spec.runs_at_once)}"
     print_line(head)
     survival = [] if made.is_own_script else [("restarts", _describe_survival(plan))]
     print_pairs([*describe_run(made), *survival])
@@ -304,7 +304,7 @@ def _print_one_of_several(made: Prepared, job_id: str) -> None:
     shown = dict(rows)
     text = f"Submitted {click.style(made.plan.name, bold=True)} as job {job_id}: {shown['shape']}"
     if made.is_sweep:
-        text += f"; {format_sweep_size(len(made.runs), made.spec.sweep_limit)}"
+        text += f"; {format_sweep_size(len(made.runs), made.spec.runs_at_once)}"
     elif made.plan.effective_batch is not None:
         text += f"; batch {made.plan.effective_batch}"
     print_line(text)
@@ -427,7 +427,7 @@ def show_files(made: Prepared, *, as_json: bool) -> None:
         _print_files(made.files)
         return
     _print_files([file for file in made.files if file.name == "job.sbatch"])
-    size = format_sweep_size(len(made.runs), made.spec.sweep_limit)
+    size = format_sweep_size(len(made.runs), made.spec.runs_at_once)
     print_line(click.style(f"==> {size} <==", bold=True))
     _print_values(made)
     print_line()

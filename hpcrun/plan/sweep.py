@@ -19,6 +19,7 @@ from hpcrun.spec import (
     Env,
     JobSpec,
     Node,
+    Search,
     dump_job,
     format_flow,
     load_job,
@@ -37,6 +38,7 @@ _SHARED_KEYS = {
     "name": "the runs of a sweep are named after it",
     "sweep": "a sweep cannot change itself",
     "sweep_combinations": "a sweep cannot change itself",
+    "sweep_exclude": "a sweep cannot change itself",
     "sweep_part": "a sweep cannot change itself",
     "sweep_limit": "a sweep cannot change itself",
     "sweep_per_node": "a sweep cannot change itself",
@@ -133,7 +135,7 @@ def split_sweep(spec: JobSpec, extra_args: Sequence[str] = ()) -> list[JobSpec]:
                 plain,
                 name=f"{spec.name or 'job'}-{label}",
                 sweep_combinations=[rest for rest in rests if rest],
-                sweep_limit=spec.sweep_limit,
+                sweep_limit=spec.runs_at_once,
                 sweep_per_node=spec.sweep_per_node,
             )
         )
@@ -152,6 +154,7 @@ def _without_sweep(spec: JobSpec) -> JobSpec:
         spec,
         sweep={},
         sweep_combinations=[],
+        sweep_exclude=[],
         sweep_part=None,
         sweep_limit=limit,
         sweep_per_node=1,
@@ -159,15 +162,61 @@ def _without_sweep(spec: JobSpec) -> JobSpec:
 
 
 def _list_combinations(spec: JobSpec) -> list[dict[str, str]]:
-    """List the values of each run of the whole sweep.
+    """List the values of each run of the whole sweep, without those that it excludes.
 
     Each of the given combinations is combined with each of those of ``sweep``.
     """
+    search = spec.search
+    if search.method != "grid":
+        return _draw_combinations(search, spec.sweep_exclude)
+    lists = {key: values for key, values in search.space.items() if isinstance(values, list)}
     return [
-        {**given, **dict(zip(spec.sweep, values, strict=True))}
+        combination
         for given in spec.sweep_combinations or [{}]
-        for values in itertools.product(*spec.sweep.values())
+        for values in itertools.product(*lists.values())
+        if not _is_excluded(
+            combination := {**given, **dict(zip(lists, values, strict=True))}, spec.sweep_exclude
+        )
     ]
+
+
+def _draw_combinations(
+    search: Search, excluded: Sequence[Mapping[str, str]]
+) -> list[dict[str, str]]:
+    """Draw different combinations, as many as the search has trials if the space has as many."""
+    wanted, size = search.trials or 0, search.size
+    drawn: dict[tuple[str, ...], dict[str, str]] = {}
+    # Of a small space, nearly all combinations have been drawn after this number of draws.
+    most = 100 * wanted + (0 if size is None else 20 * min(size, MAX_RUNS))
+    for number in range(most):
+        if len(drawn) == wanted:
+            break
+        values = search.draw(number)
+        if not _is_excluded(values, excluded):
+            drawn.setdefault(tuple(values.values()), values)
+    return list(drawn.values())
+
+
+def _is_excluded(values: Mapping[str, str], excluded: Sequence[Mapping[str, str]]) -> bool:
+    """Return True if a combination has all values of an entry.
+
+    >>> _is_excluded({"lr": "1e-3", "act": "relu"}, [{"lr": "0.001"}])
+    True
+    """
+    return any(
+        all(key in values and _is_equal(values[key], value) for key, value in entry.items())
+        for entry in excluded
+    )
+
+
+def _is_equal(one: str, two: str) -> bool:
+    """Compare two values as numbers if both are, else as text."""
+    if one == two:
+        return True
+    try:
+        return float(one) == float(two)
+    except ValueError:
+        return False
 
 
 def _select_combinations(spec: JobSpec) -> list[dict[str, str]]:
@@ -228,7 +277,7 @@ def build_array(plans: Sequence[Plan], spec: JobSpec, sweep_id: str) -> Plan:
     own = {"job-name": spec.name or "job", "output": _output(first, sweep_id)}
     directives = [(option, own.get(option, value)) for option, value in first.directives]
     each = first.runs_per_job
-    jobs, most = math.ceil(len(plans) / each), max(1, spec.sweep_limit // each)
+    jobs, most = math.ceil(len(plans) / each), max(1, spec.runs_at_once // each)
     directives.append(("array", f"0-{jobs - 1}{f'%{most}' if most < jobs else ''}"))
     # A note on one run matters for the sweep; most notes apply to all runs.
     notes = list(dict.fromkeys(note for plan in plans for note in plan.notes))
@@ -285,14 +334,28 @@ def _shared_folder_error(runs: str, folder: str, spec: JobSpec) -> InputError:
 
 def _check_keys(spec: JobSpec, extra_args: Sequence[str]) -> list[Problem]:
     """Return the problems of the sweep's keys themselves."""
-    problems = []
-    number = math.prod(len(values) for values in spec.sweep.values())
-    number *= len(spec.sweep_combinations) or 1
+    search = spec.search
+    if search.method == "grid":
+        number = math.prod(len(v) for v in search.space.values() if isinstance(v, list))
+        number *= len(spec.sweep_combinations) or 1
+        what = f"{number} combinations"
+    else:
+        number, what = search.trials or 0, f"{search.trials} trials"
     if number > MAX_RUNS:
-        message = f"{number} combinations; a sweep has at most {MAX_RUNS} runs"
-        problems.append(Problem("sweep", message))
+        return [Problem("sweep", f"{what}; a sweep has at most {MAX_RUNS} runs")]
+    problems = _check_search(spec, search)
+    if problems:
+        return problems
+    found = _list_combinations(spec)
+    if search.method != "grid" and len(found) < number:
+        message = f"{number} trials; found {len(found)} different combinations in the space"
+        problems.append(Problem("sweep.trials", message))
+    problems += _check_excluded(spec, search)
+    if not found and not problems:
+        problems.append(Problem("sweep_exclude", "all combinations are excluded"))
+    number = len(found)
     part, count = _parse_part(spec)
-    if not part <= count <= number:
+    if found and not part <= count <= number:
         message = (
             f"{spec.sweep_part}: expected I/N, I up to N and N up to {number}, the number of runs"
         )
@@ -308,7 +371,7 @@ def _check_keys(spec: JobSpec, extra_args: Sequence[str]) -> list[Problem]:
         problems += [
             Problem(f"{path}.{key}", f"sweep varies {key} already")
             for key in values
-            if key in spec.sweep
+            if key in search.space
         ]
     used: set[str] = set()
 
@@ -328,6 +391,43 @@ def _check_keys(spec: JobSpec, extra_args: Sequence[str]) -> list[Problem]:
                 "or name a key of the job, as in batch.micro_batch_per_gpu"
             )
             problems.append(Problem(_path_of(spec, key), message))
+    return problems
+
+
+def _check_search(spec: JobSpec, search: Search) -> list[Problem]:
+    """Return the problems of a search that draws combinations."""
+    if search.method == "grid":
+        return []
+    problems = [
+        Problem(
+            f"sweep.{key}",
+            "the runs of a search share their resources and options; submit a search for each",
+        )
+        for key in search.space
+        if _is_array_key(key)
+    ]
+    if spec.sweep_combinations:
+        message = f"not with sweep.search: {search.method}, which chooses the combinations"
+        problems.append(Problem("sweep_combinations", message))
+    return problems
+
+
+def _check_excluded(spec: JobSpec, search: Search) -> list[Problem]:
+    """Return a problem for each entry of ``sweep_exclude`` that can match no combination."""
+    problems = []
+    for at, entry in enumerate(spec.sweep_exclude):
+        for key, value in entry.items():
+            path = f"sweep_exclude[{at}].{key}"
+            legal = search.space.get(key)
+            if legal is None:
+                legal = [values[key] for values in spec.sweep_combinations if key in values]
+            if isinstance(legal, list) and not any(_is_equal(value, each) for each in legal):
+                known = f"; {key} is {' or '.join(dict.fromkeys(legal))}" if legal else ""
+                message = f"no run has {key}={value}{known}"
+                problems.append(Problem(path, message))
+            elif not isinstance(legal, list) and legal.kind != "int":
+                message = f"{key} is drawn from a range of real numbers, so no run has exactly this"
+                problems.append(Problem(path, f"{message} value; narrow the range"))
     return problems
 
 

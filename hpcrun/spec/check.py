@@ -196,7 +196,8 @@ class _Conversion:
                 return self.value(members[mi.DictType], node, path)
             if not is_bool and (word := members.get(mi.LiteralType)) is not None:
                 return self.literal(cast(Any, word), node, path, ("true", "false"))
-            return self.value(members[mi.BoolType if is_bool else mi.StrType], node, path)
+            kind = mi.BoolType if is_bool and mi.BoolType in members else mi.StrType
+            return self.value(members[kind], node, path)
         if isinstance(of, mi.StructType) and is_null(node):
             # A user-defined key without a value, as in ``partitions: {gpu: }``, is empty.
             node = structs.replace(node, value={})

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct, field, structs
 
 from hpcrun.patterns import SSH_HOST
+from hpcrun.spec.search import Search, read_search
 
 
 def about(description: str) -> Meta:
@@ -102,6 +103,14 @@ SweepKey = Annotated[
         description="a name, as in lr, or a key of the job, as in deepspeed.zero_stage",
     ),
 ]
+SweepValues = (
+    Annotated[list[str], Meta(min_length=1)]
+    | Annotated[
+        dict[Literal["float", "log", "int"], list[str]],
+        about("a range to draw from, as in {log: [1e-5, 1e-2]}"),
+    ]
+    | Annotated[str, about("a setting of the search")]
+)
 _NUMBER = r"[-+]?[0-9.]+(e[-+]?[0-9]+)?"
 NotifyEvent = Annotated[
     str,
@@ -548,10 +557,11 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         about("files and folders to copy to each node's local disk, as in SRC: DST"),
     ] = {}
     sweep: Annotated[
-        dict[SweepKey, Annotated[list[str], Meta(min_length=1)]],
+        dict[SweepKey, SweepValues],
         about(
             "an array of runs over all combinations, as in lr: [1e-4, 3e-4] for {lr} "
-            "in args, or batch.micro_batch_per_gpu: [4, 8] for a key of the job"
+            "in args, or batch.micro_batch_per_gpu: [4, 8] for a key of the job; or a search, as "
+            "in search: random, trials: 20, lr: {log: [1e-5, 1e-2]}"
         ),
     ] = {}
     sweep_combinations: Annotated[
@@ -559,6 +569,13 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         about(
             "combinations of values, with a run for each, as in "
             "[{lr: 1e-4, seed: 1}, {lr: 3e-4, seed: 2}]; with sweep, for each of its combinations"
+        ),
+    ] = []
+    sweep_exclude: Annotated[
+        list[Annotated[dict[SweepKey, str], Meta(min_length=1)]],
+        about(
+            "combinations that are not run, as in [{lr: 3e-4, layers: 12}]; a run is excluded if "
+            "it has all values of an entry"
         ),
     ] = []
     sweep_part: Annotated[
@@ -612,7 +629,18 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     def sweep_keys(self) -> list[str]:
         """The keys of the sweep, and of its combinations."""
         named = [key for values in self.sweep_combinations for key in values]
-        return list(dict.fromkeys([*self.sweep, *named]))
+        varied = [key for key, values in self.sweep.items() if not isinstance(values, str)]
+        return list(dict.fromkeys([*varied, *named]))
+
+    @property
+    def search(self) -> Search:
+        """The search of the sweep; without one, all combinations are run."""
+        return read_search(self.sweep)[0]
+
+    @property
+    def runs_at_once(self) -> int:
+        """The maximum number of runs of the sweep at the same time."""
+        return self.search.parallel or self.sweep_limit
 
     @property
     def main_role(self) -> str:

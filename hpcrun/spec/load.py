@@ -94,7 +94,7 @@ def _build_job(
     rules.check_names(tree, problems, job=True)
     rules.check_log_patterns(tree, problems)
     rules.check_nodes(spec, tree, problems)
-    rules.check_sweep_part(spec, tree, problems)
+    rules.check_sweep(spec, tree, problems)
     rules.check_deepspeed(spec, tree, problems)
     rules.check_no_deepspeed(spec, [layer, *layers], problems)
     rules.check_notify(spec.notify, tree, problems)

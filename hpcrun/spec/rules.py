@@ -10,6 +10,7 @@ from msgspec import structs
 
 from hpcrun.errors import Problem
 from hpcrun.spec.job import DeepSpeed, JobSpec, Notify, Role
+from hpcrun.spec.search import read_search
 from hpcrun.spec.yaml12 import Node, is_null, join_path, parse_plain_value
 
 PROGRAMS = ("script", "module", "command")
@@ -303,11 +304,19 @@ def check_nodes(spec: JobSpec, tree: Node, problems: list[Problem]) -> None:
     problems.append(_find_node(tree, "resources", "nodes").problem("resources.nodes", message))
 
 
-def check_sweep_part(spec: JobSpec, tree: Node, problems: list[Problem]) -> None:
-    """Refuse a part of a sweep in a job that has none, which would be submitted as a whole."""
-    if spec.sweep_part is not None and not spec.sweep_keys:
-        message = "the job has no sweep; remove it"
-        problems.append(_find_node(tree, "sweep_part").problem("sweep_part", message))
+def check_sweep(spec: JobSpec, tree: Node, problems: list[Problem]) -> None:
+    """Check the settings and ranges of a sweep, and keys that a job without a sweep ignores."""
+    search, found = read_search(spec.sweep)
+    for key, message in found:
+        at = _find_node(tree, "sweep", key)
+        problems.append(at.problem(join_path("sweep", key), message))
+    if search.parallel is not None and spec.sweep_limit != JobSpec().sweep_limit:
+        message = "sweep.parallel is set, too; remove one of the two"
+        problems.append(_find_node(tree, "sweep_limit").problem("sweep_limit", message))
+    for key in ("sweep_part", "sweep_exclude"):
+        if getattr(spec, key) and not (spec.sweep_keys or found):
+            message = "the job has no sweep; remove it"
+            problems.append(_find_node(tree, key).problem(key, message))
 
 
 def check_deepspeed(spec: JobSpec, tree: Node, problems: list[Problem]) -> None:

@@ -163,6 +163,103 @@ def test_inconsistent_combinations_are_refused(text: str, problem: str) -> None:
     assert any(each.startswith(problem) for each in found), found
 
 
+# ---- searches and exclusions
+
+RANDOM = (
+    "name: t\nargs: ['{lr}', '{n}', '{act}']\n"
+    "sweep: {search: random, trials: TRIALS, lr: {log: [1e-5, 1e-2]}, n: {int: [2, 4]}, "
+    "act: [relu, gelu], batch.micro_batch_per_gpu: [4, 8]}\n"
+)
+
+
+def test_random_search_draws_different_runs_and_the_same_ones_again() -> None:
+    spec = job(RANDOM.replace("TRIALS", "8"))
+    runs = build_runs(spec)
+    assert [run.index for run in runs] == list(range(8))
+    assert len({tuple(run.values.values()) for run in runs}) == 8
+    assert runs == build_runs(spec)
+    assert runs[:5] == build_runs(job(RANDOM.replace("TRIALS", "5"))), "more trials add runs"
+    for run in runs:
+        assert run.spec.args == [run.values[key] for key in ("lr", "n", "act")]
+        assert str(run.spec.batch.micro_batch_per_gpu) == run.values["batch.micro_batch_per_gpu"]
+        assert "sweep" not in dump_job(run.spec)
+    array = build_array(plans(spec), spec, SWEEP_ID)
+    assert dict(array.directives)["array"] == "0-7%4"
+
+
+def test_random_search_covers_a_small_space_once() -> None:
+    text = (
+        "args: ['{n}', '{act}']\nsweep: {search: random, trials: %d, n: {int: [1, 5]}, act: [a, b]}"
+    )
+    runs = build_runs(job(text % 10))
+    assert len({tuple(run.values.values()) for run in runs}) == 10
+    assert problems(text % 11) == [
+        "sweep.trials: 11 trials; found 10 different combinations in the space"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ("resources.nodes: [1, 2]", "sweep.resources.nodes: the runs of a search share their"),
+        ("unread: {int: [1, 9]}", "sweep.unread: nothing reads it"),
+        ("secrets: [A, B]", "sweep.secrets: the runs of a sweep have the same secrets"),
+    ],
+)
+def test_unsearchable_keys_are_refused(change: str, expected: str) -> None:
+    spec = job(RANDOM.replace("TRIALS", "3").replace("act:", f"{change}, act:"))
+    for build in (build_runs, split_sweep):
+        if build is split_sweep and "nodes" not in change:
+            continue
+        with pytest.raises(SpecError) as caught:
+            build(spec)
+        assert any(expected in str(each) for each in caught.value.problems), caught.value
+
+
+def test_search_with_listed_combinations_is_refused() -> None:
+    found = problems(
+        RANDOM.replace("TRIALS", "3") + "sweep_combinations: [{a: 1}]\nenv: {A: '{a}'}"
+    )
+    assert found == [
+        "sweep_combinations: not with sweep.search: random, which chooses the combinations"
+    ]
+
+
+def test_excluded_combinations_are_not_run() -> None:
+    text = (
+        "args: ['{lr}', '{n}', '{w}']\nsweep: {lr: [1e-4, 1e-3], n: [6, 12]}\n"
+        "sweep_combinations: [{w: 1}, {w: 2}]\nsweep_exclude: [{lr: 0.001, n: 12}, {w: 2, n: 6}]\n"
+    )
+    found = [run.spec.args for run in build_runs(job(text))]
+    assert found == [
+        *(["1e-4", "6", "1"], ["1e-4", "12", "1"], ["1e-3", "6", "1"]),
+        ["1e-4", "12", "2"],
+    ]
+    assert [run.index for run in build_runs(job(f"{text}sweep_part: 2/2"))] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("entries", "expected"),
+    [
+        ("[{lr: 2}]", "sweep_exclude[0].lr: no run has lr=2; lr is 1e-4 or 1e-3"),
+        ("[{lr: 1e-4}, {x: 1}]", "sweep_exclude[1].x: no run has x=1"),
+        ("[{lr: 1e-4}, {lr: 1e-3}]", "sweep_exclude: all combinations are excluded"),
+    ],
+)
+def test_exclusions_that_cannot_be_meant_are_refused(entries: str, expected: str) -> None:
+    text = f"args: ['{{lr}}']\nsweep: {{lr: [1e-4, 1e-3]}}\nsweep_exclude: {entries}"
+    assert problems(text) == [expected]
+
+
+def test_random_search_leaves_excluded_combinations_out() -> None:
+    text = (
+        "args: ['{n}', '{act}']\n"
+        "sweep: {search: random, trials: 8, n: {int: [1, 5]}, act: [a, b]}\n"
+        "sweep_exclude: [{n: 3}]"
+    )
+    assert {run.values["n"] for run in build_runs(job(text))} == {"1", "2", "4", "5"}
+
+
 def test_sweep_over_resources_is_split_into_arrays_and_runs() -> None:
     spec = job(
         "name: t\nargs: ['{lr}']\nsweep: {resources.nodes: [1, 2], lr: [1, 2], "

@@ -108,7 +108,10 @@ def test_program_override_replaces_program_and_arguments() -> None:
          "(job.yaml:3); set deepspeed.config.a as a whole"),
         ("resource.nodes=1", "resource.nodes: unknown key; did you mean resources?"),
         ("resources.node=1", "resources.node: unknown key; did you mean nodes?"),
-        ("sweep.lr=1", "sweep.lr: expected a list, as in [a, b]; got 1"),
+        (
+            "sweep.lr=1",
+            "sweep.lr: expected a list, as in [a, b], or a range, as in {log: [1e-5, 1e-2]}; got 1",
+        ),
         ("extends=base", "extends: only a file can extend a job; --set gives values"),
         ("resources.nodes=x", "resources.nodes: expected a whole number; got x"),
         ("resources.nodes=", None),
