@@ -36,7 +36,7 @@ _KEPT, _LEFT = "8h", "60"
 # macOS limits the path of a Unix socket to 104 bytes, and ssh appends 17 while it creates one.
 _LONGEST = 80
 # Limits that ssh does not set unless its configuration does.
-_USUAL = {"ServerAliveInterval": 15, "ConnectTimeout": 30}
+_USUAL = {"ServerAliveInterval": 5, "ConnectTimeout": 30}
 _STRICT = (
     *("-o", "StrictHostKeyChecking=yes", "-o", "ClearAllForwardings=yes"),
     *("-o", "RemoteCommand=none", "-o", "RequestTTY=no", "-o", "PermitLocalCommand=no"),

@@ -8,6 +8,7 @@ import queue
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,17 @@ from hpcrun.remote.ssh_config import Hop, NeedsSsh, find_ssh, hops_to
 
 # Hide paramiko's log messages unless logging is configured: else Python prints warnings to stderr.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
+
+# A host that has become unreachable is detected in 30 s, also during the login, where ssh has no
+# keepalives: a server that waits for a second factor is silent, but its kernel is not. In seconds,
+# but TCP_USER_TIMEOUT in milliseconds; TCP_KEEPALIVE is TCP_KEEPIDLE on macOS.
+_TCP_LIMITS = {
+    "TCP_KEEPIDLE": 10,
+    "TCP_KEEPALIVE": 10,
+    "TCP_KEEPINTVL": 5,
+    "TCP_KEEPCNT": 4,
+    "TCP_USER_TIMEOUT": 30_000,
+}
 
 
 class ParamikoConnection:
@@ -198,7 +210,8 @@ class ParamikoConnection:
             if hop.needs_ssh:
                 raise NeedsSsh(hop.needs_ssh)
         for hop in hops:
-            link = paramiko.Transport(self._open_stream(hop))
+            stream = _TimedStream(self._open_stream(hop))
+            link = paramiko.Transport(stream)
             self._links.append(link)
             link.daemon = True
             link.banner_timeout = link.handshake_timeout = hop.connect_timeout
@@ -206,7 +219,7 @@ class ParamikoConnection:
             Authentication(link, hop, self._prompt_user, self._prompts.tell, self._keys).log_in()
             self._prompts.tell(f"{hop.name}: connected as {hop.who}")
         threading.Thread(
-            target=_send_keepalives, args=(link, hop, self._closed), daemon=True
+            target=_send_keepalives, args=(link, stream, hop, self._closed), daemon=True
         ).start()
 
     def _prompt_user(self, question: str, *, echo: bool = False) -> str:
@@ -269,6 +282,10 @@ def _connect_socket(hop: Hop) -> socket.socket:
             continue
         # A script and its stdin are small packets, which Nagle's algorithm would delay.
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _TCP_LIMITS.items():
+            if hasattr(socket, option):
+                made.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
         return made
     is_slow = isinstance(last, TimeoutError)
     why = (
@@ -282,10 +299,33 @@ def _connect_socket(hop: Hop) -> socket.socket:
     ) from last
 
 
-def _send_keepalives(link: paramiko.Transport, hop: Hop, closed: threading.Event) -> None:
-    """Send keepalives, and close a connection that does not answer: a read would block forever."""
+class _TimedStream:
+    """A socket or channel that remembers when data last arrived."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self.received_at = time.monotonic()
+
+    def recv(self, size: int) -> bytes:
+        """Receive data."""
+        data = bytes(self._stream.recv(size))
+        self.received_at = time.monotonic()
+        return data
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _send_keepalives(
+    link: paramiko.Transport, stream: _TimedStream, hop: Hop, closed: threading.Event
+) -> None:
+    """Send keepalives, and close a connection that is silent: a read would block forever.
+
+    Any received data shows that the connection works: behind a large upload, the response to a
+    keepalive can take minutes.
+    """
     while not closed.wait(hop.alive_interval) and link.is_active():
-        answered = threading.Event()
+        answered, sent_at = threading.Event(), time.monotonic()
 
         def send_keepalive(answered: threading.Event = answered) -> None:
             with contextlib.suppress(Exception):
@@ -293,8 +333,10 @@ def _send_keepalives(link: paramiko.Transport, hop: Hop, closed: threading.Event
                 answered.set()
 
         threading.Thread(target=send_keepalive, daemon=True).start()
-        if not answered.wait(hop.alive_interval * hop.alive_count) and not closed.is_set():
-            link.close()
+        limit = hop.alive_interval * hop.alive_count
+        while not (answered.wait(hop.alive_interval) or closed.is_set()) and link.is_active():
+            if time.monotonic() - max(sent_at, stream.received_at) >= limit:
+                link.close()
 
 
 def _serve_forwarding(

@@ -19,8 +19,10 @@ import paramiko
 from hpcrun.errors import OutOfReach
 from hpcrun.remote.ssh_config import Hop, NeedsSsh, is_hardware_key
 
-# Users may have to find their phone; servers usually allow two minutes.
+# Users may have to find their phone; servers usually allow two minutes. After a password, a server
+# may wait for the confirmation of a second factor.
 _TYPING_TIMEOUT_S = 300.0
+_PASSWORD_TIMEOUT_S = 120.0
 _SERVER_TIMEOUT_S = 30.0
 _MAX_PASSPHRASES = 3  # as in ssh
 # The prompts of a keyboard-interactive request: text, and whether the answer is echoed.
@@ -138,7 +140,11 @@ class Authentication:
             raise
 
     def _try_password(self, password: str) -> list[str]:
-        return self._try_method(partial(self.link.auth_password, fallback=False), password)
+        self.link.auth_timeout = _PASSWORD_TIMEOUT_S
+        try:
+            return self._try_method(partial(self.link.auth_password, fallback=False), password)
+        finally:
+            self.link.auth_timeout = _SERVER_TIMEOUT_S
 
     def _try_interactive(self, answer: Callable[[str, str, _Prompts], list[str]]) -> list[str]:
         """Try keyboard-interactive; ``answer`` is called in the calling thread.

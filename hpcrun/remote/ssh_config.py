@@ -57,8 +57,8 @@ class Hop(Struct, frozen=True, kw_only=True):
     proxy_command: str | None = None
     address_family: str = "any"
     connect_timeout: float = 30
-    alive_interval: int = 15
-    alive_count: int = 4
+    alive_interval: int = 5
+    alive_count: int = 3
     needs_ssh: str = ""  # a feature that paramiko lacks, or ""
 
     @property
@@ -241,9 +241,8 @@ def _build_hop(host: str, options: Mapping[str, list[str]]) -> Hop:
     files = tuple(
         tokens.expand_path(each) for each in options.get("identityfile", []) if each != "none"
     )
-    interval, count = int(_first_value(options, "serveraliveinterval", "0") or 0), 4
-    if interval:
-        count = int(_first_value(options, "serveralivecountmax", "3"))
+    interval = int(_first_value(options, "serveraliveinterval", "0") or 0)
+    count = int(_first_value(options, "serveralivecountmax", "3"))
     timeout = _first_value(options, "connecttimeout")
     return Hop(
         name=host,
@@ -263,7 +262,7 @@ def _build_hop(host: str, options: Mapping[str, list[str]]) -> Hop:
         proxy_command=tokens.expand(proxy) if proxy and proxy.lower() != "none" else None,
         address_family=_first_value(options, "addressfamily", "any"),
         connect_timeout=float(timeout) if timeout.isdecimal() and timeout != "0" else 30,
-        alive_interval=interval or 15,
+        alive_interval=interval or 5,
         alive_count=count,
         needs_ssh=_needs_ssh(options, files),
     )

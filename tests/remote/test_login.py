@@ -17,14 +17,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from hpcrun.errors import OutOfReach
+from hpcrun.remote import by_paramiko
 from hpcrun.remote.by_openssh import OpensshConnection, runtime_folder
 from hpcrun.remote.clients import open_connection
-from hpcrun.remote.connection import Reply, SshSettings
+from hpcrun.remote.connection import Connection, Reply, SshSettings
 from hpcrun.remote.ssh import SshTransport
+from hpcrun.remote.ssh_config import hops_to
 from tests.remote.askers import Questioner, askers
 from tests.remote.connection_home import Nobody, at_home, connect
+from tests.remote.link import Link
 from tests.remote.sshd import Laptop
 from tests.source import ROOT
 from tests.waiting import PATIENCE, until
@@ -372,35 +376,72 @@ def test_link_cut_at_any_point_is_reported(laptop: Laptop, tmp_path: Path, way: 
     assert {(False, False), (True, True)} <= verdicts
 
 
-def test_silent_connection_is_aborted(laptop: Laptop) -> None:
-    cutter = Cutter(laptop.servers[0].port)
-    frozen, over = threading.Event(), threading.Event()
-    plain = cutter._copy
+class Freezer(Cutter):
+    """A Cutter that stops forwarding in both directions."""
 
-    def copy(source: socket.socket, sink: socket.socket, counts: bool) -> None:
-        try:
+    def __init__(self, port: int) -> None:
+        self.is_frozen, self.is_over = threading.Event(), threading.Event()
+        super().__init__(port)
+
+    def _copy(self, source: socket.socket, sink: socket.socket, counts: bool) -> None:
+        with contextlib.suppress(OSError):
             while data := source.recv(4096):
-                if frozen.is_set():
-                    over.wait(PATIENCE)
+                if self.is_frozen.is_set():
+                    self.is_over.wait(PATIENCE)
                     break
                 sink.sendall(data)
-        except OSError:
-            pass
-        cutter.end(source, sink)
+        self.end(source, sink)
 
-    cutter._copy = copy  # type: ignore[method-assign]
-    assert plain != copy
+
+def connect_at(laptop: Laptop, port: int, *, limit: int = 1) -> Connection:
+    """Return a connection through a proxy, which fails after some seconds without data."""
     key = laptop.servers[0].host_key
-    (laptop.ssh / "known_hosts").write_text(f"[127.0.0.1]:{cutter.own_port} {key}\n")
+    (laptop.ssh / "known_hosts").write_text(f"[127.0.0.1]:{port} {key}\n")
     laptop.configure(
-        f"Host cut\n  HostName 127.0.0.1\n  Port {cutter.own_port}\n"
-        f"  ServerAliveInterval 1\n  ServerAliveCountMax 1\n{laptop.usual()}"
+        f"Host cut\n  HostName 127.0.0.1\n  Port {port}\n"
+        f"  ServerAliveInterval 1\n  ServerAliveCountMax {limit}\n{laptop.usual()}"
     )
-    far = connect(laptop, "cut")
+    return connect(laptop, "cut")
+
+
+def test_silent_connection_is_aborted(laptop: Laptop) -> None:
+    cutter = Freezer(laptop.servers[0].port)
+    far = connect_at(laptop, cutter.own_port)
     with pytest.raises(OutOfReach, match="connection lost"):
-        far.run("echo; sleep 30", on_output=lambda data: frozen.set(), timeout=PATIENCE)
-    over.set()
+        far.run("echo; sleep 30", on_output=lambda data: cutter.is_frozen.set(), timeout=PATIENCE)
+    cutter.is_over.set()
     cutter.close()
+
+
+def test_late_keepalive_response_does_not_end_a_connection_with_data(laptop: Laptop) -> None:
+    """Behind a large transfer, the response to a keepalive arrives late."""
+    link = Link(laptop.servers[0].port)
+    far = connect_at(laptop, link.port, limit=3)
+    words: list[bytes] = []
+
+    def receive(data: bytes) -> None:
+        link.delay = 2.0  # in each direction
+        words.extend(data.split())
+
+    far.run("for i in {1..30}; do echo $i; sleep 0.2; done", on_output=receive, timeout=PATIENCE)
+    assert words == [b"%d" % i for i in range(1, 31)]
+    link.close()
+
+
+def test_frozen_link_is_detected_within_half_a_minute(laptop: Laptop) -> None:
+    laptop.configure("")
+    hop = hops_to("far.example.org")[-1]
+    assert hop.alive_interval * (hop.alive_count + 1) <= 20
+    assert by_paramiko._TCP_LIMITS["TCP_USER_TIMEOUT"] <= 30_000
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        near = structs.replace(hop, hostname="127.0.0.1", port=server.getsockname()[1])
+        with by_paramiko._connect_socket(near) as made:
+            assert made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            idle, interval, count = (
+                made.getsockopt(socket.IPPROTO_TCP, getattr(socket, name))
+                for name in ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT")
+            )
+    assert idle + interval * count <= 30
 
 
 # ------------------------------------------------------------------ the system's ssh
