@@ -64,6 +64,7 @@ from hpcrun.actions.job_actions import cancel_jobs as cancel_jobs
 from hpcrun.actions.job_actions import requeue_jobs as requeue_jobs
 from hpcrun.actions.job_files import describe_job as describe_job
 from hpcrun.actions.job_files import describe_pipeline as describe_pipeline
+from hpcrun.actions.job_memory import JobMemory as JobMemory
 from hpcrun.actions.job_memory import load_model_shape as load_model_shape
 from hpcrun.actions.lint import find_script_errors as find_script_errors
 from hpcrun.actions.lint import lint_paths as lint_paths
@@ -74,6 +75,11 @@ from hpcrun.actions.logs import Lines as Lines
 from hpcrun.actions.logs import LogQuery as LogQuery
 from hpcrun.actions.logs import logs_of as logs_of
 from hpcrun.actions.logs import masker_of as masker_of
+from hpcrun.actions.measure import MeasuringJob as MeasuringJob
+from hpcrun.actions.measure import collect_measurement as collect_measurement
+from hpcrun.actions.measure import find_fullest as find_fullest
+from hpcrun.actions.measure import prepare_measurement as prepare_measurement
+from hpcrun.actions.measurements import Measurement as Measurement
 from hpcrun.actions.notify_sender import NotificationSender as NotificationSender
 from hpcrun.actions.notify_sender import send_new_notifications as send_new_notifications
 from hpcrun.actions.notify_sender import send_test_messages as send_test_messages

@@ -9,6 +9,7 @@ from typing import Literal, NoReturn
 
 from msgspec import Struct, structs
 
+from hpcrun.actions.measurements import list_measurements
 from hpcrun.actions.parse import CurveLog
 from hpcrun.actions.prepare import Prepared
 from hpcrun.context import Context
@@ -42,6 +43,8 @@ class TrainingTime(Struct, frozen=True):
         effective_batch: Samples per step; None if unknown.
         batch: The job's keys for the batch.
         partition: The requested partition; None for the default.
+        measured_steps: The steps of ``hpcrun fit --measure`` that the time follows from; None for
+            an ordinary run.
     """
 
     run_id: str
@@ -51,6 +54,7 @@ class TrainingTime(Struct, frozen=True):
     effective_batch: int | None
     batch: Batch
     partition: str | None
+    measured_steps: int | None = None
 
 
 class PredictedTime(Struct, frozen=True):
@@ -70,7 +74,8 @@ def count_devices(plan: Plan) -> tuple[int, str]:
 def measure_earlier_runs(context: Context, made: Prepared) -> list[TrainingTime]:
     """Measure the newest runs of the same job on each number of GPUs, the smallest number first.
 
-    Resources and the batch may differ from those of the job; other settings may not.
+    Resources and the batch may differ from those of the job; other settings may not. Measurements
+    of a few steps (hpcrun fit --measure) count where there is no run.
     """
     wanted = _without_resources(made.spec)
     found: dict[tuple[object, ...], TrainingTime] = {}
@@ -98,6 +103,21 @@ def measure_earlier_runs(context: Context, made: Prepared) -> list[TrainingTime]
                 )
             if logs == _MAX_LOGS:
                 break
+    for each in list_measurements(context.cache_dir):
+        if each.seconds_per_step is None or each.total_steps is None:
+            continue
+        with contextlib.suppress(HpcrunError):
+            spec = load_job(each.spec, source=each.run_id, resolve=_refuse_extends)
+            key = ((each.size, each.unit), each.partition, each.effective_batch, repr(spec.batch))
+            if key not in found and _without_resources(spec) == wanted:
+                found[key] = TrainingTime(
+                    *(each.run_id, each.size, each.unit),
+                    seconds=each.total_steps * each.seconds_per_step,
+                    effective_batch=each.effective_batch,
+                    batch=spec.batch,
+                    partition=each.partition,
+                    measured_steps=each.steps,
+                )
     return sorted(found.values(), key=lambda each: each.size)
 
 

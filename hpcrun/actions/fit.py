@@ -107,6 +107,7 @@ def load_job_memory(
         project=context.project,
         sequence=sequence,
         model=model,
+        cache_dir=context.cache_dir,
     )
     if memory is None:
         options = ", ".join(f"--{name}" for name in MODEL_OPTIONS[:3])

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, structs
 
+from hpcrun.actions.measurements import find_calibration
 from hpcrun.errors import InputError
 from hpcrun.fit import (
+    Calibration,
     MemoryEstimate,
     ModelShape,
     Place,
@@ -67,6 +69,7 @@ class JobMemory(Struct, frozen=True, kw_only=True):
         model: The model's name or folder.
         capacity: Usable bytes of the smallest GPU that the job may get; None if unknown.
         is_certain: The states are known: DeepSpeed trains all of a model of a known family.
+        calibration: The measurement that calibrated the estimate; None if there is none.
     """
 
     model: str
@@ -75,6 +78,7 @@ class JobMemory(Struct, frozen=True, kw_only=True):
     estimate: MemoryEstimate
     capacity: float | None
     is_certain: bool
+    calibration: Calibration | None = None
 
 
 def load_model_shape(
@@ -233,10 +237,13 @@ def estimate_job_memory(
     script: str = "",
     sequence: int | None = None,
     model: str | None = None,
+    cache_dir: Path | None = None,
 ) -> JobMemory | None:
     """Estimate the memory of a job; None if its model is unknown.
 
     Args:
+        cache_dir: The cluster's cache, with measurements that calibrate the estimate; None: the
+            estimate is not calibrated.
         script: The text of the script, for signs that only a part of the model is trained.
         sequence: Tokens per sample; None: as in the arguments.
         model: The model; None: as in the arguments.
@@ -249,11 +256,13 @@ def estimate_job_memory(
         return None
     shape, training = found
     text = " ".join([script, *plan.program])
+    calibration = find_calibration(cache_dir, shape, training)
     return JobMemory(
         model=model or _find_model(plan) or shape.name,
         shape=shape,
         training=training,
-        estimate=estimate_memory(shape, training),
+        estimate=estimate_memory(shape, training, calibration),
+        calibration=calibration,
         capacity=find_capacity(spec, cluster),
         is_certain=training.strategy == "zero"
         and not shape.notes
@@ -345,7 +354,11 @@ def count_step_flops(plan: Plan, environ: Mapping[str, str], project: Path) -> f
 
 
 def estimate_options(
-    plan: Plan, options: Sequence[str], environ: Mapping[str, str], project: Path
+    plan: Plan,
+    options: Sequence[str],
+    environ: Mapping[str, str],
+    project: Path,
+    cache_dir: Path | None = None,
 ) -> dict[str, float]:
     """Estimate the GiB per GPU of a job with one changed option of DeepSpeed each.
 
@@ -353,11 +366,13 @@ def estimate_options(
 
     Args:
         options: As in ``deepspeed.zero_stage=3``.
+        cache_dir: As in estimate_job_memory().
     """
     memory = _read_plan(plan, environ, project)
     if memory is None or memory[1].strategy != "zero":
         return {}
     shape, training = memory
+    calibration = find_calibration(cache_dir, shape, training)
     found = {}
     for option in options:
         key, _, value = option.removeprefix("deepspeed.").partition("=")
@@ -367,7 +382,7 @@ def estimate_options(
             changed = structs.replace(training, offload_optimizer="cpu")
         else:
             changed = structs.replace(training, offload_param="cpu")
-        estimate = estimate_memory(shape, changed)
+        estimate = estimate_memory(shape, changed, calibration)
         if estimate.has_activations:
             found[option] = estimate.total / GIB
     return found
@@ -512,6 +527,8 @@ def describe_memory(memory: JobMemory) -> str:
     size = f"{estimate.total / GIB:.1f}"
     size += f" of {memory.capacity / GIB:.1f}" if memory.capacity else ""
     text = f"memory: about {size} GiB per GPU ({parts})"
+    if memory.calibration is not None:
+        text += f", calibrated with {memory.calibration.run_id}"
     if not estimate.has_activations:
         text = f"memory: about {size} GiB per GPU without activations ({parts})"
     if memory.capacity and estimate.total > memory.capacity:
@@ -542,7 +559,7 @@ def suggest_smaller(memory: JobMemory) -> str:
     """Return the fastest setting of DeepSpeed that fits, as in "ZeRO-3 needs 18 GiB: --set ..."."""
     if memory.capacity is None or memory.training.strategy != "zero":
         return ""
-    for each in list_candidates(memory.shape, memory.training):
+    for each in list_candidates(memory.shape, memory.training, memory.calibration):
         changed = each.training
         is_same = changed.checkpointing == memory.training.checkpointing
         if is_same and each.estimate.total <= 0.95 * memory.capacity:

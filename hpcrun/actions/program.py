@@ -362,3 +362,20 @@ def _imported_modules(data: bytes) -> Iterator[str]:
         for name in names.split(b","):
             if name.split():
                 yield f"{found}{dot}{name.split()[0].decode('ascii', 'replace')}"
+
+
+def split_python_program(words: Sequence[str]) -> tuple[str, list[str]] | None:
+    """Split a command into its Python and the script with its arguments.
+
+    >>> split_python_program(["/env/bin/python", "-u", "train.py", "--lr", "1"])
+    ('/env/bin/python', ['train.py', '--lr', '1'])
+    >>> split_python_program(["bash", "train.sh"])
+    """
+    if not words or not Path(words[0]).name.startswith("python"):
+        return None
+    rest = list(words[1:])
+    while rest and rest[0] in ("-u", "-O", "-I", "-s"):
+        rest = rest[1:]
+    if not rest or (rest[0].startswith("-") and rest[0] != "-m"):
+        return None
+    return words[0], rest

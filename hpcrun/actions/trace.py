@@ -16,6 +16,7 @@ import msgspec
 import hpcrun.workloads
 from hpcrun.actions.checks.submission import Checks
 from hpcrun.actions.prepare import Prepared, load_spec, prepare_job
+from hpcrun.actions.program import split_python_program
 from hpcrun.errors import InputError
 from hpcrun.fit import StepTrace
 from hpcrun.structs import decodable
@@ -50,7 +51,7 @@ def trace_job(
         )
     if plan.setup.container is not None:
         raise InputError(f"{job}: --trace does not run containers", fix=_NUMBERS)
-    program = _split_program(plan.program)
+    program = split_python_program(plan.program)
     if program is None:
         raise InputError(
             f"{job}: --trace needs a Python script or module, and the job runs"
@@ -59,23 +60,6 @@ def trace_job(
         )
     with tempfile.TemporaryDirectory(prefix="hpcrun-trace-") as folder:
         return made, _run_tracer(context, made, job, *program, Path(folder), time_limit)
-
-
-def _split_program(words: Sequence[str]) -> tuple[str, list[str]] | None:
-    """Split a command into its Python and the script with its arguments.
-
-    >>> _split_program(["/env/bin/python", "-u", "train.py", "--lr", "1"])
-    ('/env/bin/python', ['train.py', '--lr', '1'])
-    >>> _split_program(["bash", "train.sh"])
-    """
-    if not words or not Path(words[0]).name.startswith("python"):
-        return None
-    rest = list(words[1:])
-    while rest and rest[0] in ("-u", "-O", "-I", "-s"):
-        rest = rest[1:]
-    if not rest or (rest[0].startswith("-") and rest[0] != "-m"):
-        return None
-    return words[0], rest
 
 
 def _run_tracer(

@@ -476,7 +476,8 @@ def _collect_settings(status: JobStatus, context: Context) -> JobSettings:
     sizes: dict[str, float] = {}
     if type(stage) is int and plan.effective_batch:
         options = [option for option, _ in smaller_options(stage, offload)]
-        sizes = estimate_options(plan, options, context.environ, Path(plan.project_dir))
+        project = Path(plan.project_dir)
+        sizes = estimate_options(plan, options, context.environ, project, context.cache_dir)
     return JobSettings(
         name=word,
         is_run=True,

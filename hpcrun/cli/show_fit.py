@@ -154,4 +154,6 @@ def _describe_time(run: TrainingTime, first: TrainingTime) -> str:
     if run.size > first.size and run.effective_batch == first.effective_batch is not None:
         efficiency = first.seconds * first.size / (run.seconds * run.size)
         text += f", efficiency {efficiency:.0%}"
+    if run.measured_steps is not None:
+        text += f" by {run.measured_steps} measured steps"
     return f"{text}; start-up is not included"

@@ -255,7 +255,10 @@ _TRACE_LIMIT_S = 600.0
 def _refuse_options_of_jobs() -> None:
     """Refuse options that a job file has keys for."""
     call = click.get_current_context()
-    allowed = ("job", "model", "seq", "gpu", "table", "trace", "overrides", "cluster", "as_json")
+    allowed = (
+        *("job", "model", "seq", "gpu", "table", "trace", "overrides", "cluster", "as_json"),
+        *("measure", "steps", "time", "yes"),
+    )
     for parameter in call.command.params:
         source = call.get_parameter_source(parameter.name or "")
         if parameter.name not in allowed and source is click.core.ParameterSource.COMMANDLINE:
@@ -263,6 +266,26 @@ def _refuse_options_of_jobs() -> None:
                 f"{parameter.opts[-1]} with a job: the job has it",
                 fix="--set KEY=VALUE, as in --set deepspeed.zero_stage=3",
             )
+
+
+def _check_options_of_measure(job: str | None, *, measure: bool) -> None:
+    """Refuse --measure without a job or with options of an estimate, and its options without it."""
+    call = click.get_current_context()
+    given = [
+        parameter.opts[-1]
+        for parameter in call.command.params
+        if call.get_parameter_source(parameter.name or "") is click.core.ParameterSource.COMMANDLINE
+    ]
+    if not measure:
+        alone = [option for option in given if option in ("--steps", "--time", "--yes")]
+        if alone:
+            raise click.UsageError(f"{alone[0]} is an option of --measure")
+        return
+    if job is None:
+        raise click.UsageError("--measure runs the script of a job: name one")
+    other = [each for each in given if each in ("--model", "--seq", "--table", "--trace")]
+    if other:
+        raise InputError(f"--measure with {other[0]}: the job is measured as it is")
 
 
 def _read_numbers(model: str | None, options: dict[str, Any]) -> tuple[ModelShape, Training]:
@@ -348,6 +371,24 @@ def _read_numbers(model: str | None, options: dict[str, Any]) -> tuple[ModelShap
     help="Trace two steps of the job's own script on this machine, without weights or a GPU.",
 )
 @click.option(
+    "--measure",
+    is_flag=True,
+    help="Submit a short job that measures some steps of the job with its own resources.",
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(2),
+    default=2,
+    help="Steps that --measure makes (default: 2).",
+)
+@click.option(
+    "-t",
+    "--time",
+    default="15m",
+    help="The time limit with --measure, unless the job's is shorter (default: 15m).",
+)
+@click.option("-y", "--yes", is_flag=True, help="Submit with --measure without a question.")
+@click.option(
     "--set",
     "overrides",
     multiple=True,
@@ -362,6 +403,10 @@ def fit(
     gpu: str | None,
     table: bool,
     trace: bool,
+    measure: bool,
+    steps: int,
+    time: str,
+    yes: bool,
     overrides: tuple[str, ...],
     cluster: str | None,
     as_json: bool,
@@ -377,13 +422,30 @@ def fit(
     With --trace, the job's script runs on this machine in the job's Python until its second
     optimizer step. Its parameters and everything that it moves to a GPU have a shape but no
     numbers, so neither weights nor a GPU are needed. The script's data must exist.
+
+    With --measure, a job with the resources of JOB runs its script until the second optimizer step
+    and ends. The memory and the seconds per step that it measured are shown beside the estimate,
+    and calibrate later estimates of the same model on this cluster.
     """
     from hpcrun.actions import estimate_json
     from hpcrun.fit import estimate_memory, list_candidates, parse_gpu
 
-    capacity = None
+    capacity = calibration = None
+    _check_options_of_measure(job, measure=measure)
     if job is not None:
         _refuse_options_of_jobs()
+        if measure:
+            from hpcrun.cli.measure_job import measure_job
+
+            where = make_context(cluster, job=job)
+            return measure_job(
+                *(where, job, overrides),
+                steps=steps,
+                limit=time,
+                gpu=gpu,
+                asks=not yes,
+                as_json=as_json,
+            )
         from hpcrun.actions import load_job_memory, load_traced_memory
 
         where = make_context(cluster, job=job)
@@ -394,6 +456,7 @@ def fit(
         else:
             memory = load_job_memory(where, job, overrides, model=model, sequence=options["seq"])
         shape, training, capacity = memory.shape, memory.training, memory.capacity
+        calibration = memory.calibration
     else:
         if overrides:
             raise click.UsageError("--set changes a job: name one")
@@ -401,8 +464,8 @@ def fit(
             raise click.UsageError("--trace runs the script of a job: name one")
         shape, training = _read_numbers(model, options)
     capacity = parse_gpu(gpu) if gpu is not None else capacity
-    estimate = estimate_memory(shape, training)
-    candidates = list_candidates(shape, training) if table else []
+    estimate = estimate_memory(shape, training, calibration)
+    candidates = list_candidates(shape, training, calibration) if table else []
     if as_json:
         answer = estimate_json(estimate, capacity)
         answer["candidates"] = [
@@ -489,6 +552,7 @@ def when(
                 "gpus": each.size if each.unit == "GPU" else None,
                 "nodes": each.size if each.unit == "node" else None,
                 "training_seconds": each.seconds,
+                "measured_steps": each.measured_steps,
             }
             for each in found.earlier_runs
         ]

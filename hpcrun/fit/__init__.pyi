@@ -1,6 +1,9 @@
+from hpcrun.fit.calibration import MeasuredMemory as MeasuredMemory
+from hpcrun.fit.calibration import compute_calibration as compute_calibration
 from hpcrun.fit.compare import Candidate as Candidate
 from hpcrun.fit.compare import describe_training as describe_training
 from hpcrun.fit.compare import list_candidates as list_candidates
+from hpcrun.fit.estimate import Calibration as Calibration
 from hpcrun.fit.estimate import MemoryEstimate as MemoryEstimate
 from hpcrun.fit.estimate import Part as Part
 from hpcrun.fit.estimate import estimate_memory as estimate_memory

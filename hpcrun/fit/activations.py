@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from hpcrun.fit.settings import Training
 from hpcrun.fit.shape import ModelShape, Stack
@@ -86,6 +86,12 @@ def compute_activations(shape: ModelShape, training: Training) -> Activations | 
     return Activations(
         kept=kept, logits=logits, transient=transient, at_end=transient, weight_copies=copies
     )
+
+
+def scale_activations(found: Activations, factor: float) -> Activations:
+    """Scale everything that a trace or a formula contributes, except copies of weights."""
+    names = ("kept", "logits", "transient", "at_end")
+    return structs.replace(found, **{name: factor * getattr(found, name) for name in names})
 
 
 def _stream_width(training: Training) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct, structs
 
-from hpcrun.fit.estimate import MemoryEstimate, estimate_memory
+from hpcrun.fit.estimate import Calibration, MemoryEstimate, estimate_memory
 from hpcrun.fit.settings import Training
 from hpcrun.fit.shape import ModelShape
 
@@ -46,8 +46,12 @@ class Candidate(Struct, frozen=True):
     estimate: MemoryEstimate
 
 
-def list_candidates(shape: ModelShape, training: Training) -> list[Candidate]:
+def list_candidates(
+    shape: ModelShape, training: Training, calibration: Calibration | None = None
+) -> list[Candidate]:
     """Estimate other configurations of a training, the fastest first.
+
+    A calibration applies to those with the same checkpointing of activations.
 
     >>> model = ModelShape(given_parameters=7_000_000_000)
     >>> names = [each.name for each in list_candidates(model, Training(gpus=4))]
@@ -71,7 +75,9 @@ def list_candidates(shape: ModelShape, training: Training) -> list[Candidate]:
     found = []
     for name, changes in rows:
         changed = structs.replace(training, **{**fixed, **changes})
-        found.append(Candidate(name, changed, estimate_memory(shape, changed)))
+        is_same = changed.checkpointing == training.checkpointing
+        estimate = estimate_memory(shape, changed, calibration if is_same else None)
+        found.append(Candidate(name, changed, estimate))
     return found
 
 

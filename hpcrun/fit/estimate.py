@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct, structs
 
-from hpcrun.fit.activations import compute_activations
+from hpcrun.fit.activations import compute_activations, scale_activations
 from hpcrun.fit.settings import Training
 from hpcrun.fit.shape import ModelShape
 from hpcrun.fit.states import compute_states
@@ -25,6 +25,24 @@ class Part(Struct, frozen=True):
     name: str
     bytes: float
     most: float = 0
+
+
+class Calibration(Struct, frozen=True, kw_only=True):
+    """What a measured training says about estimates of the same model on the same cluster.
+
+    Attributes:
+        run_id: The run that was measured.
+        activations: Measured activations relative to computed ones; None if unknown.
+        fragmentation: Memory that was reserved but not allocated, relative to what was allocated.
+        outside: Bytes of a GPU outside of torch's allocator.
+        has_peers: The run had several GPUs, so NCCL's buffers are among them.
+    """
+
+    run_id: str
+    activations: float | None
+    fragmentation: float
+    outside: float
+    has_peers: bool
 
 
 class MemoryEstimate(Struct, frozen=True, kw_only=True):
@@ -56,11 +74,22 @@ class MemoryEstimate(Struct, frozen=True, kw_only=True):
     notes: list[str]
 
 
+def _describe_calibration(calibration: Calibration) -> str:
+    """Describe which numbers a measured run replaced."""
+    text = f"calibrated with {calibration.run_id}: "
+    if calibration.activations is not None:
+        text += f"activations x {calibration.activations:.2f}, "
+    text += f"fragmentation {calibration.fragmentation:.0%}, "
+    return f"{text}{calibration.outside / GIB:.1f} GiB outside of torch"
+
+
 def _constant(name: str, size: float) -> Part:
     return Part(name, size, size)
 
 
-def estimate_memory(shape: ModelShape, training: Training) -> MemoryEstimate:
+def estimate_memory(
+    shape: ModelShape, training: Training, calibration: Calibration | None = None
+) -> MemoryEstimate:
     """Estimate the memory of one GPU and of one node.
 
     The peak is the larger of two moments: the start of the backward pass, when all activations and
@@ -69,6 +98,8 @@ def estimate_memory(shape: ModelShape, training: Training) -> MemoryEstimate:
     """
     states = compute_states(shape, training)
     found = compute_activations(shape, training)
+    if found is not None and calibration is not None and calibration.activations is not None:
+        found = scale_activations(found, calibration.activations)
     activations = logits = transient = at_end = in_step = 0.0
     if found is not None:
         activations, logits = found.kept + found.weight_copies, found.logits
@@ -121,13 +152,21 @@ def estimate_memory(shape: ModelShape, training: Training) -> MemoryEstimate:
     parts = [structs.replace(part, most=most.pop(part.name)) for part in moments[moment]]
     parts += [Part(name, 0, size) for name, size in sorted(most.items()) if size]
     allocated = sum(part.bytes for part in parts)
+    fragmentation, outside = FRAGMENTATION, CONTEXT_BYTES
+    outside += NCCL_BYTES if training.gpus > 1 else 0
+    if calibration is not None:
+        fragmentation = calibration.fragmentation
+        if calibration.has_peers == (training.gpus > 1):
+            outside = calibration.outside
     parts = [
         *parts,
-        _constant("fragmentation", allocated * FRAGMENTATION),
-        _constant("CUDA and NCCL", CONTEXT_BYTES + (NCCL_BYTES if training.gpus > 1 else 0)),
+        _constant("fragmentation", allocated * fragmentation),
+        _constant("CUDA and NCCL", outside),
     ]
     per_node = min(training.gpus, training.gpus_per_node)
     notes = list(shape.notes)
+    if calibration is not None:
+        notes.append(_describe_calibration(calibration))
     if found is None:
         what = "the sequence length" if shape.stacks else "layers and width"
         notes.append(f"activations are not included: {what} of the model are unknown")

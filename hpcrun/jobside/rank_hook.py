@@ -61,8 +61,13 @@ def check_first_step(module: Any) -> None:
     if register is None or world_size() == 1:
         return
 
+    checked = []  # type: List[bool]
+
     def before_step(*_: Any) -> None:
-        handle.remove()
+        # The hook is not removed, because torch is iterating over all hooks here.
+        if checked:
+            return
+        checked.append(True)
         distributed = sys.modules.get("torch.distributed")
         joined = distributed is not None and distributed.is_initialized()
         if not joined and not any(name in sys.modules for name in OTHER_MEANS):
@@ -70,7 +75,7 @@ def check_first_step(module: Any) -> None:
                 APART.format(found="this rank trains without a process group", world=world_size())
             )
 
-    handle = register(before_step)
+    register(before_step)
 
 
 def check_lightning(module: Any) -> None:

@@ -87,6 +87,7 @@ from hpcrun.runs.status import compute_elapsed as compute_elapsed
 from hpcrun.runs.status import compute_trained_share as compute_trained_share
 from hpcrun.runs.status import count_nodes as count_nodes
 from hpcrun.runs.usage import NodeSeries as NodeSeries
+from hpcrun.runs.usage import parse_node_usage as parse_node_usage
 from hpcrun.runs.usage import read_node_usage as read_node_usage
 from hpcrun.runs.verdict import LOST as LOST
 from hpcrun.runs.verdict import LOST_REPLY_WINDOW_S as LOST_REPLY_WINDOW_S

@@ -11,6 +11,7 @@ from hpcrun.spec.dump import remove_value as remove_value
 from hpcrun.spec.dump import set_value as set_value
 from hpcrun.spec.job import Accelerate as Accelerate
 from hpcrun.spec.job import Batch as Batch
+from hpcrun.spec.job import Checkpoint as Checkpoint
 from hpcrun.spec.job import Cluster as Cluster
 from hpcrun.spec.job import Container as Container
 from hpcrun.spec.job import ContainerRuntime as ContainerRuntime
@@ -30,6 +31,7 @@ from hpcrun.spec.job import Resources as Resources
 from hpcrun.spec.job import Role as Role
 from hpcrun.spec.job import Setup as Setup
 from hpcrun.spec.job import Stage as Stage
+from hpcrun.spec.job import Survive as Survive
 from hpcrun.spec.job import UserConfig as UserConfig
 from hpcrun.spec.job import set_variables as set_variables
 from hpcrun.spec.load import SOURCE as SOURCE

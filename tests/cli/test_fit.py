@@ -322,3 +322,32 @@ def test_damaged_or_quantized_weights_are_not_counted(hpcrun: Caller, content: b
 def test_fit_names_the_base_model_of_an_adapter(hpcrun: Caller) -> None:
     hpcrun.write("lora/adapter_config.json", '{"peft_type": "LORA"}')
     assert "an adapter without its base model" in hpcrun("fit", "--model", "lora").err
+
+
+# ---- --measure
+
+
+def test_measure_refuses_what_it_cannot_measure(hpcrun: Caller) -> None:
+    hpcrun.write("train.py", "print(1)\n")
+    hpcrun.write(
+        "bash.yaml", "command: [bash, train.sh]\nresources: {gpus_per_node: 1, time: 1h}\n"
+    )
+    hpcrun.write("sweep.yaml", "script: train.py\nsweep: {lr: [1, 2]}\nargs: ['--lr={lr}']\n")
+    for argv, message in (
+        (["--measure"], "--measure runs the script of a job: name one"),
+        (["bash.yaml", "--steps", "3"], "--steps is an option of --measure"),
+        (["bash.yaml", "--measure", "--table"], "--measure with --table"),
+        (["bash.yaml", "--measure"], "--measure needs a Python script"),
+        (["sweep.yaml", "--measure"], "--measure does not measure a sweep"),
+    ):
+        done = hpcrun("fit", *argv)
+        assert done.code == 2 and message in done.err, done
+    assert not hpcrun.runs.exists() or not list(hpcrun.runs.iterdir())
+
+
+def test_measure_submits_nothing_without_a_yes(hpcrun: Caller) -> None:
+    hpcrun.write("train.py", "import torch\n")
+    hpcrun.write("job.yaml", "script: train.py\nresources: {gpus_per_node: 1, time: 1h}\n")
+    done = hpcrun("fit", "job.yaml", "--measure")
+    assert done.code != 0 and "makes 2 optimizer steps and ends" in done.err, done
+    assert not hpcrun.runs.exists() or not list(hpcrun.runs.iterdir())

@@ -97,9 +97,12 @@ def test_single_rank_is_no_error(tmp_path: Path, text: str) -> None:
     assert code == 0 and "hpcrun" not in output, output
 
 
-def test_ranks_with_other_communication_libraries_train(tmp_path: Path) -> None:
+def test_ranks_with_other_communication_libraries_and_own_hooks_train(tmp_path: Path) -> None:
     (tmp_path / "mpi4py.py").touch()
-    assert run(tmp_path, f"import mpi4py\n{TRAIN}", world=2)[0] == 0
+    own = "from torch.optim.optimizer import register_optimizer_step_pre_hook as register\n"
+    own += "register(lambda *_: print('own hook'))\n"
+    code, output = run(tmp_path, f"import mpi4py\n{own}{TRAIN}", world=2)
+    assert code == 0 and "own hook" in output, output
 
 
 def test_child_processes_of_a_rank_are_not_checked(tmp_path: Path) -> None:

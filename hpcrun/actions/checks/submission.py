@@ -397,6 +397,7 @@ def _check_memory(
         environ=context.environ,
         project=context.project,
         script=text,
+        cache_dir=context.cache_dir,
     )
     # Without DeepSpeed, the script alone decides in which format it keeps the weights.
     if memory is None or memory.training.strategy != "zero":
