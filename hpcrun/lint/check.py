@@ -70,11 +70,19 @@ def lint_script(text: str, name: str = "script", *, syntax: str = "") -> list[Fi
                     source=rule.source,
                     fix=rule.fix,
                     fixable=one.edit is not None,
-                    edit=one.edit,
+                    edit=_edit_of_text(script, one.edit),
                 )
             )
     rank = {severity: index for index, severity in enumerate(SEVERITIES)}
     return sorted(found, key=lambda one: (one.line, one.column, rank[one.severity], one.rule))
+
+
+def _edit_of_text(script: Script, edit: Edit | None) -> Edit | None:
+    """Return an edit with positions in the text instead of those in the parsed bytes."""
+    if edit is None:
+        return None
+    start, end = script.text_position(edit.start), script.text_position(edit.end)
+    return Edit(start, end, edit.text)
 
 
 def list_ignored(script: Script) -> dict[int, set[str]]:

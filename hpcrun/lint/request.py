@@ -5,7 +5,13 @@ from __future__ import annotations
 import re
 
 from hpcrun.lint.launch import TRAINERS, LaunchedProgram, Step, find_programs
-from hpcrun.lint.script import OPEN, Script
+from hpcrun.lint.script import (
+    OPEN,
+    Script,
+    compute_sum,
+    mark,
+    unknown_parts,
+)
 from hpcrun.text import is_whole_number
 
 _GPU_KINDS = ("gres", "gpus-per-node", "gpus-per-task", "gpus")
@@ -102,6 +108,49 @@ def count_spread_gpus(script: Script) -> int | None:
     """Return the value of --gpus if Slurm may distribute these GPUs unevenly over the nodes."""
     is_per_node = script.has("gpus-per-node") or "gpu" in script.value("gres")
     return None if is_per_node or not script.has("gpus") else count_gpus_of(script.value("gpus"))
+
+
+def resolve_number(script: Script, text: str | None) -> int | None:
+    """Return the number that a value has in the job; None if it is not known.
+
+    Variables that Slurm sets from the directives are replaced, also in ``$((...))``.
+
+    >>> from hpcrun.lint.script import parse_script
+    >>> script = parse_script("#!/bin/bash\\n#SBATCH -N 2 --ntasks-per-node=4\\n")
+    >>> resolve_number(script, mark("$(($SLURM_NNODES * SLURM_NTASKS_PER_NODE))"))
+    8
+    """
+    if text is None or is_whole_number(text):
+        return None if text is None else int(text)
+    parts = unknown_parts(text)
+    if len(parts) != 1 or text != mark(parts[0]):
+        return None
+    inner = re.fullmatch(r"\$\(\((.*)\)\)", parts[0], re.S)
+    if inner is None and not re.fullmatch(r"[A-Za-z_]\w*", parts[0]):
+        return None  # an argument of the script, or the output of a command
+    assigned = {one.name for one in script.assignments}
+
+    def replace(found: re.Match[str]) -> str:
+        value = None if found[1] in assigned else _slurm_number(script, found[1])
+        return found[0] if value is None else str(value)
+
+    return compute_sum(re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", replace, inner[1] if inner else parts[0]))
+
+
+def _slurm_number(script: Script, name: str) -> int | None:
+    """Return the value of a variable that Slurm sets for the job."""
+    nodes = count_nodes(script)
+    if name in ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"):
+        return nodes
+    if name == "SLURM_NTASKS_PER_NODE":
+        return count_tasks_per_node_option(script)
+    if name in ("SLURM_NTASKS", "SLURM_NPROCS"):
+        each = count_tasks_per_node_option(script)
+        return script.number("ntasks") or (nodes * each if nodes and each else None)
+    if name == "SLURM_GPUS_ON_NODE":
+        return count_gpus_per_node(script)
+    options = {"SLURM_GPUS_PER_NODE": "gpus-per-node", "SLURM_CPUS_PER_TASK": "cpus-per-task"}
+    return script.number(options[name]) if name in options else None
 
 
 def requests_gpus(script: Script) -> bool:

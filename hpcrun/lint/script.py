@@ -165,6 +165,8 @@ class Script(Struct):
     Attributes:
         directives: The options in effect: those above the first command. Of a heterogeneous job,
             those of the first component.
+        data: The bytes that are parsed; braces may have been inserted, see ``inserted``.
+        inserted: The positions of braces in ``data`` that the text does not have.
         exported: The values of exported variables at the end, as far as they are known.
         commands: All commands in their order.
     """
@@ -172,6 +174,7 @@ class Script(Struct):
     text: str
     name: str
     data: bytes
+    inserted: list[int] = []
     directives: list[Directive] = []
     late: list[Directive] = []
     commands: list[Command] = []
@@ -208,7 +211,12 @@ class Script(Struct):
     def column_of(self, start: int) -> int:
         """Return the number of the column of a byte, in characters."""
         begin = self.data.rfind(b"\n", 0, start) + 1
-        return len(self.data[begin:start].decode("utf-8", "replace")) + 1
+        braces = sum(begin <= at < start for at in self.inserted)
+        return len(self.data[begin:start].decode("utf-8", "replace")) + 1 - braces
+
+    def text_position(self, start: int) -> int:
+        """Return the position in the text of a byte of ``data``."""
+        return start - sum(at < start for at in self.inserted)
 
     def last_assignment(self, name: str) -> Assignment | None:
         """Return the last assignment to a variable."""
@@ -264,24 +272,57 @@ def parse_script(
     """
     data = text.encode("utf-8", "surrogateescape")
     script = Script(text=text, name=name, data=data)
+    if script.is_shell:
+        script.data, script.inserted, script.tree = _parse_bash(data)
+        data = script.data
     script.directives, script.late = parse_directives(data)
     if component := COMPONENT.search(data):
         first = component.start()
         script.directives = [one for one in script.directives if one.start < first]
     if not script.is_shell:
         return script
-    tree = bash_parser().parse(data)
-    script.tree = tree
     reader = _Reader(script, keeps_expansions=keeps_expansions)
     reader.known |= variables or {}
     if arguments is not None:
         reader.set_arguments(arguments)
-    reader.read(tree.root_node)
+    reader.read(script.tree.root_node)
     names = {one.name for one in script.assignments if one.exported and not one.prefix}
     script.exported = {
         name: value for name in names if (value := reader.known.get(name)) is not None
     }
     return script
+
+
+def _parse_bash(data: bytes) -> tuple[bytes, list[int], Any]:
+    """Return a script with braces where the grammar needs them, their positions, and its tree.
+
+    tree-sitter-bash 0.25 splits an unquoted ``$A/$B/c`` into the words ``$A/$`` and ``B/c``; with
+    ``${B}`` it does not.
+    """
+    inserted: list[int] = []
+    tree = bash_parser().parse(data)
+    while names := _find_split_names(data, tree.root_node):
+        for start, end in reversed(names):
+            data = b"%s{%s}%s" % (data[:start], data[start:end], data[end:])
+            inserted = [at + 2 if at >= end else at + 1 if at >= start else at for at in inserted]
+            inserted += [start, end + 1]
+        tree = bash_parser().parse(data)
+    return data, sorted(inserted), tree
+
+
+def _find_split_names(data: bytes, root: Parsed) -> list[tuple[int, int]]:
+    """Return the places of names that the grammar has split from their dollar sign."""
+    found: list[tuple[int, int]] = []
+    nodes = [root]
+    while nodes:
+        node = nodes.pop()
+        nodes += node.children
+        last = node.children[-1] if node.type == "concatenation" else None
+        if last is not None and last.type == "$":
+            end = node.end_byte
+            if name := re.match(rb"[A-Za-z_]\w*|[0-9@*#?$!-]", data[end : end + 200]):
+                found.append((end, end + name.end()))
+    return sorted(found)
 
 
 class _Reader:
@@ -720,7 +761,7 @@ class _Reader:
 
         text = re.sub(r"\$\{#(\w+)\[[@*]\]\}", length, text)
         sums = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", number, text)
-        result = _compute(sums) if _SUMS.fullmatch(sums) else None
+        result = compute_sum(sums)
         return None if result is None else str(result)
 
     def arithmetic(self, node: Parsed, substituted: bool) -> str:
@@ -772,12 +813,14 @@ def _unescape_quoted(text: str) -> str:
     return re.sub(r'\\(?:\n|([$`"\\]))', lambda found: found[1] or "", text)
 
 
-def _compute(text: str) -> int | None:
+def compute_sum(text: str) -> int | None:
     """Return the value of a sum of integers, or None.
 
-    >>> _compute("2 * (3 + 1)"), _compute("1 / 0"), _compute("2 +")
+    >>> compute_sum("2 * (3 + 1)"), compute_sum("1 / 0"), compute_sum("2 +")
     (8, None, None)
     """
+    if not _SUMS.fullmatch(text):
+        return None
     tokens = re.findall(r"\d+|[-+*/%()]", text)
     position = 0
 

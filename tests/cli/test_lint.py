@@ -34,7 +34,7 @@ def test_errors_set_the_exit_code(hpcrun: Caller, scripts: Path) -> None:
         "scripts/bad.sbatch:2:1: error: #SBTACH is a comment: sbatch ignores the line "
         "[misspelled-directive]"
     )
-    assert "1 error, 1 warning, 1 note in 2 scripts; --fix changes 1" in done.out
+    assert "1 error, 1 warning, 3 notes in 2 scripts; --fix changes 1" in done.out
     assert hpcrun("lint", "scripts/inner/good.sh").code == 0
 
 

@@ -10,10 +10,11 @@ import pytest
 from docs.make_reference import LINT, lint_page
 from hpcrun.convert import convert_script
 from hpcrun.errors import InputError
-from hpcrun.lint import lint_request, lint_script
+from hpcrun.lint import apply_fixes, lint_request, lint_script, parse_script
 from hpcrun.lint.check import Finding
 from hpcrun.lint.rule import LintRule
 from hpcrun.lint.rules import all_rules
+from hpcrun.lint.script import show
 from hpcrun.spec import Cluster, Partition
 
 RULES = {one.id: one for one in all_rules()}
@@ -222,3 +223,24 @@ ALONE = "torchrun --nnodes=2 --nproc-per-node=4 --rdzv-endpoint=$H:29500 t.py\n"
 )
 def test_launcher_without_srun_is_found_beside_other_steps(text: str, found: bool) -> None:
     assert found == ("launcher-on-one-node" in [one.rule for one in lint(HEAD + text)])
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("python t.py --out $A/$B/c", ["python", "t.py", "--out", "$A/$B/c"]),
+        ("python $A.$B.$C-$D $A:$B/x", ["python", "$A.$B.$C-$D", "$A:$B/x"]),
+        ("OUT=$A/$B/c python t.py $1/$2/c", ["python", "t.py", "$1/$2/c"]),
+        (r"python $A/\$B/c '$A/$B/c'", ["python", "$A/$B/c", "$A/$B/c"]),
+    ],
+)
+def test_word_of_several_variables_is_one_word(line: str, words: list[str]) -> None:
+    script = parse_script(f"#!/bin/bash\n{line}\n")
+    assert [show(word.text) for word in script.commands[0].words] == words
+
+
+def test_columns_and_fixes_are_those_of_the_text() -> None:
+    text = "#!/bin/bash\n#SBATCH -N 1\npython $A/$B/c \\ \n  --lr 1\n"
+    found = [one for one in lint(text) if one.rule == "blank-after-backslash"]
+    assert [(one.line, one.column) for one in found] == [(3, 16)]
+    assert apply_fixes(text, found) == text.replace("\\ \n", "\\\n")

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from hpcrun.lint.rule import RULES, LintRule
-from hpcrun.lint.rules import environment, header, launching, resources, shell, signals
+from hpcrun.lint.rules import (
+    containers,
+    environment,
+    files,
+    header,
+    launching,
+    resources,
+    shell,
+    signals,
+)
 
-_MODULES = (header, resources, launching, environment, signals, shell)
+_MODULES = (header, resources, launching, environment, containers, signals, shell, files)
 
 
 def all_rules() -> list[LintRule]:

@@ -10,10 +10,16 @@ from collections.abc import Iterator
 from hpcrun.lint.launch import find_programs
 from hpcrun.lint.request import is_multi_node, list_training, uses_several_ranks
 from hpcrun.lint.rule import Found, rule
-from hpcrun.lint.script import Assignment, Script
+from hpcrun.lint.script import OPEN, Assignment, Script, show
 from hpcrun.plan import suggest_variable
 
 SECTION = "Environment variables"
+_INSTALLERS = {
+    *("conda install", "conda create", "conda update", "mamba install", "mamba create"),
+    *("uv sync", "uv pip", "poetry install"),
+}
+# Modules that provide conda.
+_OF_CONDA = r"(?i)conda|mamba|miniforge|python|pytorch|tensorflow|jupyter|gpu|env"
 _ON = r"(?i)1|true|yes|on|y"
 
 
@@ -87,6 +93,8 @@ def _suggest(name: str, known: frozenset[str], cutoff: float) -> str | None:
     upper = name.upper()
     if upper in known:
         return upper
+    if cut := [one for one in known if one[:-1] == name]:
+        return cut[0]
     close = difflib.get_close_matches(name, known, 1, cutoff=cutoff)
     # A variable of another version of Slurm may differ from a known one by its last letters.
     return close[0] if close and sorted(close[0]) == sorted(name) else None
@@ -127,6 +135,40 @@ def _(script: Script) -> Iterator[Found]:
     names += "|NCCL_(NSOCKS_PERTHREAD|SOCKET_NTHREADS|MIN_NCHANNELS|MAX_NCHANNELS)|MASTER_PORT"
     for one in _of_name(script, names, r"[A-Za-z].*"):
         yield Found(one.start, f"{one.name} is a number; {one.value.text} is none")
+
+
+@rule(
+    "bad-nccl-value",
+    "warning",
+    "a value of NCCL_DEBUG or NCCL_DEBUG_SUBSYS that NCCL does not know",
+    section=SECTION,
+    source="NCCL user guide: VERSION, WARN, INFO, TRACE; and the names of subsystems",
+    fix="NCCL_DEBUG=WARN, or INFO for diagnosis",
+    bad="export NCCL_DEBUG=DEBUG\n",
+    good="export NCCL_DEBUG=INFO\nexport NCCL_DEBUG_SUBSYS=INIT,NET\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    for one in _of_name(script, "NCCL_DEBUG", r"[A-Za-z0-9]+"):
+        if one.value.text.upper() not in ("VERSION", "WARN", "INFO", "TRACE", "ABORT", "NONE"):
+            yield Found(one.start, f"NCCL ignores NCCL_DEBUG={one.value.text}")
+    known = {
+        "INIT",
+        "COLL",
+        "P2P",
+        "SHM",
+        "NET",
+        "GRAPH",
+        "TUNING",
+        "ENV",
+        "ALLOC",
+        "CALL",
+        "PROXY",
+    }
+    known |= {"NVLS", "BOOTSTRAP", "REG", "PROFILE", "RAS", "ALL"}
+    for one in _of_name(script, "NCCL_DEBUG_SUBSYS", r"[\^A-Za-z0-9,]+"):
+        words = one.value.text.lstrip("^").upper().split(",")
+        if wrong := [word for word in words if word and word not in known]:
+            yield Found(one.start, f"NCCL has no subsystem {wrong[0]}")
 
 
 @rule(
@@ -176,6 +218,10 @@ def _(script: Script) -> Iterator[Found]:
     for one in _of_name(script, "|".join(effects), _ON):
         severity = None if several else "note"
         yield Found(one.start, f"{one.name} {effects[one.name]}", severity=severity)  # type: ignore[arg-type]
+    for one in _of_name(script, "NCCL_NET", "(?i)socket"):
+        yield Found(one.start, "NCCL_NET=Socket turns off InfiniBand and vendor plugins")
+    for one in _of_name(script, "FI_PROVIDER", "(?i)tcp|sockets|udp"):
+        yield Found(one.start, f"FI_PROVIDER={one.value.text} turns off the fast network")
 
 
 @rule(
@@ -255,6 +301,12 @@ def _(script: Script) -> Iterator[Found]:
         yield Found(one.start, "with CUDA_LAUNCH_BLOCKING each kernel waits for the one before")
     for one in _of_name(script, "TORCH_DISTRIBUTED_DEBUG", "(?i)detail"):
         yield Found(one.start, "TORCH_DISTRIBUTED_DEBUG=DETAIL checks every collective")
+    for one in _of_name(script, "NCCL_DEBUG", "(?i)trace"):
+        yield Found(one.start, "NCCL_DEBUG=TRACE prints a line for every call")
+    for one in _of_name(script, "NCCL_DEBUG_SUBSYS", r"(?i)(.*,)?(all|coll)(,.*)?"):
+        yield Found(one.start, "NCCL prints a line for every collective")
+    for one in _of_name(script, "PYTORCH_NO_CUDA_MEMORY_CACHING", _ON):
+        yield Found(one.start, "each allocation calls cudaMalloc, which is slow")
 
 
 @rule(
@@ -297,12 +349,20 @@ def _(script: Script) -> Iterator[Found]:
             and not re.search(r"(?i)your|xxx|token|key", value)
         ):
             yield Found(one.start, f"the value of {one.name} is in the script")
+    tokens = r"hf_[A-Za-z0-9]{30,}|sk-[A-Za-z0-9_-]{30,}|gh[po]_[A-Za-z0-9]{30,}"
     for command in script.commands:
+        if command.name == "export":
+            continue
         for word in command.words[1:]:
-            if word.constant and re.fullmatch(shapes, word.text) and "login" in command.args:
-                at = script.data.find(word.text.encode(), word.start, word.end + 1)
-                if at >= 0:
-                    yield Found(word.start, f"{command.name} login: the token is in the script")
+            if not word.constant or (command.prefix and word.start < command.start):
+                continue
+            # Only what the script itself contains, not the value of a variable.
+            raw = script.data[word.start : word.end].decode("utf-8", "replace")
+            is_login = re.search(shapes, raw) and "login" in command.args
+            in_url = re.search(r"https?://[^/\s:@]*:[^/\s:@$]{8,}@", raw)
+            if is_login or in_url or re.search(rf"(?<![\w-])({tokens})(?![\w-])", raw):
+                yield Found(word.start, f"{command.name}: a token or password is in the script")
+                break
 
 
 @rule(
@@ -375,6 +435,248 @@ def _(script: Script) -> Iterator[Found]:
 
 
 @rule(
+    "variable-not-exported",
+    "warning",
+    "a variable for the program that is not exported",
+    section=SECTION,
+    source="bash(1), ENVIRONMENT: programs get exported variables only",
+    fix="export NAME=VALUE",
+    bad="#SBATCH --gres=gpu:2\nMASTER_ADDR=$(hostname)\nNCCL_DEBUG=INFO\nsrun python train.py\n",
+    good="#SBATCH --gres=gpu:2\nMASTER_ADDR=$(hostname)\nexport MASTER_ADDR NCCL_DEBUG=INFO\n"
+    "srun python train.py\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    if not script.directives or not list_training(script):
+        return
+    if re.search(r"(?m)^\s*set\s+(-\w*a|-o allexport)", script.text) or "--export=" in script.text:
+        return
+    names = (
+        r"(MASTER_(ADDR|PORT)|WORLD_SIZE|(LOCAL_|NODE_)?RANK|(OMP|MKL|OPENBLAS)_NUM_THREADS"
+        r"|(TORCH_)?NCCL_\w+|(HF|WANDB|TORCH|XLA|TF|NVTE|PYTORCH|TOKENIZERS|TRANSFORMERS)_\w+|CUDA_(?!VISIBLE)\w+"
+        r"|PYTHON(PATH|UNBUFFERED|WARNINGS|FAULTHANDLER))"
+    )
+    # Launchers set the variables of the ranks themselves.
+    if all(one.kind in ("torchrun", "deepspeed", "accelerate") for one in list_training(script)):
+        names = names.replace("MASTER_(ADDR|PORT)|WORLD_SIZE|(LOCAL_|NODE_)?RANK|", "")
+    seen: set[str] = set()
+    for one in script.assignments:
+        if one.exported or one.prefix or one.items is not None or one.name in seen:
+            continue
+        if not one.value.text:
+            continue
+        seen.add(one.name)
+        if not re.fullmatch(names, one.name) or script.uses_of(one.name):
+            continue
+        if any(each.name == one.name and each.exported for each in script.assignments):
+            continue
+        if re.search(rf"\b(export|declare|typeset)\b[^\n]*\b{one.name}\b", script.text):
+            continue
+        if re.search(rf"\$\{{?{one.name}\b", script.text):
+            continue  # in a text that another shell reads
+        yield Found(one.start, f"the program does not get {one.name}: export is missing")
+
+
+@rule(
+    "path-replaced",
+    "warning",
+    "a search path that loses its former value",
+    section=SECTION,
+    source="bash(1): the assignment replaces the value that modules and conda have set",
+    fix='export PATH="DIR:$PATH"',
+    bad="#SBATCH -N 1\nmodule load cuda/12.4\nexport PATH=/opt/tools/bin\npython t.py\n",
+    good="#SBATCH -N 1\nmodule load cuda/12.4\nexport PATH=/opt/tools/bin:$PATH\npython t.py\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    for one in script.assignments:
+        if one.name not in ("PATH", "LD_LIBRARY_PATH") or one.prefix or one.branch:
+            continue
+        raw = script.data[one.start : one.end]
+        if b"PATH" in raw.partition(b"=")[2] or raw.partition(b"=")[0].endswith(b"+"):
+            continue
+        if not one.value.text and one.name == "LD_LIBRARY_PATH":
+            continue
+        severity = None if one.name == "PATH" else "note"
+        text = f"the former value of {one.name} is lost"
+        yield Found(one.start, text, severity=severity)  # type: ignore[arg-type]
+
+
+@rule(
+    "unset-check-with-path",
+    "warning",
+    "`set -u` with a search path that may be unset",
+    section="Modules and conda",
+    source="bash(1), set -u: the expansion of an unset variable ends the script",
+    fix='"${PYTHONPATH:-}"',
+    bad="#SBATCH -N 1\nset -euo pipefail\nexport PYTHONPATH=$PWD:$PYTHONPATH\npython t.py\n",
+    good="#SBATCH -N 1\nset -euo pipefail\nexport PYTHONPATH=$PWD:${PYTHONPATH:-}\npython t.py\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    at = next(
+        (
+            command.end
+            for command in script.commands
+            if command.name == "set"
+            and not command.branch
+            and any(re.fullmatch(r"-[a-z]*u[a-z]*|nounset", word) for word in command.args)
+        ),
+        None,
+    )
+    if at is None:
+        return
+    for name in ("PYTHONPATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "LD_PRELOAD"):
+        before = [one for one in script.assignments if one.name == name]
+        for use in script.uses_of(name):
+            if use.start < at or use.default or any(one.end <= use.start for one in before):
+                continue
+            if re.search(r"(?m)^\s*set\s+\+\w*u", script.text):
+                break
+            yield Found(use.start, f"if {name} is not set, the script ends here: unbound variable")
+            break
+
+
+@rule(
+    "bashrc-sourced",
+    "note",
+    "~/.bashrc in a batch script",
+    section="Modules and conda",
+    source="bash(1): ~/.bashrc is for interactive shells; those of Debian and Ubuntu, and many "
+    "others, return at once in scripts",
+    fix="load modules and activate the environment in the script itself",
+    bad="#SBATCH -N 1\nsource ~/.bashrc\nconda activate env\npython t.py\n",
+    good='#SBATCH -N 1\neval "$(conda shell.bash hook)"\nconda activate env\npython t.py\n',
+)
+def _(script: Script) -> Iterator[Found]:
+    for command in script.commands:
+        if command.name in ("source", ".") and command.args[:1]:
+            name = command.args[0].rpartition("/")[2]
+            if name in (".bashrc", ".zshrc"):
+                text = f"{name} may end at once in a script, and differs between users"
+                yield Found(command.start, text)
+                return
+
+
+@rule(
+    "purge-after-load",
+    "warning",
+    "`module purge` below `module load`",
+    section="Modules and conda",
+    source="Lmod: purge unloads all modules",
+    fix="module purge first",
+    bad="#SBATCH -N 1\nmodule load cuda/12.4\nmodule purge\npython t.py\n",
+    good="#SBATCH -N 1\nmodule purge\nmodule load cuda/12.4\npython t.py\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    loaded: dict[str, int] = {}
+    for command in script.commands:
+        if command.name not in ("module", "ml") or command.branch or command.function:
+            continue
+        words = command.args
+        if "purge" in words[:2]:
+            rest = [one for one in script.commands if one.start > command.start]
+            again = {word for one in rest if one.name in ("module", "ml") for word in one.args}
+            lost = [name for name in loaded if name not in again]
+            used = [one for one in list_training(script) if one.command.start < command.start]
+            if lost and not used:
+                yield Found(command.start, f"it unloads {lost[0]}, which was loaded above")
+                return
+        elif command.name == "module" and words[:1] in (["load"], ["add"]):
+            loaded |= dict.fromkeys(words[1:], command.start)
+
+
+@rule(
+    "module-without-version",
+    "note",
+    "a module without a version",
+    section="Modules and conda",
+    source="Lmod: the default version changes when the site installs another one",
+    fix="module load NAME/VERSION",
+    bad="#SBATCH -N 1\nmodule load cuda\npython t.py\n",
+    good="#SBATCH -N 1\nmodule load cuda/12.4\npython t.py\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    named = (
+        r"(?i)(cuda(toolkit)?|cudnn|nccl|python3?|pytorch|tensorflow|gcc|openmpi|rocm"
+        r"|(ana|mini)conda3?)"
+    )
+    for command in script.commands:
+        if command.name == "module" and command.args[:1] in (["load"], ["add"]):
+            for word in command.args[1:]:
+                if re.fullmatch(named, word):
+                    yield Found(
+                        command.start, f"the version of {word} is the site's current default"
+                    )
+                    return
+
+
+@rule(
+    "environment-of-the-submitter",
+    "note",
+    "a Python that depends on the shell that submits the job",
+    section="Modules and conda",
+    source="sbatch(1), --export: by default the job gets the variables of the submitting shell",
+    fix="load the module or activate the environment in the script",
+    bad="#SBATCH -N 1\npython train.py\n",
+    good="#SBATCH -N 1\nmodule load python/3.11\npython train.py\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    if not script.directives or script.is_login_shell:
+        return
+    if any(one.name in ("PATH", "VIRTUAL_ENV") for one in script.assignments):
+        return
+    setup = {
+        "module",
+        "ml",
+        "source",
+        ".",
+        "eval",
+        "conda",
+        "mamba",
+        "micromamba",
+        "spack",
+        "pyenv",
+    }
+    if any(one.name in setup or OPEN in one.name for one in script.commands):
+        return
+    if re.search(r"\bmodule\b|activate|container-image|\buenv\b", script.text):
+        return
+    for program in list_training(script):
+        first = re.match(r"(?:\S*/)?(python[0-9.]*|torchrun|accelerate|deepspeed)\b", program.kind)
+        words = [word.text for word in program.command.words]
+        bare = [
+            word
+            for word in words
+            if re.fullmatch(r"python[0-9.]*|torchrun|accelerate|deepspeed", word)
+        ]
+        wrapped = {"uv", "poetry", "pixi", "pipenv", "pdm", "hatch"} & set(words)
+        if first and bare and not wrapped and not program.container:
+            text = f"which {bare[0]} this is depends on the shell that submits the job"
+            yield Found(program.command.start, text)
+            return
+
+
+@rule(
+    "login-asks",
+    "warning",
+    "a login that asks for a key",
+    section="Environment variables",
+    source="wandb login, huggingface-cli login: they prompt, and a batch job has no input",
+    fix="log in once before the job; the key is stored in the home directory",
+    bad="#SBATCH -N 1\nwandb login\npython t.py\n",
+    good="#SBATCH -N 1\nexport WANDB_MODE=offline\npython t.py\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    for command in script.commands:
+        words = [command.name, *command.args]
+        if command.redirects or not script.directives:
+            continue
+        if words in (["wandb", "login"], ["huggingface-cli", "login"], ["hf", "auth", "login"]):
+            key = "WANDB_API_KEY" if words[0] == "wandb" else "HF_TOKEN"
+            if not script.exports(key):
+                yield Found(command.start, f"{' '.join(words)} asks for a key unless one is stored")
+                return
+
+
+@rule(
     "unset-check-with-modules",
     "warning",
     "`set -u` while modules or conda are set up",
@@ -418,15 +720,26 @@ def _(script: Script) -> Iterator[Found]:
 def _(script: Script) -> Iterator[Found]:
     if script.is_login_shell or not script.directives:
         return
+    modules: list[str] = []
     for command in script.commands:
-        if (
-            command.name in ("source", ".", "eval", "module", "ml", "spack")
-            and not command.function
-        ):
+        if command.name == "source" and command.args[:1] == ["activate"] and not modules:
+            if not any(one.name == "PATH" for one in script.assignments):
+                text = "source activate finds conda only if the submitter's PATH has it"
+                yield Found(command.start, text, severity="note")
             return
+        if command.name in ("source", ".", "eval", "spack") and not command.function:
+            return
+        if command.name in ("module", "ml") and not command.function:
+            modules += [word for word in command.args if word not in ("load", "add", "purge")]
         if command.name in ("conda", "mamba", "micromamba") and "activate" in command.args:
             text = f"{command.name} activate needs {command.name}'s shell function"
-            yield Found(command.start, f"{text}, which a batch script does not have")
+            provides = [one for one in modules if re.search(_OF_CONDA, one) or OPEN in one]
+            if provides:
+                # Some sites' modules define the function, others extend PATH only.
+                text = f"{text}; the module {show(provides[0])} may not define it"
+                yield Found(command.start, text, severity="note")
+            else:
+                yield Found(command.start, f"{text}, which a batch script does not have")
             return
 
 
@@ -489,9 +802,15 @@ def _(script: Script) -> Iterator[Found]:
         words = [program.kind, *program.args[:3]]
         is_pip = re.fullmatch(r"pip[0-9.]*", program.kind) and "install" in words
         is_pip = is_pip or (program.module == "pip" and "install" in program.args[:3])
+        is_other = " ".join(words[:2]) in _INSTALLERS or words[:3] in (
+            ["conda", "env", "create"],
+            ["conda", "env", "update"],
+            ["python", "setup.py", "install"],
+            ["python", "setup.py", "develop"],
+        )
         local = {"--no-index", "SLURM_TMPDIR"}
-        if is_pip and not local & set(program.args):
-            yield Found(program.command.start, "this installs packages while GPUs are allocated")
+        if (is_pip or is_other) and not local & set(program.args):
+            yield Found(program.command.start, "this installs packages while the job runs")
             return
 
 

@@ -363,7 +363,7 @@ def _(script: Script) -> Iterator[Found]:
 def _(script: Script) -> Iterator[Found]:
     at = script.data.find(b"\r\n")
     if at >= 0:
-        whole = script.data.replace(b"\r\n", b"\n").decode("utf-8", "surrogateescape")
+        whole = script.text.replace("\r\n", "\n")
         edit = Edit(0, len(script.data), whole)
         yield Found(at, "sbatch refuses a script with DOS line ends", edit)
 
@@ -667,6 +667,25 @@ def _(script: Script) -> Iterator[Found]:
 
 
 @rule(
+    "unknown-pattern",
+    "warning",
+    "a `%` in the name of an output file that is no pattern of Slurm",
+    section="Output files",
+    source="sbatch(1), filename pattern: %%, %A, %a, %b, %J, %j, %N, %n, %s, %t, %u, %x",
+    fix="write one of Slurm's patterns",
+    bad="#SBATCH --output=out/u%-%j.txt\n",
+    good="#SBATCH --output=out/%u-%5j.txt\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    for name in ("output", "error"):
+        one = script.option(name)
+        if one is not None and not _is_placeholder(one.value):
+            rest = re.sub(r"%%|%\d*[AabJjNnrstuxW]", "", one.value)
+            if found := re.search("%.?", rest):
+                yield Found(one.start, f"{found[0]} is no pattern: the name keeps or loses it")
+
+
+@rule(
     "output-on-local-disk",
     "warning",
     "an output file in /tmp",
@@ -729,6 +748,7 @@ def _is_placeholder(value: str) -> bool:
     """
     return bool(
         re.search(r"<[\w .@-]*[A-Za-z][\w .@-]*>|\{\{.*\}\}|\{[A-Za-z_]\w*\}|(?i:x{5,})", value)
+        or re.search(r"(?i)\[(todo|your|my)\b[^]]*\]", value)
         or re.fullmatch(
             r"(?i)(your|my)[-_ ]?(account|project|partition|queue|email|user|name|qos)"
             r"([-_@].*)?|(?i:XXX+|TODO|CHANGE_?ME|REPLACE_?ME)",

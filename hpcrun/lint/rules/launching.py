@@ -13,6 +13,7 @@ from hpcrun.lint.request import (
     is_exclusive,
     is_multi_node,
     list_training,
+    resolve_number,
     uses_several_ranks,
 )
 from hpcrun.lint.rule import Found, rule
@@ -55,9 +56,8 @@ def _(script: Script) -> Iterator[Found]:
         if program.step is None:
             continue
         tasks = count_tasks_per_node(script, program.step)
-        each = program.number("nproc-per-node") if program.kind == "torchrun" else None
-        if program.kind != "torchrun":
-            each = program.number("num-processes", "num-gpus")
+        given = ("nproc-per-node",) if program.kind == "torchrun" else ("num-processes", "num-gpus")
+        each = resolve_number(script, program.get(*given))
         if tasks and tasks > 1 and each is not None and each > 1:
             yield Found(
                 program.command.start,
@@ -284,6 +284,10 @@ def _(script: Script) -> Iterator[Found]:
         is_rank = re.fullmatch(r"(LOCAL_|NODE_|GROUP_)?RANK", one.name) and one.exported
         if is_own and is_rank and not one.prefix:
             yield Found(one.start, f"{one.name} is 0 in all tasks: bash expands it before srun")
+        elif is_own and one.exported and re.fullmatch(r"(CUDA|ROCR|HIP)_VISIBLE_DEVICES", one.name):
+            yield Found(
+                one.start, f"all tasks use GPU 0: bash expands {one.value.unknown[0]} before srun"
+            )
 
 
 @rule(
@@ -861,6 +865,162 @@ def _(script: Script) -> Iterator[Found]:
                 return
 
 
+@rule(
+    "launcher-on-fewer-nodes",
+    "error",
+    "srun that starts a launcher on fewer nodes than it waits for",
+    section=SECTION,
+    source="torchrun: it waits until --nnodes nodes have joined",
+    fix="srun --nodes=$SLURM_NNODES --ntasks-per-node=1",
+    bad="#SBATCH -N 2\n#SBATCH --gres=gpu:4\nsrun -N 1 -n 1 torchrun --nnodes=2 \\\n"
+    "  --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=$A:29500 t.py\n",
+    good="#SBATCH -N 2\n#SBATCH --gres=gpu:4\nsrun -N 2 torchrun --nnodes=2 \\\n"
+    "  --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=$A:29500 t.py\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    programs = launchers(script)
+    if len(programs) != 1 or _reaches_other_nodes(script, counts_srun=False):
+        return
+    program = programs[0]
+    step = program.step
+    if step is None or step.get("?") or program.command.background or program.command.branch:
+        return
+    given = resolve_number(script, program.get("nnodes", "num-machines"))
+    total = resolve_number(script, step.get("ntasks") or step.get("nodes"))
+    if given and total and total < given:
+        times = f"{total} time{'s' * (total > 1)}"
+        text = f"{program.kind} waits for {given} nodes, srun starts it {times}"
+        yield Found(program.command.start, text)
+
+
+@rule(
+    "step-node-not-chosen",
+    "warning",
+    "a launcher for each node, started by srun without a node",
+    section=SECTION,
+    source="srun(1): with -N 1 Slurm chooses the node, so rank 0 may not be on the master's node",
+    fix="srun -N 1 -n 1 -w $node, or one srun for all nodes",
+    bad="#SBATCH -N 2\nRANK=0\nfor node in $HOSTS; do\n"
+    "  srun -N 1 -n 1 torchrun --nnodes 2 --node_rank $RANK --master_addr $A t.py &\n"
+    "  RANK=$((RANK + 1))\ndone\nwait\n",
+    good="#SBATCH -N 2\nRANK=0\nfor node in $HOSTS; do\n"
+    "  srun -N 1 -n 1 -w $node torchrun --nnodes 2 --node_rank $RANK --master_addr $A t.py &\n"
+    "  RANK=$((RANK + 1))\ndone\nwait\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    for program in launchers(script):
+        step = program.step
+        if step is None or not program.command.background or step.get("nodes") != "1":
+            continue
+        if step.get("nodelist") or step.get("relative") or step.get("?"):
+            continue
+        # In a loop the rank is counted up, whatever its first value.
+        rank = program.get("node-rank", "machine-rank")
+        if rank is not None and (program.command.branch or rank != "0"):
+            yield Found(program.command.start, "Slurm may start this rank on any node of the job")
+            return
+
+
+@rule(
+    "accelerate-default-config",
+    "note",
+    "accelerate launch without a configuration",
+    section=SECTION,
+    source="accelerate launch: it reads ~/.cache/huggingface/accelerate/default_config.yaml, if "
+    "there is one",
+    fix="--config_file, or --num_processes and --multi_gpu",
+    bad="#SBATCH --gres=gpu:4\naccelerate launch train.py\n",
+    good="#SBATCH --gres=gpu:4\naccelerate launch --multi_gpu --num_processes 4 train.py\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    names = (
+        "config-file",
+        "num-processes",
+        "num-machines",
+        "use-deepspeed",
+        "use-fsdp",
+        "multi-gpu",
+    )
+    for program in launchers(script):
+        if program.kind != "accelerate" or _has_unknown_options(program):
+            continue
+        if all(program.get(name) is None for name in names):
+            text = "the number of processes depends on a file in the home directory"
+            yield Found(program.command.start, text)
+            return
+
+
+@rule(
+    "srun-ignores-option",
+    "note",
+    "an option of srun that has no effect inside a job",
+    section=SECTION,
+    source="srun(1): within an allocation, --partition, --account and --qos are ignored",
+    fix="write it as a #SBATCH line",
+    bad="#SBATCH -N 1\nsrun --partition=gpu python t.py\n",
+    good="#SBATCH -N 1\n#SBATCH --partition=gpu\nsrun python t.py\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    if not script.directives:
+        return
+    for program in find_programs(script):
+        step = program.step
+        for name in ("partition", "account", "qos") if step is not None else ():
+            if step is not None and step.get(name):
+                yield Found(program.command.start, f"srun --{name} has no effect inside a job")
+                return
+
+
+@rule(
+    "fixed-service-port",
+    "note",
+    "a server with a fixed port",
+    section="Rendezvous",
+    source="two jobs on a node cannot listen on one port",
+    fix="--port=$((10000 + SLURM_JOB_ID % 20000))",
+    bad="#SBATCH --gres=gpu:1\njupyter lab --no-browser --port=8888\n",
+    good="#SBATCH --gres=gpu:1\n"
+    "jupyter lab --no-browser --port=$((10000 + SLURM_JOB_ID % 20000))\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    if is_exclusive(script) or not (script.directives or script.late):
+        return
+    servers = {
+        "jupyter",
+        "jupyter-lab",
+        "jupyter-notebook",
+        "vllm",
+        "tensorboard",
+        "ray",
+        "redis-server",
+    }
+    servers |= {"ollama", "code-server", "mlflow", "text-generation-launcher", "sglang"}
+    for program in find_programs(script):
+        is_server = program.kind in servers or re.search(
+            r"vllm|http\.server|sglang|fastchat|tensorboard|api_server", program.module
+        )
+        if program.kind not in (*servers, "python") or program.get("standalone"):
+            continue
+        words = program.args
+        for index, word in enumerate(words):
+            name, equals, value = word.partition("=")
+            if not equals and index + 1 < len(words):
+                value = words[index + 1]
+            ports = ("--port", "-p") if is_server else ("--port", "--server_port", "--dist_port")
+            if name in ports and is_whole_number(value) and 1023 < int(value) < 65536:
+                text = f"port {value}: another job on the same node may use it"
+                yield Found(program.command.start, text)
+                return
+    for one in script.assignments:
+        if re.fullmatch(r"(?i)\w*[a-z]_?port|port", one.name) and is_whole_number(one.value.text):
+            if re.fullmatch(r"(?i)(master|main_process|rdzv)_port", one.name):
+                continue
+            if 1023 < int(one.value.text) < 65536:
+                text = f"port {one.value.text}: another job on the same node may use it"
+                yield Found(one.start, text)
+                return
+
+
 def _has_unknown_options(program: LaunchedProgram) -> bool:
     """Return True if a variable with unknown content stands among the launcher's options."""
     first = program.args[:1]
@@ -911,3 +1071,17 @@ def _ports(script: Script) -> Iterator[tuple[str, str, int]]:
             value = endpoint.rpartition(":")[2] if ":" in endpoint else None
         if value:
             yield program.kind, value, program.command.start
+    for one in script.assignments:  # e.g. DIST_URL=tcp://host:40000
+        raw = script.data[one.start : one.end].decode("utf-8", "surrogateescape")
+        if found := re.search(r"tcp://[^\s\"']*:(?:\$\{\w+:-)?(\d{4,5})\}?[\"']?$", raw):
+            yield one.name, found[1], one.start
+    for each in list_training(script):
+        for index, word in enumerate(each.args):
+            name, equals, given = word.partition("=")
+            if not equals and index + 1 < len(each.args):
+                given = each.args[index + 1]
+            if re.fullmatch(r"-*(dist[-_]url|init[-_]method|dist[-_]init)", name):
+                if found := re.search(r"tcp://.*:(\d{4,5})$", given):
+                    yield name, found[1], each.command.start
+            elif re.fullmatch(r"--(master|dist)[-_]port", name) and each.step:
+                yield name, given, each.command.start

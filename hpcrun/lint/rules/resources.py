@@ -18,9 +18,11 @@ from hpcrun.lint.request import (
     list_indices,
     list_started,
     list_training,
+    requests_gpus,
+    resolve_number,
 )
 from hpcrun.lint.rule import Found, rule
-from hpcrun.lint.script import Script
+from hpcrun.lint.script import OPEN, Script, unknown_parts
 from hpcrun.text import is_whole_number
 
 SECTION = "Resources"
@@ -141,6 +143,18 @@ def _(script: Script) -> Iterator[Found]:
 )
 def _(script: Script) -> Iterator[Found]:
     node, gres = script.option("gpus-per-node"), script.option("gres")
+    total, nodes = script.option("gpus"), count_nodes(script)
+    each = count_gpus_of(node.value) if node is not None else None
+    if each is None and gres is not None and "gpu" in gres.value:
+        each = count_gpus_of(gres.value)
+    if total is not None and each and nodes:
+        count = count_gpus_of(total.value)
+        if count and count != each * nodes:
+            text = (
+                f"--gpus requests {count} in all, the other option {each} on each of {nodes} nodes"
+            )
+            yield Found(total.start, text.replace("of 1 nodes", "node"))
+            return
     if node is None or gres is None or "gpu" not in gres.value:
         return
     first, second = count_gpus_of(node.value), count_gpus_of(gres.value)
@@ -201,8 +215,8 @@ def _(script: Script) -> Iterator[Found]:
     good="#SBATCH -N 1\n#SBATCH --ntasks-per-node=4\nsrun python train.py\n",
 )
 def _(script: Script) -> Iterator[Found]:
-    tasks = count_tasks_per_node(script)
     one = script.option("ntasks-per-node") or script.option("ntasks")
+    tasks = count_tasks_per_node(script) or script.number("ntasks")
     programs = find_programs(script)
     training = list_training(script)
     if not tasks or tasks < 2 or one is None or is_multi_node(script) or not training:
@@ -218,7 +232,10 @@ def _(script: Script) -> Iterator[Found]:
         and all(each.kind in known for each in training)
         and not any(use.name == "SLURM_NTASKS" for use in script.uses)
     ):
-        yield Found(one.start, f"the script does not start {tasks} tasks: it runs once")
+        text = f"the script does not start {tasks} tasks: it runs once"
+        if script.has("ntasks") and not script.has("nodes"):
+            text += "; without --nodes=1 its CPUs may be on several nodes"
+        yield Found(one.start, text)
 
 
 @rule(
@@ -260,7 +277,7 @@ def _(script: Script) -> Iterator[Found]:
     tasks = count_tasks_per_node(script)
     if not gpus or cpus is None or tasks is None or is_exclusive(script):
         return
-    if cpus * tasks < 2 * gpus and list_started(script):
+    if cpus * tasks < 2 * gpus and script.commands:
         one = script.option("cpus-per-task")
         assert one is not None
         shown = f"{gpus} GPU{'s' * (gpus > 1)} of a node get {cpus * tasks} CPU"
@@ -439,6 +456,26 @@ def _(script: Script) -> Iterator[Found]:
 
 
 @rule(
+    "array-index-zero-line",
+    "warning",
+    "line 0 of a file",
+    section="Arrays",
+    source="sed(1): the first line is 1; sed -n 0p is refused, head -n 0 prints nothing",
+    fix="begin --array at 1, or use $((SLURM_ARRAY_TASK_ID + 1))",
+    bad='#SBATCH --array=0-9\npython t.py $(sed -n "${SLURM_ARRAY_TASK_ID}p" params.txt)\n',
+    good='#SBATCH --array=1-10\npython t.py $(sed -n "${SLURM_ARRAY_TASK_ID}p" params.txt)\n',
+)
+def _(script: Script) -> Iterator[Found]:
+    indices = list_indices(script) if is_array(script) else None
+    name = rb"\$\{?SLURM_ARRAY_TASK_ID\}?"
+    pattern = (
+        rb"sed -n [\"']*" + name + rb"[\"' ]*p|head -n? ?-?\"?" + name + rb"|NR ?== ?[\"']*" + name
+    )
+    if indices and 0 in indices and (found := re.search(pattern, script.data)):
+        yield Found(found.start(), "index 0 selects no line: lines are counted from 1")
+
+
+@rule(
     "array-index-without-array",
     "note",
     "`$SLURM_ARRAY_TASK_ID` in a script without --array",
@@ -556,16 +593,344 @@ def _(script: Script) -> Iterator[Found]:
         )
 
 
-def _processes_per_node(script: Script, program: object) -> int | None:
+@rule(
+    "threads-oversubscribed",
+    "warning",
+    "more threads than the process has CPUs",
+    section=SECTION,
+    source="OpenMP: each process starts OMP_NUM_THREADS threads, on the CPUs of its task",
+    fix="OMP_NUM_THREADS=$((SLURM_CPUS_PER_TASK / processes per task))",
+    bad="#SBATCH --gres=gpu:4 --ntasks-per-node=1 --cpus-per-task=32\n"
+    "export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK\ntorchrun --nproc_per_node=4 train.py\n",
+    good="#SBATCH --gres=gpu:4 --ntasks-per-node=1 --cpus-per-task=32\n"
+    "export OMP_NUM_THREADS=$((SLURM_CPUS_PER_TASK / 4))\ntorchrun --nproc_per_node=4 train.py\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    cpus, tasks = script.number("cpus-per-task"), count_tasks_per_node(script)
+    training = list_training(script)
+    if not training or not tasks:
+        return
+    for one in script.assignments:
+        if one.name not in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+            continue
+        whole_node = bool(
+            set(one.value.unknown) & {"SLURM_CPUS_ON_NODE", "SLURM_JOB_CPUS_PER_NODE", "$(nproc)"}
+        )
+        threads = resolve_number(script, one.value.text)
+        for program in training:
+            processes = _processes_per_node(script, program)
+            if program.kind == "python":
+                processes = count_tasks_per_node(script, program.step) if program.step else 1
+            if not processes:
+                continue
+            if whole_node and processes > 1 and one.value.text.count(OPEN) == 1:
+                text = f"each of {processes} processes uses all CPUs of the node as threads"
+                yield Found(one.start, text)
+                return
+            if threads and cpus and threads > 1 and threads * processes > cpus * tasks:
+                text = f"{processes} processes with {threads} threads each have {cpus * tasks} CPUs"
+                yield Found(one.start, text.replace("1 processes with", "1 process with"))
+                return
+    for program in training:
+        value = program.get("num-cpu-threads-per-process") or ""
+        names = "".join(unknown_parts(value))
+        several = program.get("num-processes") not in (None, "1")
+        if several and re.fullmatch(r"SLURM_CPUS_(ON_NODE|PER_TASK)", names):
+            text = "each process uses all CPUs of the task as threads"
+            yield Found(program.command.start, text)
+            return
 
-    assert isinstance(program, LaunchedProgram)
+
+@rule(
+    "two-cpu-options",
+    "warning",
+    "--cpus-per-task together with --cpus-per-gpu",
+    section=SECTION,
+    source="sbatch(1): --cpus-per-gpu is not compatible with --cpus-per-task",
+    fix="keep one of them",
+    bad="#SBATCH --gres=gpu:2\n#SBATCH --cpus-per-task=8\n#SBATCH --cpus-per-gpu=8\n",
+    good="#SBATCH --gres=gpu:2\n#SBATCH --cpus-per-gpu=8\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    one = script.option("cpus-per-gpu")
+    if one is not None and script.has("cpus-per-task"):
+        yield Found(one.start, "Slurm refuses or ignores one of --cpus-per-gpu and --cpus-per-task")
+
+
+@rule(
+    "exclusive-without-cpus",
+    "note",
+    "several tasks on an exclusive node without --cpus-per-task",
+    section=SECTION,
+    source="srun(1), --cpu-bind: the binding follows --cpus-per-task, which is 1 by default",
+    fix="#SBATCH --cpus-per-task=N, and pass it to srun",
+    bad="#SBATCH --exclusive\n#SBATCH --gres=gpu:4\n#SBATCH --ntasks-per-node=4\n"
+    "srun python t.py\n",
+    good="#SBATCH --exclusive\n#SBATCH --gres=gpu:4\n#SBATCH --ntasks-per-node=4\n"
+    "#SBATCH --cpus-per-task=16\nexport SRUN_CPUS_PER_TASK=16\nsrun python t.py\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    one, tasks = script.option("exclusive"), count_tasks_per_node(script)
+    given = ("cpus-per-task", "cpus-per-gpu", "mincpus", "cores-per-socket", "extra-node-info")
+    if one is None or not tasks or any(script.has(each) for each in given):
+        return
+    for program in list_started(script):
+        step = program.step
+        if step is None or step.get("cpus-per-task") or step.get("cpu-bind") or step.get("?"):
+            continue
+        if (count_tasks_per_node(script, step) or 1) > 1 and (tasks > 1):
+            yield Found(
+                one.start, "each task may be bound to one CPU, although the node is its own"
+            )
+            return
+
+
+@rule(
+    "gpus-not-requested",
+    "note",
+    "a program for GPUs in a job that requests none",
+    section="GPUs",
+    source="sbatch(1), --gres: a job gets only the GPUs that it requests, unless the site gives "
+    "whole nodes",
+    fix="#SBATCH --gpus-per-node=N",
+    bad="#SBATCH -N 1\n#SBATCH --time=1:00:00\ntorchrun --nproc_per_node=4 train.py\n",
+    good="#SBATCH -N 1\n#SBATCH --gpus-per-node=4\ntorchrun --nproc_per_node=4 train.py\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    named = [one for one in script.directives if one.option.startswith(("gres", "gpus", "tres-"))]
+    if not script.directives or named or is_exclusive(script):
+        return
+    for program in list_training(script):
+        step = program.step
+        if step is not None and (step.get("gres") or step.get("gpus") or step.get("gpus-per-node")):
+            return
+        if step is not None and (step.get("gpus-per-task") or step.get("?")):
+            return
+    for program in list_training(script):
+        words = " ".join([*program.args, *(f"{one.name}={one.value}" for one in program.options)])
+        if re.search(r"(?i)\bcpu\b|gloo|no[-_]cuda", words):
+            continue
+        processes = _processes_per_node(script, program)
+        is_launcher = program.kind in ("torchrun", "deepspeed", "accelerate")
+        if is_launcher and (processes is None or processes > 1):
+            yield Found(program.command.start, f"{program.kind} needs GPUs, the job requests none")
+            return
+        if re.search(r"(?i)--?(device|accelerator)[ =]?(cuda|gpu)|--n?gpus?[ =][1-9]", words):
+            yield Found(program.command.start, "the program needs GPUs, the job requests none")
+            return
+    text = "\n".join(line for line in script.text.split("\n") if not line.lstrip().startswith("#"))
+    uses = re.search(r"\bnvidia-smi\b|--nv\b|\bNCCL_\w+=|CUDA_VISIBLE_DEVICES=\d", text)
+    if uses and list_training(script):
+        yield Found(script.directives[0].line_start, f"{uses[0]}, but the job requests no GPUs")
+
+
+@rule(
+    "ranks-share-gpus",
+    "warning",
+    "another number of tasks than GPUs on each node",
+    section="GPUs",
+    source="NCCL: Duplicate GPU detected, if two ranks use one GPU; one task per GPU is usual",
+    fix="--ntasks-per-node equal to the GPUs of a node",
+    bad="#SBATCH -N 2\n#SBATCH --ntasks-per-node=8\n#SBATCH --gres=gpu:4\nsrun python train.py\n",
+    good="#SBATCH -N 2\n#SBATCH --ntasks-per-node=4\n#SBATCH --gres=gpu:4\nsrun python train.py\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    gpus = count_gpus_per_node(script)
+    for program in list_training(script):
+        if program.kind != "python" or program.step is None or program.command.background:
+            continue
+        step = program.step
+        if step.get("gres") or step.get("gpus") or step.get("gpus-per-task") or step.get("?"):
+            continue
+        tasks = count_tasks_per_node(script, step)
+        if not gpus or not tasks or tasks < 2 or tasks == gpus or _uses_cpu(program.args):
+            continue
+        if tasks > gpus:
+            yield Found(program.command.start, f"{tasks} tasks share {gpus} GPUs on each node")
+        else:
+            text = f"{tasks} tasks for {gpus} GPUs on each node"
+            yield Found(program.command.start, text, severity="note")
+        return
+
+
+@rule(
+    "program-differs-from-request",
+    "warning",
+    "an option of the program that differs from the requested nodes or GPUs",
+    section=SECTION,
+    source="Lightning and others compare --num_nodes and --devices with Slurm's tasks, or wait",
+    fix="--num_nodes=$SLURM_NNODES, --devices=$SLURM_GPUS_ON_NODE",
+    bad="#SBATCH --nodes=4\n#SBATCH --ntasks-per-node=4\n#SBATCH --gres=gpu:4\n"
+    "srun python train.py --num_nodes 2 --devices 4\n",
+    good="#SBATCH --nodes=4\n#SBATCH --ntasks-per-node=4\n#SBATCH --gres=gpu:4\n"
+    "srun python train.py --num_nodes 4 --devices 4\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    nodes, gpus = count_nodes(script), count_gpus_per_node(script)
+    for program in list_training(script):
+        if program.kind not in ("python", "torchrun") or program.command.background:
+            continue
+        for name, value in _options_of(program.args):
+            number = resolve_number(script, value)
+            if number is None:
+                continue
+            counts_nodes = re.fullmatch(r"(\w+[._])*num[-_]nodes|nnodes", name)
+            uses_several = program.step is not None or number > 1
+            if counts_nodes and nodes and number != nodes and uses_several:
+                text = f"--{name} {number}, but the job has {nodes} node{'s' * (nodes > 1)}"
+                yield Found(program.command.start, text)
+                return
+            if (
+                re.fullmatch(r"(trainer\.)?(devices|gpus|num[-_]gpus|ngpus?|n[-_]gpus?)", name)
+                and gpus
+                and number > gpus
+                and nodes == 1
+            ):
+                text = f"--{name} {number}, but the job has {gpus} GPU{'s' * (gpus > 1)}"
+                yield Found(program.command.start, text)
+                return
+
+
+@rule(
+    "workers-exceed-cpus",
+    "note",
+    "more data-loader workers than CPUs",
+    section=SECTION,
+    source="torch DataLoader warns: excessive worker creation might get it slow or even freeze",
+    fix="as many workers as CPUs of the task, divided by its processes",
+    bad="#SBATCH --gres=gpu:1\n#SBATCH --cpus-per-task=4\npython train.py --num_workers 16\n",
+    good="#SBATCH --gres=gpu:1\n#SBATCH --cpus-per-task=16\npython train.py --num_workers 15\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    cpus = script.number("cpus-per-task")
+    if script.has("cpus-per-gpu") or is_exclusive(script):
+        return
+    tasks = count_tasks_per_node(script)
+    if cpus is None and (tasks is None or not script.has("ntasks")):
+        cpus = 1 if requests_gpus(script) and tasks == 1 else None
+    for program in list_training(script):
+        processes = _processes_per_node(script, program) or 1
+        for name, value in _options_of(program.args):
+            if not re.fullmatch(
+                r"(\w+\.)*(num[-_]?workers|workers|dataloader[-_]num[-_]workers)", name
+            ):
+                continue
+            number = resolve_number(script, value)
+            own = cpus * (tasks or 1) if cpus and program.step is None else cpus
+            if number and own and number * processes > own:
+                shown = f"{number} workers" + f" for each of {processes} processes" * (
+                    processes > 1
+                )
+                yield Found(program.command.start, f"{shown}, but {own} CPU{'s' * (own > 1)}")
+                return
+
+
+@rule(
+    "step-larger-than-job",
+    "error",
+    "srun with more nodes or GPUs than the job has",
+    section=SECTION,
+    source="srun 22.05: Requested node count is not available; Invalid generic resource (gres)",
+    fix="request them in the #SBATCH lines",
+    bad="#SBATCH --nodes=1\n#SBATCH --gres=gpu:1\nsrun --nodes=2 python t.py\n",
+    good="#SBATCH --nodes=2\n#SBATCH --gres=gpu:1\nsrun --nodes=2 python t.py\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    nodes, gpus = script.number("nodes"), count_gpus_per_node(script)
+    if not script.directives or b"hetjob" in script.data:
+        return
+    for program in find_programs(script):
+        step = program.step
+        if step is None or step.get("jobid") or program.command.branch:
+            continue
+        wanted = resolve_number(script, step.get("nodes"))
+        if nodes and wanted and wanted > nodes:
+            text = f"srun requests {wanted} nodes, the job has {nodes}"
+            yield Found(program.command.start, text)
+            return
+        given = step.get("gres") or step.get("gpus-per-node") or ""
+        number = count_gpus_of(given) if "gpu" in given or step.get("gpus-per-node") else None
+        if gpus and number and number > gpus:
+            text = f"srun requests {number} GPUs on each node, the job has {gpus}"
+            yield Found(program.command.start, text)
+            return
+
+
+@rule(
+    "world-size-differs",
+    "warning",
+    "a WORLD_SIZE that differs from the number of tasks",
+    section=SECTION,
+    source="torch.distributed, env://: all ranks wait until WORLD_SIZE processes have joined",
+    fix="export WORLD_SIZE=$SLURM_NTASKS",
+    bad="#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=4\nexport WORLD_SIZE=4\nsrun python t.py\n",
+    good="#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=4\nexport WORLD_SIZE=8\nsrun python t.py\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    nodes = count_nodes(script)
+    last = script.last_assignment("WORLD_SIZE")
+    if last is None or not nodes or not (last.exported or last.prefix):
+        return
+    size = resolve_number(script, last.value.text)
+    for program in list_training(script):
+        if program.kind != "python" or program.step is None or program.command.background:
+            continue
+        tasks = count_tasks_per_node(script, program.step)
+        if size and tasks and tasks * nodes > 1 and size != tasks * nodes:
+            if size == nodes * (count_gpus_per_node(script) or 0) and tasks == 1:
+                continue  # the program starts a process for each GPU
+            text = f"WORLD_SIZE is {size}, but srun starts {tasks * nodes} tasks"
+            yield Found(last.start, text)
+            return
+
+
+@rule(
+    "node-pinned",
+    "note",
+    "a fixed node",
+    section=SECTION,
+    source="sbatch(1), --nodelist: the job waits until these nodes are free",
+    fix="remove it, or name a property of the nodes with --constraint",
+    bad="#SBATCH --nodelist=gpu17\npython train.py\n",
+    good="#SBATCH --constraint=a100\npython train.py\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    one = script.option("nodelist")
+    if one is not None and one.value and not re.search(r"[<{$]", one.value):
+        yield Found(one.start, f"the job waits for {one.value}, even if other nodes are free")
+
+
+def _options_of(args: list[str]) -> Iterator[tuple[str, str]]:
+    """Yield the options of a program: ``--a 1``, ``--a=1`` and Hydra's ``a=1``."""
+    for index, word in enumerate(args):
+        name, equals, value = word.partition("=")
+        if not equals and index + 1 < len(args):
+            value = args[index + 1]
+        if equals or word.startswith("-"):
+            yield name.lstrip("-+"), value
+
+
+def _processes_per_node(script: Script, program: LaunchedProgram) -> int | None:
+    """Return the number of processes that a launcher starts on each node."""
     if program.kind == "torchrun":
-        return program.number("nproc-per-node")
+        value = program.get("nproc-per-node")
+        if value is None and not _has_unknown_options(program):
+            return 1
+        return resolve_number(script, value)
     if program.kind == "deepspeed":
-        return program.number("num-gpus")
+        return resolve_number(script, program.get("num-gpus"))
     if program.kind == "accelerate" and count_nodes(script) == 1:
-        return program.number("num-processes")
+        return resolve_number(script, program.get("num-processes"))
     return None
+
+
+def _has_unknown_options(program: LaunchedProgram) -> bool:
+    """Return True if a variable with unknown content is among the launcher's options."""
+    first = program.args[:1]
+    return bool(first and first[0].startswith(OPEN)) or any(
+        OPEN in one.name or (one.name == "standalone" and OPEN in one.value)
+        for one in program.options
+    )
 
 
 def _uses_cpu(args: list[str]) -> bool:
@@ -578,7 +943,8 @@ def _visible_devices(script: Script) -> Iterator[tuple[int, str, str]]:
         if (
             one.name in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
             and one.value.constant
-            and (one.exported or one.prefix)
+            # Slurm has exported the variable if the job has GPUs: any assignment changes it.
+            and (one.exported or one.prefix or requests_gpus(script))
         ):
             yield one.start, one.name, one.value.text.replace(" ", "")
 

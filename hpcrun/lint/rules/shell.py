@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import re
 from collections.abc import Iterator
 
-from hpcrun.lint.request import is_multi_node, list_training
+from hpcrun.lint.launch import find_programs
+from hpcrun.lint.request import is_exclusive, is_multi_node, list_training, requests_gpus
 from hpcrun.lint.rule import Edit, Found, rule
-from hpcrun.lint.script import Script, iterate_lines
+from hpcrun.lint.script import Script, Use, iterate_lines, show
 from hpcrun.text import is_whole_number
 
 SECTION = "Shell"
@@ -263,6 +265,411 @@ def _(script: Script) -> Iterator[Found]:
         starts = [start for start, _ in iterate_lines(script.data)]
         line = min(int(found[1]), len(starts))
         yield Found(starts[line - 1], f"bash: {found[2]}")
+
+
+@rule(
+    "dollar-missing",
+    "warning",
+    "the name of a variable without `$`",
+    section=SECTION,
+    source="bash(1): without $, a name is an ordinary word",
+    fix="$NAME",
+    bad="#SBATCH -N 1\nOUT_DIR=results\npython train.py --out OUT_DIR\n",
+    good='#SBATCH -N 1\nOUT_DIR=results\npython train.py --out "$OUT_DIR"\nexport OUT_DIR\n',
+)
+def _(script: Script) -> Iterator[Found]:
+    builtins = {"export", "unset", "read", "declare", "local", "readonly", "mapfile", "readarray"}
+    builtins |= {"for", "let", "printf", "getopts", "typeset", "echo", "test", "[", "trap"}
+    shell = {"PWD", "HOME", "USER", "HOSTNAME", "SLURM_JOB_ID", "SLURM_SUBMIT_DIR", "TMPDIR"}
+    for one in script.assignments:
+        if one.value.text in shell - {one.name} and not one.value.quoted and one.items is None:
+            text = f"{one.name} is the word {one.value.text}, not the value of the variable"
+            yield Found(one.start, text)
+            return
+    own = {
+        one.name
+        for one in script.assignments
+        if len(one.name) > 3 and "_" in one.name and not one.prefix
+    }
+    for command in script.commands:
+        if command.name in builtins or {"-x", "-genvlist", "--env", "-e"} & set(command.args):
+            continue  # options of mpirun and docker that take names
+        for word in command.words[1:]:
+            name = word.text.rpartition("=")[2] if word.text.startswith("-") else word.text
+            is_plain = script.data[word.start : word.end].decode("utf-8", "replace") == word.text
+            if name in own and is_plain and not word.quoted and f"-{name}" != word.text:
+                yield Found(word.start, f"{name} is a word here, not the value of the variable")
+                return
+
+
+@rule(
+    "spaced-assignment",
+    "error",
+    "blanks around the `=` of an assignment",
+    section=SECTION,
+    source="bash(1), Simple Commands: NAME=VALUE is one word",
+    fix="NAME=VALUE",
+    bad="#SBATCH -N 1\nLR = 0.1\npython train.py --lr $LR\n",
+    good="#SBATCH -N 1\nLR=0.1\npython train.py --lr $LR\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    for command in script.commands:
+        words = command.words
+        names = words[1:2] if command.name in ("export", "local") else words[:1]
+        after = words[2:3] if command.name in ("export", "local") else words[1:2]
+        if names and after and re.fullmatch(r"[A-Za-z_]\w*", names[0].text):
+            raw = script.data[after[0].start : after[0].end]
+            first = script.data[names[0].start : names[0].end].decode("utf-8", "replace")
+            if raw[:1] == b"=" and raw[:2] not in (b"==", b"=~") and first == names[0].text:
+                yield Found(names[0].start, f"bash runs {names[0].text} as a command")
+                return
+
+
+@rule(
+    "broken-test",
+    "error",
+    "`[` without the blanks that it needs",
+    section=SECTION,
+    source="bash(1): [ is a command, and ] its last argument",
+    fix='[ "$A" = 1 ]',
+    bad='#SBATCH -N 1\nif ["$A" = 1 ]; then\n  python t.py\nfi\n',
+    good='#SBATCH -N 1\nif [ "$A" = 1 ]; then\n  python t.py\nfi\n',
+)
+def _(script: Script) -> Iterator[Found]:
+    for start, line in iterate_lines(script.data):
+        found = re.match(r"\s*(?:if|elif|while|until)\s+(?:!\s*)?(\[\[?)([^\s\[])", line)
+        if found and not _in_text(script, start + len(line[: found.start(1)].encode())):
+            at = start + len(line[: found.start(1)].encode("utf-8", "surrogateescape"))
+            yield Found(at, f"{found[1]} and {found[2]} are one word: a blank is missing")
+            return
+        found = re.match(
+            r"\s*(?:if|elif|while|until)\s+(?:!\s*)?\[\[?\s.*[^\s\]](\]\]?)\s*(;|$)", line
+        )
+        if found and not re.search(r"\[[^\s\]]*\]\s*(;|$)|\}\]", line):
+            at = start + len(line[: found.start(1)].encode("utf-8", "surrogateescape"))
+            yield Found(at, f"{found[1]} is a part of the word before: a blank is missing")
+            return
+
+
+# Variables that a login, a module or Slurm may set.
+_FROM_OUTSIDE = (
+    r"SLURM\w*|SBATCH\w*|SRUN\w*|CUDA\w*|CONDA\w*|VIRTUAL_ENV|EB\w+|LMOD\w*|MODULE\w*|PBS\w*|"
+    r"\w*(SCRATCH|WORK|PROJECT|STORE|HOME|ROOT|TMP|FAST|GROUP|CACHE|TOKEN|KEY|PREFIX|VERSION)\w*|"
+    r"(LD_|DY)?\w*PATH|USER(NAME)?|LOGNAME|PWD|OLDPWD|SHELL|HOST(NAME|TYPE)?|RANDOM|UID|EUID|PPID|"
+    r"SECONDS|LINENO|BASH\w*|IFS|PIPESTATUS|FUNCNAME|REPLY|OPT(ARG|IND)|LANG|LC_\w+|TERM|DISPLAY|"
+    r"NCCL\w*|OMP\w*|HF_\w*|WANDB\w*|GPU_DEVICE_ORDINAL|ROCR\w*|HIP\w*|MASTER_\w+|EPOCHREALTIME|"
+    r"EPOCHSECONDS|PYTHON\w*|HTTPS?_PROXY|JOB_ID|DEBUG|PROCID|RANK|LOCAL_RANK|WORLD_SIZE|NODE_RANK"
+)
+
+
+# Commands that assign variables, and files that set up an environment only.
+_OTHER_ASSIGNMENTS = (
+    r"(?m)(?:^|[;&|]|\b(?:then|do|while|until|if)\b)[ \t]*(?:IFS=\S*[ \t]+)?"
+    r"(?:read|mapfile|readarray|getopts|eval|printf -v|select|let|declare -n|local|typeset|coproc)"
+    r"\b|--export=(?!ALL\b|NONE\b)"
+)
+_SETUP_FILES = r"activate|bashrc|conda\.sh|profile|init|modules"
+
+
+def _reads_from_outside(script: Script) -> bool:
+    """Return True if the script reads other files, or assigns variables by other means."""
+    return bool(re.search(_OTHER_ASSIGNMENTS, script.text)) or any(
+        one.name in ("source", ".") and not any(re.search(_SETUP_FILES, word) for word in one.args)
+        for one in script.commands
+    )
+
+
+@rule(
+    "misspelled-own-variable",
+    "warning",
+    "a variable that is never set, with a name like one that is",
+    section=SECTION,
+    source="bash(1): an unset variable is empty",
+    fix="write the name that was meant",
+    bad="#SBATCH -N 1\nOUTPUT_DIR=results\npython train.py --out $OUTPT_DIR\n",
+    good="#SBATCH -N 1\nOUTPUT_DIR=results\npython train.py --out $OUTPUT_DIR\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    if not script.directives or _reads_from_outside(script):
+        return
+    for use in _never_set(script):
+        known = {one.name for one in script.assignments if len(one.name) > 3}
+        close = difflib.get_close_matches(use.name, known, 1, cutoff=0.85)
+        same = [one for one in known if one.upper() == use.name.upper()]
+        if (meant := (same or close)[:1]) and not meant[0][-1:].isdigit():
+            yield Found(use.start, f"{use.name} is empty: nothing sets it; {meant[0]} was meant")
+            return
+
+
+@rule(
+    "variable-never-set",
+    "note",
+    "a variable that the script does not set",
+    section=SECTION,
+    source="bash(1): an unset variable is empty; sbatch passes on the submitter's variables only",
+    fix="set it in the script, or give a default: ${NAME:-value}",
+    bad="#SBATCH -N 1\npython train.py --data $dataset\n",
+    good="#SBATCH -N 1\ndataset=imagenet\npython train.py --data $dataset\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    if not script.directives or _reads_from_outside(script):
+        return
+    for use in _never_set(script):
+        inside = [one for one in script.commands if one.start <= use.start < one.end]
+        if any(one.name in ("echo", "printf") for one in inside):
+            continue
+        yield Found(use.start, f"{use.name} is empty unless the submitter's shell exports it")
+        return
+
+
+def _never_set(script: Script) -> Iterator[Use]:
+    """Yield the uses of variables that neither the script nor, usually, its environment sets."""
+    names = {one.name for one in script.assignments}
+    loops = set(re.findall(r"\bfor\s+(?:\(\(\s*)?(\w+)", script.text))
+    loops |= set(re.findall(r"\b(\w+)\+\+", script.text))
+    tested = {use.name for use in script.uses if use.default}
+    for use in script.uses:
+        if use.name in names | loops | tested or not re.fullmatch(r"[A-Za-z_]\w+", use.name):
+            continue
+        raw = script.data[use.start : use.end]
+        if b"`" in raw or b"$(" in raw:
+            continue  # a word of a command inside $((...))
+        if re.fullmatch(_FROM_OUTSIDE, use.name) or _in_quoted_heredoc(script, use.start):
+            continue
+        if re.search(rf"\b(export|declare|unset)\b[^\n]*\b{use.name}\b", script.text):
+            continue
+        yield use
+
+
+def _in_quoted_heredoc(script: Script, at: int) -> bool:
+    node = script.tree.root_node.descendant_for_byte_range(at, at)
+    while node is not None:
+        if node.type == "heredoc_body":
+            return True
+        node = node.parent
+    return False
+
+
+@rule(
+    "continuation-swallows-command",
+    "warning",
+    "a backslash that joins the next command to the arguments",
+    section=SECTION,
+    source="bash(1): a backslash before the line end continues the line",
+    fix="remove the backslash from the last line of the command",
+    bad="#SBATCH -N 1\npython train.py \\\n  --lr 0.1 \\\necho done\n",
+    good="#SBATCH -N 1\npython train.py \\\n  --lr 0.1\necho done\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    lines = list(iterate_lines(script.data))
+    for (start, line), (following, after) in itertools.pairwise(lines):
+        if not line.endswith("\\") or line.lstrip().startswith("#") or _in_text(script, start):
+            continue
+        if line.rstrip("\\ ").endswith(("&&", "||", "|", ";", "then", "do", "(")) or line == "\\":
+            continue
+        found = re.match(
+            r"(echo|srun|python3?|torchrun|deactivate|conda|module|wait|exit|date|cd|export|rm)\s",
+            after + " ",
+        )
+        before = line.split()
+        starts = re.match(
+            r"\s*(srun|time|exec|nohup|env|mpirun|singularity|apptainer|bash|sh|if|while|\w+=)",
+            line,
+        )
+        if found and before and not starts and (line.lstrip().startswith("-") or len(before) > 2):
+            if re.match(r"\s*-\S*\s*\\$", line) or re.search(
+                r"--\s*\\$|\.(sif|simg|img)\s*\\$", line
+            ):
+                continue
+            owner = next((c for c in script.commands if c.start <= following < c.end), None)
+            if owner is None or owner.name in (
+                "srun",
+                "mpirun",
+                "singularity",
+                "apptainer",
+                "time",
+            ):
+                continue
+            yield Found(following, f"{found[1]} is an argument of the command before")
+            return
+
+
+@rule(
+    "prompt-copied",
+    "error",
+    "a prompt in front of a command",
+    section=SECTION,
+    source="bash(1): the first word is the command, so bash looks for one with this name",
+    fix="remove the first character",
+    bad="#SBATCH -N 1\n$ module load cuda/12.4\npython t.py\n",
+    good="#SBATCH -N 1\nmodule load cuda/12.4\npython t.py\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    for start, line in iterate_lines(script.data):
+        found = re.match(r"\s*([$?%>])[ \t]+(?=[A-Za-z./])", line)
+        if found and not _in_text(script, start + len(line) - len(line.lstrip())):
+            before = script.data[: max(start - 1, 0)].rsplit(b"\n", 1)[-1].rstrip()
+            if not before.endswith(b"\\") and found[1] != ">":
+                yield Found(start + found.start(1), f"bash runs {found[1]} as a command")
+                return
+
+
+@rule(
+    "lone-dollar",
+    "warning",
+    "a `$` at the end of a name",
+    section=SECTION,
+    source="bash(1): a $ without a name is an ordinary character",
+    fix="$$ for the process id, or $SLURM_JOB_ID",
+    bad="#SBATCH -N 1\nHOSTS=hosts.$\nsrun hostname > $HOSTS\n",
+    good="#SBATCH -N 1\nHOSTS=hosts.$$\nsrun hostname > $HOSTS\ngrep 'x$' $HOSTS\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    for one in script.assignments:
+        raw = script.data[one.start : one.end]
+        if one.items is None and re.search(rb"[\w.]\$\"?$", raw) and b"'" not in raw:
+            yield Found(one.start, f"{show(one.value.text)} ends with the character $")
+            return
+
+
+@rule(
+    "unquoted-array",
+    "note",
+    "an array or the arguments without quotes",
+    section=SECTION,
+    source="bash(1), Word Splitting: elements with blanks or * become several words",
+    fix='"${ARRAY[@]}", "$@"',
+    bad="#SBATCH -N 1\npython train.py $@\n",
+    good='#SBATCH -N 1\npython train.py "$@"\n',
+)
+def _(script: Script) -> Iterator[Found]:
+    if not script.directives:
+        return
+    for program in list_training(script):
+        for word in program.command.words:
+            raw = script.data[word.start : word.end]
+            if re.fullmatch(rb"\$@|\$\*|\$\{@\}|\$\{@:\d+\}|\$\{\w+\[[@*]\]\}", raw):
+                text = f"{raw.decode()} without quotes splits values with blanks"
+                yield Found(word.start, text)
+                return
+
+
+@rule(
+    "redirect-in-test",
+    "warning",
+    "`<` or `>` in `[ ... ]`",
+    section=SECTION,
+    source="bash(1): in [ ... ] a bare > is a redirection, which creates a file",
+    fix='[ "$A" -gt 5 ]',
+    bad="#SBATCH -N 1\nif [ $N > 5 ]; then\n  python t.py\nfi\n",
+    good="#SBATCH -N 1\nif [ $N -gt 5 ]; then\n  python t.py\nfi\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    pattern = re.compile(
+        rb"(?m)^[^#\n'\"]*(?:\bif|\bwhile|&&|\|\|)\s+\[ [^\]\n\"']*?\s([<>])\s+\S+\s*\]"
+    )
+    if found := pattern.search(script.data):
+        yield Found(found.start(1), f"{found[1].decode()} is a redirection here, not a comparison")
+
+
+@rule(
+    "kills-other-jobs",
+    "warning",
+    "a command that kills processes of other jobs on the node",
+    section=SECTION,
+    source="pkill(1) and killall(1) match all processes of the user on the node",
+    fix="kill the process ids that the script started",
+    bad="#SBATCH -N 1\npkill python\npython train.py\n",
+    good="#SBATCH -N 1\npython train.py &\nPID=$!\nsleep 60\nkill $PID\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    if not script.directives or is_exclusive(script):
+        return
+    for program in find_programs(script):
+        if program.kind in ("pkill", "killall"):
+            yield Found(
+                program.command.start, f"{program.kind} ends other jobs of the same user, too"
+            )
+            return
+        if program.kind == "ray" and program.args[:1] == ["stop"]:
+            yield Found(
+                program.command.start, "ray stop ends the Ray of other jobs on the node, too"
+            )
+            return
+
+
+@rule(
+    "sudo-in-job",
+    "warning",
+    "`sudo` or a package manager of the system",
+    section=SECTION,
+    source="users of a cluster have no root rights on its nodes, and sudo asks for a password",
+    fix="use a module, conda or a container",
+    bad="#SBATCH -N 1\nsudo apt-get install -y ffmpeg\npython t.py\n",
+    good="#SBATCH -N 1\nmodule load ffmpeg/6.0\npython t.py\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    if not script.directives:
+        return
+    for command in script.commands:
+        if command.name in ("sudo", "apt", "apt-get", "yum", "dnf"):
+            yield Found(
+                command.start, f"{command.name} needs root rights, which a job does not have"
+            )
+            return
+
+
+@rule(
+    "download-in-job",
+    "note",
+    "a download while the job runs",
+    section=SECTION,
+    source="compute nodes of many sites have no internet; GPUs wait for the download",
+    fix="download before the job, on a login node",
+    bad="#SBATCH --gres=gpu:1\nwget https://example.org/data.tar\npython t.py\n",
+    good="#SBATCH --gres=gpu:1\npython t.py --data data.tar\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    if not requests_gpus(script):
+        return
+    for command in script.commands:
+        words = [command.name, *command.args]
+        fetches = command.name in ("wget", "gdown", "aria2c", "kaggle")
+        fetches = fetches or (
+            command.name == "curl" and any(re.match("https?:", one) for one in words)
+        )
+        fetches = fetches or (
+            command.name == "git" and words[1:2] in (["clone"], ["pull"], ["fetch"])
+        )
+        fetches = fetches or (words[:2] in (["huggingface-cli", "download"], ["hf", "download"]))
+        fetches = fetches or (
+            command.name == "aws" and words[1:3] in (["s3", "cp"], ["s3", "sync"])
+        )
+        if (
+            fetches
+            and not command.function
+            and not re.search(r"localhost|127\.0\.0|169\.254|POST|--data|-d ", " ".join(words))
+        ):
+            yield Found(
+                command.start, f"{command.name} needs the internet, while the GPUs are idle"
+            )
+            return
+
+
+@rule(
+    "queries-slurm-in-a-loop",
+    "note",
+    "a loop that queries Slurm",
+    section=SECTION,
+    source="squeue(1), PERFORMANCE: do not run it from loops in scripts",
+    fix="--dependency=afterok:JOB instead of waiting",
+    bad="#SBATCH -N 1\nwhile squeue -u $USER | grep -q prep; do sleep 5; done\npython t.py\n",
+    good="#SBATCH -N 1\n#SBATCH --dependency=afterok:123\npython t.py\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    pattern = rb"(?m)^\s*(while|until)\b[^\n#]*\b(squeue|sacct|scontrol show job)\b"
+    if found := re.search(pattern, script.data):
+        yield Found(found.start(1), "each query loads Slurm's controller")
 
 
 def _in_text(script: Script, at: int) -> bool:

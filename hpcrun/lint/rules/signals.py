@@ -14,7 +14,21 @@ SECTION = "Signals and requeueing"
 _HARMLESS = {
     *("echo", "date", "printf", "exit", "true", ":", "conda", "deactivate", "hostname", "module"),
     *("ml", "pwd", "sleep", "ls", "cat", "nvidia-smi", "dcgmi", "sacct", "seff", "squeue"),
-    *("scontrol", "rm", "kill"),
+    *(
+        "scontrol",
+        "rm",
+        "kill",
+        "touch",
+        "tail",
+        "head",
+        "df",
+        "du",
+        "free",
+        "which",
+        "set",
+        "unset",
+    ),
+    *("wait", "sstat", "uptime", "end", "mail", "curl", "cd", "popd"),
 }
 
 
@@ -271,7 +285,7 @@ def _(script: Script) -> Iterator[Found]:
     if not training:
         return
     last = max(training, key=lambda one: one.command.end)
-    if last.command.guarded or last.command.background or last.command.branch:
+    if last.command.guarded or last.command.background:
         return
     after = [
         one
@@ -281,6 +295,8 @@ def _(script: Script) -> Iterator[Found]:
     after = [one for one in after if one.name and one.name not in last.command.pipes_into]
     if not after or after[0].depends == "&&":
         return
+    if last.command.branch and after[-1].branch:
+        return  # perhaps the other branch of an if
     if any("$?" in word for one in after for word in one.args) or "$?" in script.text:
         return
     if all(one.name in _HARMLESS or _deactivates(one) for one in after):
@@ -292,7 +308,7 @@ def _(script: Script) -> Iterator[Found]:
 @rule(
     "earlier-failure-lost",
     "note",
-    "several programs, of which only the last one decides the state of the job",
+    "several programs, of which only the last one decides the state of the job, also in a loop",
     section="Exit codes",
     source="bash(1): without set -e, the script goes on after a command that fails",
     fix="set -e at the top",
@@ -303,10 +319,17 @@ def _(script: Script) -> Iterator[Found]:
     if not script.directives or _exits_on_error(script) or "$?" in script.text:
         return
     started = [one.command for one in list_started(script)]
-    if any(one.function or one.branch or one.background for one in started):
+    if any(one.function or one.background for one in started):
         return
     commands = [one for one in started if not one.guarded and not one.pipes_into]
+    for command in commands:
+        after = script.data[command.end :].lstrip(b" \t")
+        if _is_in_loop(script, command.start) and not after.startswith((b"||", b"&&")):
+            yield Found(command.start, "if it fails, the loop goes on, and the last one decides")
+            return
     for first, second in itertools.pairwise(commands):
+        if second.branch:
+            continue  # perhaps the other branch of an if
         if second.start >= first.end and second.depends != "&&":
             line = script.line_of(second.start)
             text = f"if it fails, the program in line {line} runs, and decides the job's state"
@@ -379,6 +402,36 @@ def _(script: Script) -> Iterator[Found]:
             r"(?m)^\s*(while|until)\b", script.text
         ):
             yield Found(last.start, "the job ends at once, and Slurm kills the program")
+            return
+
+
+@rule(
+    "background-cut-short",
+    "warning",
+    "a program in the background that ends when the last one in the foreground does",
+    section="Exit codes",
+    source="sbatch(1): the job ends with the script; Slurm then kills all its processes",
+    fix="wait for each program at the end",
+    bad="#SBATCH -N 1\npython a.py --lr 1 &\npython a.py --lr 2\n",
+    good="#SBATCH -N 1\npython a.py --lr 1 &\npython a.py --lr 2\nwait\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    if not script.directives or any(one.name == "wait" for one in script.commands):
+        return
+    training = [one for one in list_training(script) if not one.command.function]
+    if not training or training[-1].command.background:
+        return
+    servers = r"server|serve|monitor|visdom|tensorboard|http|watch|profil"
+    last = training[-1]
+    for one in training[:-1]:
+        if not one.command.background or re.search(servers, " ".join(one.args)):
+            continue
+        if one.kind == last.kind and one.args[:1] == last.args[:1]:
+            text = (
+                f"Slurm kills it when the program in line {script.line_of(last.command.start)} ends"
+            )
+            yield Found(one.command.start, text)
+            return
 
 
 @rule(
@@ -398,6 +451,112 @@ def _(script: Script) -> Iterator[Found]:
         return
     text = "a restart repeats everything since the last checkpoint: no --signal announces the end"
     yield Found(one.start, text)
+
+
+@rule(
+    "failure-ignored",
+    "warning",
+    "a failure of the program that the script ignores",
+    section="Exit codes",
+    source="sbatch(1): the job's exit code is that of the script, i.e. of its last command",
+    fix="remove || true",
+    bad="#SBATCH -N 1\npython train.py || true\n",
+    good="#SBATCH -N 1\npython train.py || exit 1\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    if not script.directives or "$?" in script.text:
+        return
+    training = [one for one in list_training(script) if one.command.guarded]
+    for program in training:
+        after = script.data[program.command.end :].lstrip(b" \t\\\n")
+        found = re.match(rb"\|\|\s*(true|:|echo)\b", after)
+        if found and not re.match(rb"[^\n]*\b(exit|return|false|scontrol)\b", after):
+            yield Found(program.command.start, "if it fails, the job is COMPLETED all the same")
+            return
+
+
+@rule(
+    "wait-never-ends",
+    "warning",
+    "`wait` with a process in the background that never ends",
+    section="Exit codes",
+    source="bash(1): wait without arguments waits for all processes in the background",
+    fix="wait $PID of the program, then kill the other process",
+    bad="#SBATCH -N 1\nnvidia-smi -l 5 > gpu.log &\npython train.py &\nwait\n",
+    good="#SBATCH -N 1\nnvidia-smi -l 5 > gpu.log &\npython train.py\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    waits = [one for one in script.commands if one.name == "wait" and not one.function]
+    if not waits or any(one.args for one in waits) or not script.directives:
+        return
+    if any(one.name in ("kill", "pkill", "timeout") for one in script.commands):
+        return
+    for command in script.commands:
+        words = " ".join(command.args)
+        endless = command.name in ("watch", "tensorboard", "jupyter", "ollama", "htop")
+        endless = endless or (
+            command.name == "nvidia-smi"
+            and bool(re.search(r"(^| )(-l\b|--loop|dmon|pmon|-lms)", words))
+        )
+        endless = endless or (command.name == "tail" and bool(re.search(r"(^| )-\w*f", words)))
+        if command.background and endless and command.start < waits[-1].start:
+            text = f"{command.name} never ends, so the job runs until its time limit"
+            yield Found(waits[-1].start, text)
+            return
+
+
+@rule(
+    "resubmits-itself",
+    "warning",
+    "a script that submits itself again without a limit",
+    section=SECTION,
+    source="sbatch(1): each submission is a new job; after a typing error they follow without end",
+    fix="--requeue, or count the submissions and stop",
+    bad="#SBATCH --job-name=a\npython train.py\nsbatch train.sbatch\n",
+    good="#SBATCH --job-name=a\n#SBATCH --requeue\npython train.py\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    if not script.directives or not list_training(script):
+        return
+    name = script.name.rpartition("/")[2]
+    for command in script.commands:
+        if command.name != "sbatch" or command.branch or command.depends or command.function:
+            continue
+        words = [word for word in command.args if not word.startswith("-")]
+        if words and (words[-1].rpartition("/")[2] == name or "0" in command.words[-1].unknown):
+            yield Found(command.start, "the job submits itself again, also after a failure")
+            return
+        if name in ("script", "-", "stdin") and words and len(words) == 1:
+            yield Found(command.start, f"the job submits {words[0]} also after a failure")
+            return
+
+
+def _is_in_loop(script: Script, at: int) -> bool:
+    """Return True if a byte is in the body of a loop."""
+    node = script.tree.root_node.descendant_for_byte_range(at, at)
+    while node is not None:
+        if node.type in ("for_statement", "while_statement", "c_style_for_statement"):
+            return True
+        node = node.parent
+    return False
+
+
+@rule(
+    "cancels-itself",
+    "note",
+    "a script that cancels its own job",
+    section="Exit codes",
+    source="scancel(1): the state of the job becomes CANCELLED, and the script gets SIGTERM",
+    fix="exit",
+    bad="#SBATCH -N 1\npython train.py\nscancel $SLURM_JOB_ID\n",
+    good="#SBATCH -N 1\npython train.py\nexit\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    for command in script.commands:
+        own = {"SLURM_JOB_ID", "SLURM_JOBID"}
+        if command.name == "scancel" and own & set(command.words[-1].unknown):
+            yield Found(command.start, "the job ends as CANCELLED, whatever the program did")
+            return
 
 
 def _exits_on_error(script: Script) -> bool:
