@@ -34,6 +34,7 @@ from hpcrun.remote import RunCommand
 from hpcrun.render import RenderedFile, render_files
 from hpcrun.runs import RunFolder, parse_node_usage
 from hpcrun.spec import Checkpoint, JobSpec, Notify, Survive, dump_job
+from hpcrun.structs import decodable
 
 _PROGRAM = Path(hpcrun.workloads.__file__).parent / "measure_step.py"
 # Trackers that send data elsewhere, off in a run that is no training.
@@ -221,7 +222,7 @@ def _parse_records(text: str) -> tuple[list[RankMeasurement], list[NodePeak], li
         number = name.rpartition("-")[2].removesuffix(".json")
         if name.startswith("measured/rank-"):
             with contextlib.suppress(msgspec.DecodeError, UnicodeEncodeError):
-                ranks.append(msgspec.json.decode(content.strip(), type=RankMeasurement))
+                ranks.append(msgspec.json.decode(content.strip(), type=decodable(RankMeasurement)))
         elif name.startswith("measured/refused-"):
             refused += [line for line in content.splitlines() if line]
         elif number.isdecimal():
