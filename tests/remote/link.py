@@ -40,6 +40,10 @@ class Link:
 
     def close(self) -> None:
         """Refuse new connections."""
+        # Closing alone leaves the thread in accept(), which may be restarted on another socket that
+        # has got the same file descriptor.
+        with contextlib.suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
         self.cut()
 
