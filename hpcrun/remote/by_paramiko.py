@@ -325,7 +325,7 @@ def _send_keepalives(
     keepalive can take minutes.
     """
     while not closed.wait(hop.alive_interval) and link.is_active():
-        answered, sent_at = threading.Event(), time.monotonic()
+        answered = threading.Event()
 
         def send_keepalive(answered: threading.Event = answered) -> None:
             with contextlib.suppress(Exception):
@@ -333,9 +333,12 @@ def _send_keepalives(
                 answered.set()
 
         threading.Thread(target=send_keepalive, daemon=True).start()
-        limit = hop.alive_interval * hop.alive_count
+        # Periods are counted instead of seconds: a suspended process has not waited.
+        silent, received_at = 0, stream.received_at
         while not (answered.wait(hop.alive_interval) or closed.is_set()) and link.is_active():
-            if time.monotonic() - max(sent_at, stream.received_at) >= limit:
+            silent = silent + 1 if stream.received_at == received_at else 0
+            received_at = stream.received_at
+            if silent >= hop.alive_count:
                 link.close()
 
 
