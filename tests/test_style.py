@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 from pathlib import Path
 
 from tests.source import PACKAGE, REFERENCE, ROOT, TRACER, modules, name, tree
 
 
-def says_what_it_is_for(path: Path) -> bool:
+def has_one_sentence(path: Path) -> bool:
     first, _, _ = (ast.get_docstring(tree(path)) or "").partition("\n\n")
     return first.endswith((".", ":")) and "\n" not in first.rstrip()
 
 
-def test_a_module_says_what_it_is_for_in_one_sentence() -> None:
+def test_every_module_has_a_docstring_of_one_sentence() -> None:
     named = [path for path in modules() if path.name not in ("__init__.py", "__main__.py")]
-    assert named and [name(path) for path in named if not says_what_it_is_for(path)] == []
+    assert named and [name(path) for path in named if not has_one_sentence(path)] == []
 
 
-def test_public_functions_and_classes_say_what_they_do() -> None:
+def test_public_functions_and_classes_have_docstrings() -> None:
     bare = [
         f"{name(path)}: {node.name}"
         for path in modules()
@@ -31,18 +32,35 @@ def test_public_functions_and_classes_say_what_they_do() -> None:
     assert bare == []
 
 
-def test_names_say_what_they_hold() -> None:
+def test_no_module_has_a_vague_name() -> None:
     vague = {"utils", "util", "helpers", "helper", "common", "misc", "base", "manager"}
     assert [name(path) for path in PACKAGE.rglob("*.py") if path.stem in vague] == []
 
 
-def test_nothing_mentions_the_machine_it_was_written_on() -> None:
+def test_no_file_contains_paths_of_a_developer() -> None:
     files = [*modules(), TRACER, *REFERENCE.glob("*.py"), *(ROOT / "templates").iterdir()]
     files += [*(ROOT / "jobs").iterdir(), *ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
     found = [
         name(path) for path in files if re.search(r"/work/(main|shared)|/root/", path.read_text())
     ]
     assert found == []
+
+
+TOP_LEVEL = {
+    *(".ci", ".github", ".gitignore", "bench", "docs", "examples", "hostfiles", "hpcrun", "jobs"),
+    *("templates", "tests", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE"),
+    *("MANIFEST.in", "Makefile", "README.md", "SECURITY.md", "constraints.txt", "pyproject.toml"),
+    *("ruff.toml", "setup.cfg"),
+}
+
+
+def test_repository_has_no_other_top_level_entries() -> None:
+    """Files that a test wrote into the checkout must not be committed."""
+    done = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    tracked = {line.partition("/")[0].strip('"') for line in done.stdout.splitlines()}
+    assert tracked <= TOP_LEVEL
 
 
 # What a shell function may set beyond its own variables: the heads of the files name them.
@@ -91,7 +109,7 @@ def set_by(function: str) -> set[str]:
     return {one for one in found - declared if one != "_" and not one.isupper()}
 
 
-def test_a_shell_function_hands_back_by_what_it_prints_and_by_its_status() -> None:
+def test_shell_functions_change_no_other_variables() -> None:
     scripts = sorted((ROOT / "templates").glob("*.sh"))
     functions = {
         (path.name, found[1]): found[0]
@@ -107,7 +125,7 @@ def test_a_shell_function_hands_back_by_what_it_prints_and_by_its_status() -> No
     assert more == {}
 
 
-def test_no_substitution_has_a_case() -> None:
+def test_no_substitution_contains_a_case_statement() -> None:
     """The first pattern's parenthesis would end `>(...)` before bash 5.2, `$(...)` in 4.2.0."""
     for path in sorted((ROOT / "templates").glob("*.sh")):
         text = path.read_text()
@@ -121,7 +139,7 @@ def test_no_substitution_has_a_case() -> None:
             assert not re.search(r"\bcase\b", inside), f"{path.name}:{line}"
 
 
-def test_no_script_needs_more_than_bash_4_2() -> None:
+def test_scripts_run_in_bash_4_2() -> None:
     """What came with 4.3 to 5.3: namerefs, wait -n, negative indices that are set, and the like."""
     newer = (
         r"wait -[nfp]|\b(?:local|declare|typeset) -\w*n|\b(?:mapfile|readarray)\b[^|;]* -d|\$\{ "
@@ -134,7 +152,7 @@ def test_no_script_needs_more_than_bash_4_2() -> None:
         assert not re.findall(newer, code), path.name
 
 
-def test_arrays_that_may_be_empty_are_gone_through_by_index() -> None:
+def test_arrays_that_may_be_empty_are_iterated_by_index() -> None:
     """Before bash 4.4 the values of an empty array end a script under set -u; indices do not."""
     # One value at least.
     filled = {
@@ -161,14 +179,14 @@ def test_arrays_that_may_be_empty_are_gone_through_by_index() -> None:
     spelled_out = {
         f"{path.name}: {array}"
         for path in scripts
-        # ${x[@]+"${x[@]}"} is none where x is empty.
+        # ${x[@]+"${x[@]}"} is no such expansion.
         for array in re.findall(r"(?<!\+\")\$\{(\w+)\[[@*]\]\}", path.read_text())
         if array not in filled
     }
     assert scripts and spelled_out - filled == set()
 
 
-def test_what_a_test_needs_is_there_in_ci() -> None:
+def test_no_test_is_skipped_in_ci() -> None:
     """tests/needs.py alone may skip, and in CI it fails."""
     banned = re.compile(r"skipif|importorskip|xfail|mark\.skip|pytest\.skip|doctest: *\+" "SKIP")
     files = [*ROOT.glob("tests/**/*.py"), *ROOT.glob("hpcrun/**/*.py")]

@@ -509,7 +509,7 @@ def test_wandb_gets_a_requeued_run_as_one_run_in_several_calls(run: SyncedRun) -
         assert done.code == 0 and "/ada/p/runs/" in done.err, done
         first = [(step, step / 8) for step in range(1, 21)]
         assert losses_of(server, run) == first
-        # The second attempt repeats the last step, and goes on.
+        # The second attempt repeats the last step and continues.
         run.begin(1)
         run.log(1, lines(20, 25, base=1.0))
         run.end(0, 1)
@@ -537,7 +537,13 @@ def test_wandb_sync_uploads_the_offline_folders_of_two_calls_as_one_run(run: Syn
         environ = run.hpcrun.environ | server.environ
         environ["PATH"] = f"{Path(sys.executable).parent}:{environ['PATH']}"
         environ["WANDB_MODE"] = "online"
-        subprocess.run(["bash", "-c", command], env=environ, check=True, stdout=subprocess.PIPE)
+        subprocess.run(
+            ["bash", "-c", command],
+            cwd=run.hpcrun.project,  # wandb writes a log to ./wandb
+            env=environ,
+            check=True,
+            stdout=subprocess.PIPE,
+        )
     steps = [*range(1, 21), *range(22, 31)]
     assert losses_of(server, run) == [(step, step / 8) for step in steps]
     assert server.runs[run.path.name].config["args.--lr"] == "1e-4"

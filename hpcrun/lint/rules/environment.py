@@ -655,9 +655,9 @@ def _(script: Script) -> Iterator[Found]:
 
 
 @rule(
-    "login-asks",
+    "interactive-login",
     "warning",
-    "a login that asks for a key",
+    "a login that prompts for a key",
     section="Environment variables",
     source="wandb login, huggingface-cli login: they prompt, and a batch job has no input",
     fix="log in once before the job; the key is stored in the home directory",
@@ -672,7 +672,7 @@ def _(script: Script) -> Iterator[Found]:
         if words in (["wandb", "login"], ["huggingface-cli", "login"], ["hf", "auth", "login"]):
             key = "WANDB_API_KEY" if words[0] == "wandb" else "HF_TOKEN"
             if not script.exports(key):
-                yield Found(command.start, f"{' '.join(words)} asks for a key unless one is stored")
+                yield Found(command.start, f"{' '.join(words)} prompts unless a key is stored")
                 return
 
 

@@ -53,7 +53,7 @@ def _is_distinct(script: Script, target: str) -> bool:
     "python t.py --seed $SLURM_ARRAY_TASK_ID > result_$SLURM_ARRAY_TASK_ID.txt\n",
 )
 def _(script: Script) -> Iterator[Found]:
-    indices = list_indices(script) if is_array(script) else None
+    indices = list_indices(script)
     if not indices or len(indices) < 2:
         return
     for command in script.commands:
@@ -194,7 +194,7 @@ def _(script: Script) -> Iterator[Found]:
     for name in ("output", "error"):
         one = script.option(name)
         if one is not None and one.value == "/dev/null":
-            yield Found(one.start, f"--{name}=/dev/null: nothing will explain why the job failed")
+            yield Found(one.start, f"--{name}=/dev/null: a failure leaves no message")
 
 
 @rule(
@@ -287,9 +287,9 @@ def _(script: Script) -> Iterator[Found]:
 @rule(
     "cd-unchecked",
     "note",
-    "a `cd` whose failure nothing notices",
+    "a `cd` whose failure is not checked",
     section=SECTION,
-    source="bash(1): without set -e, the script goes on in the directory where it was",
+    source="bash(1): without set -e, the script continues in the directory where it was",
     fix="cd DIR || exit 1, or set -e at the top",
     bad="#SBATCH -N 1\ncd /scratch/project\npython train.py\n",
     good="#SBATCH -N 1\ncd /scratch/project || exit 1\npython train.py\n",

@@ -639,7 +639,7 @@ def _(script: Script) -> Iterator[Found]:
     good="#SBATCH --array=0-9\n#SBATCH --output=log_%A_%a.txt\npython t.py $SLURM_ARRAY_TASK_ID\n",
 )
 def _(script: Script) -> Iterator[Found]:
-    indices = list_indices(script) if is_array(script) else None
+    indices = list_indices(script)
     for name in ("output", "error"):
         one = script.option(name)
         if one is None or not indices or len(indices) < 2 or one.value.startswith("/dev/"):

@@ -436,7 +436,7 @@ def _(script: Script) -> Iterator[Found]:
     good="#SBATCH --array=0-2\nLR=(0.1 0.2 0.3)\npython t.py ${LR[$SLURM_ARRAY_TASK_ID]}\n",
 )
 def _(script: Script) -> Iterator[Found]:
-    indices = list_indices(script) if is_array(script) else None
+    indices = list_indices(script)
     if not indices:
         return
     pattern = re.compile(rb"\$\{(\w+)\[\$?\{?SLURM_ARRAY_TASK_ID\}?\]\}")
@@ -466,7 +466,7 @@ def _(script: Script) -> Iterator[Found]:
     good='#SBATCH --array=1-10\npython t.py $(sed -n "${SLURM_ARRAY_TASK_ID}p" params.txt)\n',
 )
 def _(script: Script) -> Iterator[Found]:
-    indices = list_indices(script) if is_array(script) else None
+    indices = list_indices(script)
     name = rb"\$\{?SLURM_ARRAY_TASK_ID\}?"
     pattern = (
         rb"sed -n [\"']*" + name + rb"[\"' ]*p|head -n? ?-?\"?" + name + rb"|NR ?== ?[\"']*" + name

@@ -310,7 +310,7 @@ def _(script: Script) -> Iterator[Found]:
     "note",
     "several programs, of which only the last one decides the state of the job, also in a loop",
     section="Exit codes",
-    source="bash(1): without set -e, the script goes on after a command that fails",
+    source="bash(1): without set -e, the script continues after a command that fails",
     fix="set -e at the top",
     bad="#SBATCH -N 1\nsrun python train.py\nsrun python eval.py\n",
     good="#SBATCH -N 1\nset -e\nsrun python train.py\nsrun python eval.py\n",
@@ -325,7 +325,10 @@ def _(script: Script) -> Iterator[Found]:
     for command in commands:
         after = script.data[command.end :].lstrip(b" \t")
         if _is_in_loop(script, command.start) and not after.startswith((b"||", b"&&")):
-            yield Found(command.start, "if it fails, the loop goes on, and the last one decides")
+            yield Found(
+                command.start,
+                "if it fails, the loop continues, and its failure is lost",
+            )
             return
     for first, second in itertools.pairwise(commands):
         if second.branch:
@@ -510,7 +513,7 @@ def _(script: Script) -> Iterator[Found]:
     "warning",
     "a script that submits itself again without a limit",
     section=SECTION,
-    source="sbatch(1): each submission is a new job; after a typing error they follow without end",
+    source="sbatch(1): each submission is a new job; if each fails at once, they never end",
     fix="--requeue, or count the submissions and stop",
     bad="#SBATCH --job-name=a\npython train.py\nsbatch train.sbatch\n",
     good="#SBATCH --job-name=a\n#SBATCH --requeue\npython train.py\n",
