@@ -16,6 +16,7 @@ from hpcrun.convert.preamble import (
     Preamble,
     PreambleReader,
     Statement,
+    changes_files,
     depends_on,
     is_read_by_programs,
 )
@@ -521,7 +522,7 @@ def _finish(
 ) -> None:
     """Join the program with the commands on which it depends."""
     _report_shell(preamble, remarks)
-    names = set(converted.uses)
+    names = set(converted.uses) if converted.needs_shell else set()
     if not converted.launcher:
         names |= {name for one in preamble.owned for name in one.uses}
     if preamble.wanders:
@@ -530,8 +531,16 @@ def _finish(
     if needs_folder:
         names |= set(re.findall(r"\$\{?([A-Za-z_]\w*)", preamble.folder))
     kept = _select_commands(preamble, names)
+    if indices is not None and converted.uses - names and _depend_on_index(kept, names):
+        # A variable of the ranks depends on the index, so each task evaluates the script's lines.
+        names |= converted.uses
+        kept = _select_commands(preamble, names)
     arrays = [one for one in depends_on(names, preamble.kept) if one.is_array or one.functions]
     by_index = [] if indices is None else _depend_on_index(kept, names)
+    for one in arrays:
+        if one.is_array and not one.is_plain and changes_files(one):
+            reason = "its commands would run in the setup and again in each rank"
+            remarks.missing(one.start, one.text, reason)
     moving = [one for one in by_index if one.moves]
     if moving and not preamble.wanders:
         needs_folder = False  # it is among the lines of each task
@@ -751,22 +760,19 @@ def _convert_array(
                 rows = []
                 break
             rows.append(row)
-        if rows and len({(len(row.args), row.describe_head()) for row in rows}) == 1:
+        is_same = rows and len({(len(row.args), row.describe_head()) for row in rows}) == 1
+        if is_same and any(row.args != rows[0].args for row in rows):
             converted.program, converted.args = rows[0].program, rows[0].args
-            _sweep_over_values(body, converted, [row.args for row in rows], indices)
+            _sweep_over_values(body, converted, [row.args for row in rows])
             return
     body.sweep = _sweep_over_index(indices)
 
 
-def _sweep_over_values(
-    body: _Body, converted: ConvertedProgram, rows: list[list[str]], indices: Sequence[int]
-) -> None:
-    """Sweep over the arguments in which the tasks differ."""
+def _sweep_over_values(body: _Body, converted: ConvertedProgram, rows: list[list[str]]) -> None:
+    """Sweep over the arguments in which the tasks differ; there is at least one."""
     columns = [list(column) for column in zip(*rows, strict=True)]
     differing = [i for i, column in enumerate(columns) if len(set(column)) > 1]
     args = list(rows[0])
-    if not differing:
-        body.sweep = _sweep_over_index(indices)
     keys: dict[int, str] = {}
     for i in differing:
         option = args[i - 1] if i else ""
@@ -787,11 +793,10 @@ def _sweep_over_values(
         ]
         args[i] = f"{prefix}{{{key}}}"
     converted.set_args(args)
-    converted.needs_shell = False
-    converted.uses = set()
+    converted.needs_shell = False  # the values replace the variables in its words
     if len(differing) == 1:
         body.sweep = {"sweep": {keys[differing[0]]: columns[differing[0]]}}
-    elif differing:
+    else:
         body.sweep = {
             "sweep_combinations": [
                 {keys[i]: columns[i][n] for i in differing} for n in range(len(rows))

@@ -157,6 +157,7 @@ def describe_statement(script: Script, start: int, end: int) -> Statement:
         made.assigns |= {word for word in commands[0].args if re.fullmatch(r"[A-Za-z_]\w*", word)}
         is_list = commands[0].name in ("mapfile", "readarray") or "-a" in commands[0].args
         made.is_array = is_list and commands[0].name != "getopts"
+    made.is_array |= any(one.items is not None for one in inside)
     if commands and commands[0].name == "printf" and commands[0].args[:1] == ["-v"]:
         made.assigns |= set(commands[0].args[1:2])
     return made
@@ -347,7 +348,6 @@ class PreambleReader:
         if len(inside) != 1 or inside[0].items is not None or appends:
             one.export = exported
             one.is_plain = not exported
-            one.is_array = any(each.items is not None for each in inside)
             if not inside and exported:  # export NAME
                 names = set(re.findall(r"[A-Za-z_]\w*", one.text.removeprefix("export")))
                 one.uses |= names
@@ -671,6 +671,12 @@ def _changes_state(command: Command) -> bool:
 
 def _is_search_path(name: str) -> bool:
     return name in ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "CPATH", "LIBRARY_PATH")
+
+
+def changes_files(one: Statement) -> bool:
+    """Return True if a statement may run commands that do more than read and print."""
+    reads = _PRINTS | _READS | {"mapfile", "readarray", "read", "[", "[[", "test", "find"}
+    return bool(one.calls - reads) or ">" in one.text.replace("2>/dev/null", "")
 
 
 def depends_on(names: set[str], statements: Sequence[Statement]) -> list[Statement]:

@@ -20,7 +20,12 @@ def quote_word(text: str, *, splits: bool = False, in_shell: bool = False) -> st
     >>> from hpcrun.lint.script import mark
     >>> quote_word("a b"), quote_word(f"--x={mark('N')}"), quote_word(mark("N"), splits=True)
     ("'a b'", '"--x=${N}"', '${N}')
+    >>> quote_word("~/a b", splits=True)
+    "~/'a b'"
     """
+    if splits and (home := re.match(r"~[\w.-]*(/|$)", text)):  # quoted, bash would not expand it
+        rest = text[home.end() :]
+        return home[0] + (quote_word(rest, in_shell=in_shell) if rest else "")
     if OPEN not in text and not (in_shell and "$" in text):
         return text if _PLAIN.fullmatch(text) else "'" + text.replace("'", "'\\''") + "'"
     parts = re.split(f"({OPEN}[^{CLOSE}]*{CLOSE})", text)

@@ -536,3 +536,31 @@ def test_options_of_python_are_kept() -> None:
         assert job(f"#SBATCH --gpus=1\n{line}\n")["command"] == line.split()
         found = job(f"#SBATCH --gpus=1 --ntasks-per-node=1\nsrun {line}\n")
         assert (found["command"], found["launcher"]) == (line.split(), "srun")
+
+
+def program_of(text: str) -> str:
+    """Return the text of ``bash -c`` that a complete conversion runs."""
+    command = job(text)["command"]
+    assert command[:2] == ["bash", "-c"]
+    return str(command[2])
+
+
+def test_home_directory_is_expanded_beside_other_variables() -> None:
+    text = program_of("#SBATCH --gres=gpu:1\npython ~/e.py ~/m '~/q' --x=~/y /s/$SLURM_JOB_ID\n")
+    assert text == "exec python ~/e.py ~/m '~/q' '--x=~/y' \"/s/${{SLURM_JOB_ID}}\""
+
+
+def test_array_that_a_loop_fills_is_filled_for_the_program() -> None:
+    text = program_of("a=()\nfor i in 1 2; do a+=($i); done\npython t.py ${a[1]}\n")
+    assert text.splitlines()[:2] == ["a=()", "for i in 1 2; do a+=($i); done"]
+
+
+def test_array_that_a_loop_with_commands_fills_is_missing() -> None:
+    (reason,) = missing("a=()\nfor i in 1 2; do touch $i; a+=($i); done\npython t.py ${a[1]}\n")
+    assert reason == "its commands would run in the setup and again in each rank"
+
+
+@pytest.mark.parametrize("value", ["$[$SLURM_ARRAY_TASK_ID]", "$((SLURM_ARRAY_TASK_ID + 1))"])
+def test_variable_from_an_exported_one_that_depends_on_the_index_is_kept(value: str) -> None:
+    text = program_of(f"#SBATCH --array=0-2\nexport R={value}\nSEED=$R\npython t.py --seed=$SEED\n")
+    assert text.splitlines()[1:3] == [f"export R={value}", "SEED=$R"]
