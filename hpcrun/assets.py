@@ -170,6 +170,7 @@ JOB_FEATURES = {
     "notify": ("channels.py", "delivery.py", "events.py", "notifier.py"),
     "ray": ("ray_node.py",),
     "roles": ("roles.py",),
+    "search": ("sampler.py", "search.py"),
 }
 
 

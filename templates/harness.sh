@@ -139,10 +139,23 @@ prepare_ranks() {
         say "no Python 3.6 or newer answers here: checkpoints are neither found nor pruned, stalls are" \
             "not noticed, and the run does not continue by itself"
     fi
+    [ ! -e "$HPCRUN_RUN_DIR/search.json" ] || export_trial
     # For programs that check instead of handling a signal: this file appears, or this time comes.
     export HPCRUN_RESUME HPCRUN_END_TIME HPCRUN_STOP_FILE=$attempt_dir/stop
     # torchrun waits 30 s for ranks that save; torch 2.13 accepts another limit.
     [ -z "$grace" ] || export TORCH_ELASTIC_SHUTDOWN_TIMEOUT="${TORCH_ELASTIC_SHUTDOWN_TIMEOUT:-$grace}"
+}
+
+# export_trial: export the values of this trial of a search (hpcrun/jobside/search.py).
+export_trial() {
+    local pair
+    unset HPCRUN_TRIAL
+    [ -n "${HPCRUN_JOBSIDE_PYTHON=$(find_python)}" ] ||
+        die "no Python 3.6 or newer answers on $host: the values of the trial are unknown"
+    while IFS= read -rd '' pair; do
+        export "${pair?}"
+    done < <(jobside prepare_trial)
+    [ -n "${HPCRUN_TRIAL-}" ] || die "this trial cannot start without its values"
 }
 
 # end_time: print when Slurm will end the job, in epoch seconds; nothing if unknown.

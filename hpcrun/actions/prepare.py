@@ -30,6 +30,7 @@ from hpcrun.actions.interpreter import (
 from hpcrun.actions.job_files import resolve_job_name
 from hpcrun.actions.notify_settings import plan_notify
 from hpcrun.actions.provenance import find_provenance
+from hpcrun.actions.search import plan_search
 from hpcrun.assets import find_job
 from hpcrun.context import Context, is_in_mirror, read_text, refuse_other_clusters
 from hpcrun.errors import InputError, Problem, SpecError
@@ -230,6 +231,8 @@ def prepare_spec(
     role: str = "",
     job_spec: JobSpec | None = None,
     roles: Sequence[RolePlan] = (),
+    is_trial: bool = False,
+    trial: Mapping[str, str] | None = None,
 ) -> Prepared:
     """Plan and render a run; nothing is changed.
 
@@ -243,6 +246,8 @@ def prepare_spec(
         node_range: The job's range of nodes, if this is the preparation for one number of nodes.
         role: The role of ``job_spec`` whose job ``spec`` is, if this is the preparation of a role.
         roles: All roles of that job.
+        is_trial: The job records or draws values for a search.
+        trial: The parameters whose values are drawn when the run starts, with an example of each.
 
     Raises:
         InputError: The run cannot be prepared.
@@ -311,6 +316,8 @@ def prepare_spec(
         provenance=find_provenance(context, spec.secrets),
         role=role,
         roles=list(roles),
+        search=is_trial,
+        trial=dict(trial or {}),
     )
 
     def having(section: DeepSpeed | Accelerate | None) -> Context:
@@ -710,7 +717,10 @@ def prepare_job(
     runs: list[Prepared] = []
     errors: dict[str, InputError] = {}
     try:
-        made = build_runs(spec, extra_args) if made is None else made
+        search = None
+        if made is None:
+            made = build_runs(spec, extra_args)
+            search = plan_search(context, spec, host, sweep_id)
         tasks = -(-len(made) // spec.sweep_per_node)
         array = checks.check_array(context, host, tasks, submit)
         if array.problems:
@@ -730,6 +740,8 @@ def prepare_job(
                     checks=checks,
                     checkpoint_dir=one.checkpoint_dir,
                     runs_per_job=spec.sweep_per_node,
+                    is_trial=search is not None,
+                    trial=one.trial,
                 )
             except InputError as error:
                 errors.setdefault(str(error), error)
@@ -741,6 +753,9 @@ def prepare_job(
                 checkpoint_dir=run.plan.checkpoint_dir if run.plan.shares_checkpoint_dir else None,
             )
             run.files.append(record_file("task.json", task))
+            if search is not None:
+                own = msgspec.structs.replace(search, number=one.index)
+                run.files.append(record_file("search.json", own))
             runs.append(msgspec.structs.replace(run, values=one.values))
         if errors:
             raise all_at_once(list(errors.values()), origin)

@@ -25,6 +25,7 @@ from hpcrun.actions.prepare import (
     record_file,
 )
 from hpcrun.actions.script import BatchScript, prepare_script
+from hpcrun.actions.search import fill_trial_values
 from hpcrun.actions.submit import (
     Submission,
     find_predecessor_folder,
@@ -466,9 +467,11 @@ def load_cluster_context(context: Context, project: Path, name: str, run_id: str
 
 def _spec_of(context: Context, found: RunFolder | SweepFolder, overrides: Sequence[str]) -> JobSpec:
     file = found.path / "spec.yaml"
-    if not verify_submitted_records(context, found.path):
-        return read_spec_of_cluster(context, file, overrides)
-    return read_spec(context, read_text(file), str(file), overrides)
+    if verify_submitted_records(context, found.path):
+        spec = read_spec(context, read_text(file), str(file), overrides)
+    else:
+        spec = read_spec_of_cluster(context, file, overrides)
+    return fill_trial_values(spec, found) if isinstance(found, RunFolder) else spec
 
 
 def _checkpoints(context: Context, host: ClusterHost, status: JobStatus) -> str | None:

@@ -31,6 +31,7 @@ from hpcrun.views import format_role_rows
 if TYPE_CHECKING:
     from hpcrun.actions import Again
     from hpcrun.slurm import Estimate
+    from hpcrun.spec import JobSpec
 
 
 def describe_run(made: Prepared, *, by_slurm: bool = True) -> list[tuple[str, str]]:
@@ -38,6 +39,7 @@ def describe_run(made: Prepared, *, by_slurm: bool = True) -> list[tuple[str, st
     plan = made.plan
     rows = [("note", text) for text in plan.notes]
     rows.append(("sweep" if made.is_sweep else "run", plan.run_id))
+    rows += _describe_search(made.spec)
     rows.append(("what", plan.description))
     what = "one process per node" if plan.launcher == "none" else plan.launcher
     if made.is_own_script:
@@ -64,6 +66,20 @@ def describe_run(made: Prepared, *, by_slurm: bool = True) -> list[tuple[str, st
     if by_slurm:
         rows.append(("request", _request(plan)))
     rows.append(("folder", made.folder))
+    return rows
+
+
+def _describe_search(spec: JobSpec) -> list[tuple[str, str]]:
+    """Describe the search of a sweep and its space; without a search, no rows."""
+    search = spec.search
+    rows = []
+    if search.method != "grid":
+        goal = f", {search.goal}s {search.metric}" if search.metric is not None else ""
+        when = "draws values when each run starts" if search.method == "tpe" else "draws values"
+        rows.append(("search", f"{search.method} {when}{goal}"))
+        for key, values in search.space.items():
+            shown = " or ".join(values) if isinstance(values, list) else values.describe()
+            rows.append(("space", f"{key}: {shown}"))
     return rows
 
 
@@ -183,6 +199,8 @@ def show_submission(made: Prepared, job_id: str) -> None:
 
 
 def _print_values(sweep: Prepared) -> None:
+    if not any(run.values for run in sweep.runs):
+        return  # they are drawn when the runs start
     batches = [str(run.plan.effective_batch) for run in sweep.runs]
     if not _has_several_batches(sweep):
         batches = []
@@ -432,7 +450,8 @@ def show_files(made: Prepared, *, as_json: bool) -> None:
     _print_values(made)
     print_line()
     print_line(click.style("==> the files of the first run <==", bold=True))
-    _print_files([file for file in made.runs[0].files if file.name != "task.json"])
+    records = ("task.json", "search.json")
+    _print_files([file for file in made.runs[0].files if file.name not in records])
 
 
 def _files_by_name(files: Sequence[RenderedFile]) -> dict[str, str]:

@@ -156,10 +156,38 @@ def end(words: List[str]) -> None:
     _say("hpcrun: attempt {} ended with exit code {}".format(finish.job.attempt, outcome.code))
     if os.environ.get("HPCRUN_CHECKPOINT_KEEP"):
         prune_checkpoints([])
+    if os.path.exists(os.path.join(os.environ["HPCRUN_RUN_DIR"], "search.json")):
+        from hpcrun.jobside.search import record_end
+
+        record_end(os.environ)
     if os.path.exists(os.path.join(os.environ["HPCRUN_RUN_DIR"], "notify.json")):
         from hpcrun.jobside.notifier import JobNotifier
 
         JobNotifier(os.environ, _complain).send_end(outcome.next)
+
+
+def prepare_trial(words: List[str]) -> None:
+    """Print the values of this trial of a search as NAME=VALUE, each with a NUL at its end.
+
+    The last one is HPCRUN_TRIAL, the number of the trial. If it has no values, print nothing.
+    """
+    from hpcrun.jobside.search import prepare_trial as prepare
+    from hpcrun.jobside.search import read_search
+
+    values = prepare(os.environ, _complain)
+    if not values:
+        sys.exit(1)
+    pairs = ["HPCRUN_TRIAL_{}={}\0".format(*pair) for pair in sorted(values.items())]
+    pairs.append("HPCRUN_TRIAL={}\0".format(read_search(os.environ["HPCRUN_RUN_DIR"])["number"]))
+    sys.stdout.buffer.write(b"".join(map(os.fsencode, pairs)))
+    sys.stdout.buffer.flush()
+
+
+def sample_trial(words: List[str]) -> None:
+    """Print the values that optuna draws for this trial, as JSON."""
+    from hpcrun.jobside.sampler import sample_trial as sample
+
+    _say(sample(os.environ))
 
 
 def ray_node(words: List[str]) -> None:
@@ -188,7 +216,7 @@ COMMANDS: Dict[str, Callable[[List[str]], None]] = {
     for each in (
         *(answer, next_attempt, distrust_rebooted_node, choose_nodes, prepare_launch, time_left),
         *(replace_host, newest_checkpoint, judge_checkpoints, prune_checkpoints, save_room),
-        *(judge_gpus, end, ray_node, run_roles, watch),
+        *(judge_gpus, end, prepare_trial, sample_trial, ray_node, run_roles, watch),
     )
 }
 

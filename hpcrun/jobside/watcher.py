@@ -118,6 +118,11 @@ def watch(environ: Mapping[str, str], before: str, say: Say, complain: Say) -> N
         from hpcrun.jobside.notifier import JobNotifier  # other jobs' archives lack it
 
         notifier = JobNotifier(environ, complain)
+    trial = None
+    if os.path.exists(os.path.join(job.run, "search.json")):
+        from hpcrun.jobside.search import TrialWatch  # other jobs' archives lack it
+
+        trial = TrialWatch(environ)
     every = float(environ.get("HPCRUN_CHECKPOINTS_EVERY") or CHECKPOINTS_EVERY_S)
     duties = [
         *([Duty(guard.look, lambda: GUARD_EVERY_S, 0.0)] if job.allocated else []),
@@ -134,6 +139,8 @@ def watch(environ: Mapping[str, str], before: str, say: Say, complain: Say) -> N
     if notifier is not None and (notifier.is_on or notifier.starts_sweep):
         pause = notifier.every
         duties.append(Duty(notifier.check, lambda: pause, 0.0))
+    if trial is not None:
+        duties.append(Duty(trial.check, lambda: trial.every, 0.0))
     while True:
         due = min(duty.due for duty in duties)
         if _has_ended(0, max(0.0, due - time.monotonic())):

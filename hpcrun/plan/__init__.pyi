@@ -23,6 +23,7 @@ from hpcrun.plan.hydra_overrides import check_hydra_overrides as check_hydra_ove
 from hpcrun.plan.hydra_overrides import parse_hydra_arguments as parse_hydra_arguments
 from hpcrun.plan.job import NODE_REFERENCE as NODE_REFERENCE
 from hpcrun.plan.job import escape_placeholders as escape_placeholders
+from hpcrun.plan.job import fill_trial as fill_trial
 from hpcrun.plan.job_draft import Draft as Draft
 from hpcrun.plan.job_draft import draft_job as draft_job
 from hpcrun.plan.job_draft import format_job as format_job
@@ -90,6 +91,7 @@ from hpcrun.plan.sweep import SweepRun as SweepRun
 from hpcrun.plan.sweep import build_array as build_array
 from hpcrun.plan.sweep import build_runs as build_runs
 from hpcrun.plan.sweep import check_placeholders as check_placeholders
+from hpcrun.plan.sweep import fill_drawn_values as fill_drawn_values
 from hpcrun.plan.sweep import split_sweep as split_sweep
 from hpcrun.plan.times import parse_seconds as parse_seconds
 from hpcrun.plan.types import Dependency as Dependency

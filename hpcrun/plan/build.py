@@ -144,6 +144,8 @@ def build_plan(
         provenance=place.provenance,
         role=place.role,
         roles=[] if roles and not own_role(place).is_main else roles,
+        search=place.search,
+        trial=place.trial,
     )
 
 

@@ -19,8 +19,11 @@ LOCAL_DIR = "${HPCRUN_LOCAL_DIR}"
 ARCHITECTURE = "${HPCRUN_ARCHITECTURE}"
 # The checkpoint from which an attempt resumes: the harness finds it at the start of the attempt.
 RESUME = "${HPCRUN_RESUME}"
+# The value of a parameter that a search draws when the trial starts.
+TRIAL = "${HPCRUN_TRIAL_%s}"
 NODE_REFERENCE = re.compile(
-    r"\$\{(HPCRUN_(?:LOCAL_DIR|ARCHITECTURE|RESUME|(?:ROLE_[A-Z0-9_]+_)?(?:HOST|PORT)))\}"
+    r"\$\{(HPCRUN_(?:LOCAL_DIR|ARCHITECTURE|RESUME|TRIAL_[A-Za-z0-9_]+"
+    r"|(?:ROLE_[A-Z0-9_]+_)?(?:HOST|PORT)))\}"
 )
 
 # Placeholders that not every run has, and the condition for each.
@@ -32,9 +35,9 @@ _ONLY_WITH = {
     "port": "roles",
     "zero_stage": "a deepspeed: block",
 }
-# bash expands ${HPCRUN_LOCAL_DIR} and ${HPCRUN_RESUME} on the node: they are not placeholders.
+# bash expands these variables on the node: they are not placeholders.
 _TOKEN = re.compile(
-    r"\$\{HPCRUN_(?:LOCAL_DIR|RESUME)\}|\{\{|\}\}"
+    r"\$\{HPCRUN_(?:LOCAL_DIR|RESUME|TRIAL_[A-Za-z0-9_]+)\}|\{\{|\}\}"
     r"|\{([A-Za-z_][A-Za-z0-9_]*(?:\.(?:host|port))?)\}|[{}]"
 )
 # Characters of a text that a message shows.
@@ -106,6 +109,17 @@ def fill(text: str, values: Mapping[str, str], path: str, found: Findings) -> st
         return token
 
     return _TOKEN.sub(one, text)
+
+
+def fill_trial(text: str, values: Mapping[str, str]) -> str:
+    """Fill in the values of a trial where its job would.
+
+    >>> fill_trial("--lr=${HPCRUN_TRIAL_lr}", {"lr": "1e-4"})
+    '--lr=1e-4'
+    """
+    for key, value in values.items():
+        text = text.replace(TRIAL % key, value)
+    return text
 
 
 def fill_known_placeholders(text: str, values: Mapping[str, str]) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from msgspec import Struct, structs
 
 from hpcrun.errors import InputError, Problem, SpecError
-from hpcrun.plan.job import fill_known_placeholders
+from hpcrun.plan.job import TRIAL, fill_known_placeholders, fill_trial
 from hpcrun.plan.types import Plan, column_names
 from hpcrun.slurm import quote_pattern
 from hpcrun.spec import (
@@ -53,7 +53,9 @@ _RUN_DIRECTIVES = ("job-name", "output")
 class SweepRun(Struct, frozen=True, kw_only=True):
     """One combination of a sweep's values, and its job, which contains no sweep.
 
-    ``checkpoint_dir`` is the checkpoint directory of another run, from which this run resumes.
+    Attributes:
+        checkpoint_dir: The checkpoint directory of another run, from which this run resumes.
+        trial: The parameters whose values are drawn when the run starts, with an example of each.
     """
 
     index: int
@@ -61,6 +63,7 @@ class SweepRun(Struct, frozen=True, kw_only=True):
     spec: JobSpec
     extra_args: list[str]
     checkpoint_dir: str | None = None
+    trial: dict[str, str] = {}
 
 
 def build_runs(spec: JobSpec, extra_args: Sequence[str] = ()) -> list[SweepRun]:
@@ -89,6 +92,8 @@ def build_runs(spec: JobSpec, extra_args: Sequence[str] = ()) -> list[SweepRun]:
         raise SpecError(problems)
     _check_checkpoint_dirs(spec)
     plain = _without_sweep(spec)
+    if spec.search.method == "tpe":
+        return _build_trials(spec, plain, extra_args)
     known: dict[tuple[tuple[str, str], ...], JobSpec] = {}
     runs = []
     for index, values in enumerate(_select_combinations(spec)):
@@ -103,6 +108,34 @@ def build_runs(spec: JobSpec, extra_args: Sequence[str] = ()) -> list[SweepRun]:
     if problems:
         raise SpecError(list({str(problem): problem for problem in problems}.values()))
     return runs
+
+
+def _build_trials(spec: JobSpec, plain: JobSpec, extra_args: Sequence[str]) -> list[SweepRun]:
+    """Build a job for each trial, whose values its job draws when it starts."""
+    search = spec.search
+    references = {key: TRIAL % key for key in search.space}
+    filled = _change_texts(plain, _build_filler(references))
+    args = [fill_known_placeholders(arg, references) for arg in extra_args]
+    return [
+        SweepRun(
+            index=index,
+            values={},
+            spec=structs.replace(filled, name=f"{spec.name or 'job'}.{index}"),
+            extra_args=args,
+            trial=search.draw(index),
+        )
+        for index in range(search.trials or 0)
+    ]
+
+
+def fill_drawn_values(spec: JobSpec, values: Mapping[str, str]) -> JobSpec:
+    """Fill in the values that the job of a trial has drawn.
+
+    >>> spec = JobSpec(args=["--lr", "${HPCRUN_TRIAL_lr}"])
+    >>> fill_drawn_values(spec, {"lr": "0.001"}).args
+    ['--lr', '0.001']
+    """
+    return _change_texts(spec, lambda text: fill_trial(text, values))
 
 
 def split_sweep(spec: JobSpec, extra_args: Sequence[str] = ()) -> list[JobSpec]:
@@ -167,6 +200,8 @@ def _list_combinations(spec: JobSpec) -> list[dict[str, str]]:
     Each of the given combinations is combined with each of those of ``sweep``.
     """
     search = spec.search
+    if search.method == "tpe":
+        return [{key: TRIAL % key for key in search.space} for _ in range(search.trials or 0)]
     if search.method != "grid":
         return _draw_combinations(search, spec.sweep_exclude)
     lists = {key: values for key, values in search.space.items() if isinstance(values, list)}
@@ -409,6 +444,42 @@ def _check_search(spec: JobSpec, search: Search) -> list[Problem]:
     if spec.sweep_combinations:
         message = f"not with sweep.search: {search.method}, which chooses the combinations"
         problems.append(Problem("sweep_combinations", message))
+    if search.method == "tpe":
+        problems += _check_drawn_later(spec, search)
+    return problems
+
+
+def _check_drawn_later(spec: JobSpec, search: Search) -> list[Problem]:
+    """Return the problems of a search whose values are unknown until its jobs start."""
+    problems = [
+        Problem(
+            f"sweep.{key}",
+            "search: tpe draws values when a run starts, so they can only be placeholders of args, "
+            f"command and env, as in {{{key.rpartition('.')[2]}}}; search: random can vary keys of "
+            "the job",
+        )
+        for key in search.space
+        if _is_job_key(key)
+    ]
+    for key in ("sweep_exclude", "sweep_part"):
+        if getattr(spec, key):
+            problems.append(Problem(key, "not with search: tpe, which chooses the combinations"))
+    if spec.sweep_per_node > 1:
+        message = "not with search: tpe, each of whose runs needs a job of its own"
+        problems.append(Problem("sweep_per_node", message))
+    names = "|".join(map(re.escape, search.space))
+    pattern = re.compile(rf"(?<!\{{)\{{({names})\}}")
+    elsewhere = {
+        "checkpoint.dir": spec.checkpoint.dir or "",
+        "stage": " ".join(word for pair in spec.stage.items() for word in pair),
+        "deepspeed.offload.nvme_path": (
+            (spec.deepspeed.offload.nvme_path or "") if spec.deepspeed is not None else ""
+        ),
+    }
+    for path, text in elsewhere.items():
+        if names and (match := pattern.search(text)):
+            message = f"{match[0]}: search: tpe draws it when a run starts, so only args, command "
+            problems.append(Problem(path, f"{message}and env can contain it"))
     return problems
 
 

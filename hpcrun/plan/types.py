@@ -128,6 +128,8 @@ class PlanInputs(Struct, frozen=True, kw_only=True):
         node_range: The job's range of nodes, for one number of which this plan is made.
         role: The role for which this plan is made, in a job with roles.
         roles: All roles of the job.
+        search: The run is a trial of a search.
+        trial: The parameters whose values are drawn when the run starts, with an example of each.
     """
 
     run_id: str
@@ -149,6 +151,8 @@ class PlanInputs(Struct, frozen=True, kw_only=True):
     provenance: Provenance = Provenance()
     role: str = ""
     roles: list[RolePlan] = []
+    search: bool = False
+    trial: dict[str, str] = {}
 
     @property
     def code_dir(self) -> str:
@@ -296,6 +300,8 @@ class Plan(Struct, frozen=True, kw_only=True):
             first one.
         role: The role of which this is the plan, in a job with roles.
         roles: All roles of the job, in the plan of the main role, which is that of the run.
+        search: The run is a trial of a search, which its job records or ends early.
+        trial: The parameters whose values are drawn when the run starts, with an example of each.
     """
 
     hpcrun_version: str
@@ -350,6 +356,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     notify: NotifyPlan | None = None
     role: str = ""
     roles: list[RolePlan] = []
+    search: bool = False
+    trial: dict[str, str] = {}
 
     @property
     def shares_checkpoint_dir(self) -> bool:

@@ -98,6 +98,7 @@ def job_features(plan: Plan) -> frozenset[str]:
         "notify": plan.notify is not None,
         "ray": plan.launcher == "ray",
         "roles": bool(plan.roles),
+        "search": plan.search,
     }
     return frozenset(name for name, is_used in used.items() if is_used)
 
@@ -111,9 +112,9 @@ def _archive_text(features: frozenset[str]) -> str:
 def _render_plan(plan: Plan) -> RenderedFile:
     # msgspec adds the line ends: json.dumps(indent=1) is too slow for large sweeps.
     record = msgspec.to_builtins(plan)
-    for name in ("role", "roles"):
+    for name in ("role", "roles", "search", "trial"):
         if not record[name]:
-            del record[name]  # of jobs without roles
+            del record[name]  # of jobs without roles or a search
     plain = json.dumps(record)
     try:
         text = msgspec.json.format(plain, indent=1)

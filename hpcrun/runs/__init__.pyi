@@ -41,11 +41,13 @@ from hpcrun.runs.records import PipelineRecord as PipelineRecord
 from hpcrun.runs.records import RankUsage as RankUsage
 from hpcrun.runs.records import Resubmitted as Resubmitted
 from hpcrun.runs.records import RunRecords as RunRecords
+from hpcrun.runs.records import SearchRecord as SearchRecord
 from hpcrun.runs.records import Submitted as Submitted
 from hpcrun.runs.records import Successor as Successor
 from hpcrun.runs.records import Sweep as Sweep
 from hpcrun.runs.records import Task as Task
 from hpcrun.runs.records import TaskEnd as TaskEnd
+from hpcrun.runs.records import TrialRecord as TrialRecord
 from hpcrun.runs.records import attempt_indices as attempt_indices
 from hpcrun.runs.records import cache_record as cache_record
 from hpcrun.runs.records import decode_record as decode_record

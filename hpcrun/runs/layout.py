@@ -106,6 +106,9 @@ class RunFolder(Struct, frozen=True):
     plan = RunPath("plan.json")
     script = RunPath("job.sbatch")
     task = RunPath("task.json")
+    search = RunPath("search.json")
+    # Written by the job of a trial whose values a search has drawn.
+    trial = RunPath("trial.json")
     submitted = RunPath(SUBMITTED)
     pipeline = RunPath(PIPELINE)
     pipeline_whole = RunPath("pipeline-whole.json")  # all stages of the pipeline were submitted

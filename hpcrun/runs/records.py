@@ -23,7 +23,7 @@ from hpcrun.plan import Plan
 from hpcrun.runs import layout
 from hpcrun.runs.ends import Stall
 from hpcrun.runs.layout import RunFolder, SweepFolder
-from hpcrun.spec import Stage
+from hpcrun.spec import Range, Stage
 from hpcrun.structs import decodable
 
 T = TypeVar("T")
@@ -104,6 +104,39 @@ class Sweep(Struct, frozen=True, kw_only=True):
         range(0, 2)
         """
         return self.indices or range(self.tasks)
+
+
+class SearchRecord(Struct, frozen=True, kw_only=True):
+    """A search, in the directory of each of its trials, for their jobs (jobside/search.py).
+
+    Attributes:
+        number: The number of this trial.
+        before: The path of a trial's directory before its number.
+        after: The path after the number.
+        pythons: The Pythons to try, one of which has optuna.
+    """
+
+    method: str
+    seed: int
+    metric: str
+    goal: str
+    trials: int
+    number: int = 0
+    before: str
+    after: str
+    pythons: list[str]
+    space: dict[str, list[str] | Range]
+
+
+class TrialRecord(Struct, frozen=True, kw_only=True):
+    """The values that the job of a trial has drawn.
+
+    Attributes:
+        based_on: The number of finished trials on which they are based.
+    """
+
+    values: dict[str, str]
+    based_on: int = 0
 
 
 class PipelineRecord(Struct, frozen=True, kw_only=True):
@@ -753,7 +786,12 @@ def read_task(folder: RunFolder) -> Task | None:
     # The run id alone excludes nearly all other runs, without access to the disk.
     if not layout.TASK_ID.fullmatch(folder.run_id):
         return None
-    return read_record(folder.task, Task)
+    task = read_record(folder.task, Task)
+    # Only the runs of a search whose jobs draw values have none at submission.
+    if task is not None and not task.values:
+        trial = read_record(folder.trial, TrialRecord)
+        task = task if trial is None else structs.replace(task, values=trial.values)
+    return task
 
 
 def read_submitted(folder: RunFolder, task: Task | None) -> Submitted | None:

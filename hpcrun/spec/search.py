@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Mapping
 from typing import Any, Literal, cast
 
 from msgspec import Struct
 
 # Values of a sweep that are text, and not a list or a range, are settings of its search.
-METHODS = ("grid", "random")
-SETTINGS = ("search", "trials", "parallel", "search_seed")
+METHODS = ("grid", "random", "tpe")
+SETTINGS = ("search", "trials", "parallel", "search_seed", "metric", "goal")
+GOALS = ("minimize", "maximize")
 # Digits of drawn numbers, which is more than a training depends on.
 _DIGITS = 6
 _MAX_INT = 1 << 53
@@ -27,6 +29,15 @@ class Range(Struct, frozen=True, kw_only=True):
     kind: Literal["float", "log", "int"]
     low: float
     high: float
+
+    def describe(self) -> str:
+        """Describe the range.
+
+        >>> Range(kind="log", low=1e-5, high=1e-1).describe()
+        '1e-05 to 0.1, log'
+        """
+        kind = {"float": "", "log": ", log", "int": ", whole numbers"}[self.kind]
+        return f"{self.low:.{_DIGITS}g} to {self.high:.{_DIGITS}g}{kind}"
 
     def draw(self, share: float) -> str:
         """Return the value at a share of the range, from 0 up to 1.
@@ -52,6 +63,9 @@ class Search(Struct, frozen=True, kw_only=True):
     """How the runs of a sweep are chosen.
 
     Attributes:
+        method: grid, random or tpe.
+        metric: What the runs are ranked by, with its name in ``hpcrun parse``.
+        goal: minimize or maximize.
         space: The values of each parameter, or the range that they are drawn from.
     """
 
@@ -59,6 +73,8 @@ class Search(Struct, frozen=True, kw_only=True):
     trials: int | None = None
     parallel: int | None = None
     seed: int = 0
+    metric: str | None = None
+    goal: str = "minimize"
     space: dict[str, list[str] | Range] = {}
 
     @property
@@ -144,6 +160,17 @@ def read_search(sweep: Mapping[str, Any]) -> tuple[Search, list[tuple[str, str]]
         ]
     elif method in METHODS and "trials" not in given:
         problems.append(("trials", "is missing: the number of runs"))
+    metric, goal = given.get("metric"), given.get("goal", "minimize")
+    if goal not in GOALS:
+        problems.append(("goal", f"expected one of {', '.join(GOALS)}; got {goal}"))
+    if "goal" in given and metric is None:
+        problems.append(("goal", "only with metric, whose goal it is"))
+    if method == "tpe" and metric is None:
+        message = "is missing: search: tpe minimizes a metric of the curve, as in metric: eval_loss"
+        problems.append(("metric", message))
+    if metric is not None and not re.fullmatch(r"[A-Za-z][A-Za-z0-9 _/.@-]*", metric):
+        message = f"expected the name of a metric, as in eval_loss; got {metric}"
+        problems.append(("metric", message))
     if given and not space and not problems:
         problems.append(("search", "no key to vary, as in lr: {log: [1e-5, 1e-2]}"))
     search = Search(
@@ -151,6 +178,8 @@ def read_search(sweep: Mapping[str, Any]) -> tuple[Search, list[tuple[str, str]]
         trials=numbers.get("trials"),
         parallel=numbers.get("parallel"),
         seed=numbers.get("search_seed", 0),
+        metric=metric,
+        goal=goal,
         space=space,
     )
     return search, problems

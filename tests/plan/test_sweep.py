@@ -14,6 +14,7 @@ from hpcrun.plan.sweep import (
     build_array,
     build_runs,
     check_placeholders,
+    fill_drawn_values,
     split_sweep,
 )
 from hpcrun.plan.types import Plan
@@ -258,6 +259,47 @@ def test_random_search_leaves_excluded_combinations_out() -> None:
         "sweep_exclude: [{n: 3}]"
     )
     assert {run.values["n"] for run in build_runs(job(text))} == {"1", "2", "4", "5"}
+
+
+TPE = (
+    "name: t\nargs: [--lr, '{lr}', '--x=a{lr}b']\nenv: {A: '{act}'}\n"
+    "sweep: {search: tpe, trials: 3, metric: eval_loss, lr: {log: [1e-5, 1e-2]}, act: [a, b]}\n"
+)
+
+
+def test_values_that_are_drawn_later_are_expanded_on_the_node() -> None:
+    spec = job(TPE)
+    runs = build_runs(spec, ["{lr}", "{other}"])
+    assert len(runs) == 3 and all(run.values == {} for run in runs)
+    reference = "${HPCRUN_TRIAL_lr}"
+    assert runs[1].spec.args == ["--lr", reference, f"--x=a{reference}b"]
+    assert runs[1].spec.env == {"A": "${HPCRUN_TRIAL_act}"}
+    assert runs[1].extra_args == [reference, "{other}"]
+    assert set(runs[0].trial) == {"lr", "act"}, "an example for checks"
+    plan = plans(spec)[0]
+    assert plan.program[-3:] == ["--lr", reference, f"--x=a{reference}b"]
+    (section,) = [each for each in plan.environment if "A" in each.variables]
+    assert section.block == "node"
+    assert fill_drawn_values(runs[0].spec, {"lr": "1", "act": "b"}).args == ["--lr", "1", "--x=a1b"]
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ("checkpoint: {dir: '/c/{lr}'}", "checkpoint.dir: {lr}: search: tpe draws it when a run"),
+        ("stage: {'/d/{act}': x}", "stage: {act}: search: tpe draws it when a run starts"),
+        ("sweep_exclude: [{act: a}]", "sweep_exclude: not with search: tpe"),
+        ("sweep_part: 1/3", "sweep_part: not with search: tpe"),
+        ("sweep_per_node: 2", "sweep_per_node: not with search: tpe"),
+    ],
+)
+def test_what_needs_values_at_submission_is_refused_with_tpe(more: str, expected: str) -> None:
+    assert any(each.startswith(expected) for each in problems(TPE + more))
+
+
+def test_keys_of_the_job_are_refused_with_tpe() -> None:
+    found = problems(TPE.replace("act: [a, b]", "act: [a], batch.micro_batch_per_gpu: [4, 8]"))
+    assert [each.partition(":")[0] for each in found] == ["sweep.batch.micro_batch_per_gpu"]
 
 
 def test_sweep_over_resources_is_split_into_arrays_and_runs() -> None:

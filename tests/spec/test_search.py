@@ -54,6 +54,11 @@ def test_lists_with_names_of_settings_are_parameters() -> None:
         ("{lr: {int: [1, 2.5]}}", "sweep.lr: int: expected whole numbers; got 1, 2.5"),
         ("{lr: {log: [1, 2], int: [1, 2]}}", "sweep.lr: expected one range"),
         ("{lr: {between: [1, 2]}}", "sweep.lr.between: expected"),
+        ("{search: tpe, trials: 2, lr: [1]}", "sweep.metric: is missing: search: tpe minimizes a"),
+        ("{search: tpe, metric: a, lr: [1]}", "sweep.trials: is missing"),
+        ("{goal: minimize, lr: [1]}", "sweep.goal: only with metric"),
+        ("{metric: loss, goal: lowest, lr: [1]}", "sweep.goal: expected one of minimize, maximize"),
+        ("{metric: 7, lr: [1]}", "sweep.metric: expected the name of a metric"),
         ("{lr: true}", "sweep.lr: expected a list, as in [a, b], or a range"),
     ],
 )

@@ -56,6 +56,7 @@ from hpcrun.plan import (
     check_own_deepspeed,
     deepspeed_notes,
     difference_notes,
+    fill_trial,
     find_limits,
     find_unlisted_partitions,
     list_needed_modules,
@@ -215,7 +216,8 @@ class Checks:
             The estimated memory of one GPU in bytes, if it is known.
         """
         estimated = None
-        self._check_words(context, spec, program, given, findings)
+        example = [fill_trial(word, plan.trial) for word in given]
+        self._check_words(context, spec, program, example, findings)
         if self._continues(plan) and answers[_python_query(plan)].exit_code == 1:
             findings.notes.append(_NO_PYTHON)
         if check is not None:

@@ -1,0 +1,346 @@
+"""The trials of a search, in their jobs: their values, and the metric in their logs.
+
+Each trial is a run of the sweep's array. Its values are in trial.json in its directory, which is
+created once, so that a requeued trial continues with its own values. The values of its metric are
+in a record of each attempt. There is no other state, and no lock.
+"""
+
+import json
+import os
+import re
+import subprocess
+import time
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from hpcrun.jobside.progress import read_named_step, read_training_bar
+from hpcrun.jobside.records import RECORD_VERSION, read_json, write_record
+
+EVERY_S = 30.0
+# The time in which a trial draws its values, including the import from a slow file system.
+SAMPLE_TIMEOUT_S = 600
+# An attempt without a heartbeat for this long has died.
+DEAD_AFTER_S = 900
+_MAX_POINTS = 4000
+_CHUNK_BYTES, _LINE_CHARS = 1 << 20, 4000
+
+_EVALUATION_WORDS = ("eval", "evaluation", "val", "valid", "validation", "dev")
+_OTHER_SPLITS = ("test", "train", "training")
+_NUMBER = r"([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[-+]?[0-9]+)?|[-+]?nan|[-+]?inf(?:inity)?)"
+_EVALUATION = re.compile(r"(?<![a-z/])(?:eval|evaluat\w*|val|valid|validat\w*|dev)(?![a-z])")
+_TEST = re.compile(r"(?<![a-z/])test(?![a-z])")
+_OTHER = re.compile(
+    r"(?<![a-z])(?:best|lowest|highest|min|max|prev|previous|target)[^a-z0-9]{1,3}$"
+)
+
+Say = Callable[[str], None]
+Points = List[Tuple[int, float]]
+
+
+class Trial(NamedTuple):
+    """A trial as its records show it.
+
+    Attributes:
+        state: waiting, running, complete, pruned or failed.
+        points: The step and the value of each report of the metric.
+    """
+
+    number: int
+    values: Dict[str, str]
+    state: str
+    points: Points
+
+    @property
+    def value(self) -> Optional[float]:
+        """The last value of the metric."""
+        return self.points[-1][1] if self.points else None
+
+
+def read_search(run: str) -> Dict[str, Any]:
+    """Read the search that a run is a trial of; {} if it is none."""
+    return read_json(os.path.join(run, "search.json"))
+
+
+# ---- The metric ----------------------------------------------------------------------------------
+
+
+class MetricReader:
+    """Collects the values of a metric from the lines of a log.
+
+    The metric has the name that `hpcrun parse` shows, such as eval_loss. Its step is that of the
+    line or of the last line before it that names one.
+
+    >>> reader = MetricReader("eval_loss")
+    >>> for line in ("step 5 | loss 2.5", "step 10 val loss: 2.25", "{'eval_loss': 2.0}"):
+    ...     reader.feed(line)
+    >>> reader.points
+    [(10, 2.25), (10, 2.0)]
+    """
+
+    def __init__(self, metric: str) -> None:
+        words = [word for word in re.split("[^a-z0-9]+", metric.lower()) if word]
+        self.split = ""
+        if len(words) > 1 and words[0] in (*_EVALUATION_WORDS, *_OTHER_SPLITS):
+            self.split = "eval" if words[0] in _EVALUATION_WORDS else words[0][:5]
+            words = words[1:]
+        self.last_word = words[-1] if words else ""
+        prefix = r"(?:(eval|evaluation|val|valid|validation|dev|test|train|training)[ _/.-]+)?"
+        base = "[ _/.-]?".join(map(re.escape, words))
+        self.pattern = re.compile(
+            r"(?<![a-z0-9_./-])" + prefix + base + r"(?![a-z0-9_/.])[\"']?\s*[:=|(]?\s*" + _NUMBER
+            + r"(?![a-z0-9])"
+        )  # fmt: skip
+        self.points: Points = []
+        self.step: Optional[int] = None
+
+    def feed(self, line: str) -> None:
+        """Process a line of the log."""
+        lower = line.lower()[-_LINE_CHARS:]
+        found = read_named_step(line) if re.search("[0-9]", line) else None
+        if found is not None:
+            self.step = found.step
+        elif "%|" in line or "it/s" in line:
+            bar = read_training_bar(line)
+            self.step = self.step if bar is None else bar[0]
+        if self.last_word not in lower:
+            return
+        value = self._read_value(lower)
+        if value is not None:
+            step = len(self.points) + 1 if self.step is None else self.step
+            self.points.append((step, value))
+            if len(self.points) > _MAX_POINTS:
+                self.points = self.points[:-1:2] + self.points[-1:]
+
+    def _read_value(self, line: str) -> Optional[float]:
+        for match in self.pattern.finditer(line):
+            before, prefix = line[: match.start()], match.group(1) or ""
+            if _OTHER.search(before):
+                continue
+            split = "eval" if prefix in _EVALUATION_WORDS else prefix[:5]
+            if not split:
+                split = "eval" if _EVALUATION.search(before) else ""
+                split = "test" if not split and _TEST.search(before) else split
+            wanted = self.split or "train"
+            if split == wanted or (not split and wanted == "train"):
+                return float(match.group(2))
+        return None
+
+
+class MetricLog:
+    """Reads the new part of a log."""
+
+    def __init__(self, path: str, metric: str) -> None:
+        self.path, self.reader = path, MetricReader(metric)
+        self.offset, self.rest = 0, b""
+
+    def read(self) -> None:
+        """Read all new complete lines."""
+        try:
+            with open(self.path, "rb") as file:
+                if os.fstat(file.fileno()).st_size < self.offset:  # truncated
+                    self.offset, self.rest = 0, b""
+                file.seek(self.offset)
+                while True:
+                    data = file.read(_CHUNK_BYTES)
+                    if not data:
+                        return
+                    self.offset += len(data)
+                    pieces = re.split(b"[\r\n]+", self.rest + data)
+                    self.rest = pieces[-1][-_CHUNK_BYTES:]
+                    for piece in pieces[:-1]:
+                        self.reader.feed(piece.decode("utf-8", "replace"))
+        except OSError:
+            return
+
+    def finish(self) -> None:
+        """Read the last line even if it is not complete."""
+        self.read()
+        self.reader.feed(self.rest.decode("utf-8", "replace"))
+        self.rest = b""
+
+
+class MetricRecorder:
+    """Records the metric of an attempt from the logs of the first and the last rank."""
+
+    def __init__(self, environ: Mapping[str, str], metric: str) -> None:
+        run, attempt = environ["HPCRUN_RUN_DIR"], environ.get("HPCRUN_ATTEMPT") or "0"
+        self.folder = os.path.join(run, "logs", attempt)
+        self.attempt, self.metric = os.path.join(run, "attempts", attempt), metric
+        self.logs: Dict[str, MetricLog] = {}
+
+    def read(self, is_end: bool = False) -> Points:
+        """Return the values so far."""
+        kind = "node" if os.path.exists(os.path.join(self.attempt, "began")) else "rank"
+        try:
+            names = os.listdir(self.folder)
+        except OSError:
+            return []
+        names = [name for name in names if re.match(kind + r"-[0-9]+\.log$", name)]
+        names.sort(key=lambda name: int(re.sub("[^0-9]", "", name)))
+        names = list(dict.fromkeys(names[:1] + names[-1:]))
+        for name in names:
+            if name not in self.logs:
+                self.logs[name] = MetricLog(os.path.join(self.folder, name), self.metric)
+            if is_end:
+                self.logs[name].finish()
+            else:
+                self.logs[name].read()
+        return next((self.logs[n].reader.points for n in names if self.logs[n].reader.points), [])
+
+    def write(self, name: str, points: Points) -> None:
+        """Write the record of the values; JSON has no numbers that are not finite."""
+        shown = [[step, value if is_finite(value) else str(value)] for step, value in points]
+        record = {"version": RECORD_VERSION, "metric": self.metric, "points": shown}
+        write_record(os.path.join(self.attempt, name), json.dumps(record))
+
+
+class TrialWatch:
+    """Records the metric of an attempt while it runs."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self.search = read_search(environ["HPCRUN_RUN_DIR"])
+        self.every = float(environ.get("HPCRUN_SEARCH_EVERY") or EVERY_S)  # tests use less
+        self.recorder = MetricRecorder(environ, self.search["metric"])
+        self.count = 0
+
+    def check(self) -> None:
+        """Record new values."""
+        points = self.recorder.read()
+        if len(points) != self.count:
+            self.count = len(points)
+            self.recorder.write("metric.json", points)
+
+
+def record_end(environ: Mapping[str, str]) -> None:
+    """Record the metric at the end of an attempt, when its logs are complete."""
+    metric = read_search(environ["HPCRUN_RUN_DIR"]).get("metric")
+    if metric:
+        recorder = MetricRecorder(environ, metric)
+        # Another file than the watcher's, which may still be writing.
+        recorder.write("metric-end.json", recorder.read(is_end=True))
+
+
+def is_finite(value: float) -> bool:
+    """Return True for a number other than NaN and the infinities."""
+    return value == value and value not in (float("inf"), float("-inf"))
+
+
+# ---- The trials ----------------------------------------------------------------------------------
+
+
+def read_trials(search: Mapping[str, Any]) -> List[Trial]:
+    """Read all trials of a search."""
+    return [
+        read_trial("{}{}{}".format(search["before"], number, search["after"]), number)
+        for number in range(search["trials"])
+    ]
+
+
+def read_trial(run: str, number: int) -> Trial:
+    """Read a trial from the records in its directory."""
+    values = read_json(os.path.join(run, "trial.json")).get("values")
+    values = values or read_json(os.path.join(run, "task.json")).get("values") or {}
+    attempts = os.path.join(run, "attempts")
+    try:
+        numbers = sorted(int(name) for name in os.listdir(attempts) if name.isdecimal())
+    except OSError:
+        numbers = []
+    folders = [os.path.join(attempts, str(each)) for each in numbers]
+    return Trial(
+        number, values, _read_state(run, folders), merge_points(map(_read_points, folders))
+    )
+
+
+def merge_points(attempts: Any) -> Points:
+    """Join the values of attempts: a later attempt repeats the steps since its checkpoint.
+
+    >>> merge_points([[(1, 3.0), (2, 2.5), (3, 2.2)], [(3, 2.25), (4, 2.0)]])
+    [(1, 3.0), (2, 2.5), (3, 2.25), (4, 2.0)]
+    """
+    merged: Points = []
+    for points in attempts:
+        if points:
+            merged = [point for point in merged if point[0] < points[0][0]] + points
+    return merged
+
+
+def _read_points(folder: str) -> Points:
+    for name in ("metric-end.json", "metric.json"):
+        points = read_json(os.path.join(folder, name)).get("points")
+        if points:
+            return [(int(step), float(value)) for step, value in points]
+    return []
+
+
+def _read_state(run: str, folders: Sequence[str]) -> str:
+    if not folders:
+        return "failed" if os.path.exists(os.path.join(run, "cancelled.json")) else "waiting"
+    end = read_json(os.path.join(folders[-1], "end.json"))
+    if not end:
+        try:
+            is_dead = (
+                time.time() - os.stat(os.path.join(folders[-1], "beat")).st_mtime > DEAD_AFTER_S
+            )
+        except OSError:
+            is_dead = False
+        return "failed" if is_dead else "running"
+    if end.get("next"):
+        return "running"
+    return {"done": "complete", "pruned": "pruned"}.get(str(end.get("why")), "failed")
+
+
+# ---- The values of a trial -----------------------------------------------------------------------
+
+
+def prepare_trial(environ: Mapping[str, str], complain: Say) -> Dict[str, str]:
+    """Return the values of this trial, which its first attempt draws; {} if that fails."""
+    run = environ["HPCRUN_RUN_DIR"]
+    path = os.path.join(run, "trial.json")
+    if not os.path.exists(path):
+        record = _sample(environ, read_search(run), complain)
+        if record is None:
+            return {}
+        part = "{}.{}".format(path, os.getpid())
+        write_record(part, json.dumps(record))
+        try:
+            os.link(part, path)  # fails if another process was faster
+        except FileExistsError:
+            pass
+        except OSError:  # a file system without hard links
+            os.rename(part, path)
+        if os.path.exists(part):
+            os.unlink(part)
+    values = read_json(path).get("values")
+    return values if isinstance(values, dict) else {}
+
+
+def _sample(
+    environ: Mapping[str, str], search: Mapping[str, Any], complain: Say
+) -> Optional[Dict[str, Any]]:
+    """Draw values in the first Python that has optuna; None if that fails."""
+    archive = os.path.join(environ["HPCRUN_RUN_DIR"], "jobside.pyz")
+    drop = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP")
+    clean = {key: value for key, value in environ.items() if key not in drop}
+    failures = []
+    for python in search.get("pythons") or ["python"]:
+        try:
+            done = subprocess.run(
+                [python, archive, "sample_trial"],
+                cwd="/",
+                env=clean,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                timeout=SAMPLE_TIMEOUT_S,
+            )
+            if done.returncode == 0:
+                lines = done.stdout.decode("utf-8", "replace").strip().splitlines()
+                record = json.loads(lines[-1])
+                return {"version": RECORD_VERSION, "at": round(time.time(), 3), **record}
+            lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+            failures.append("{}: {}".format(python, lines[-1] if lines else "no message"))
+        except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
+            failures.append("{}: {}".format(python, error))
+    complain(
+        "hpcrun: error: no values for this trial: optuna drew none with " + "; ".join(failures)
+    )
+    return None

@@ -1,0 +1,224 @@
+"""The metric in logs, the records of trials, and the values that optuna draws from them."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcrun.assets import build_archive
+from hpcrun.jobside.sampler import draw_values
+from hpcrun.jobside.search import (
+    MetricReader,
+    MetricRecorder,
+    Trial,
+    prepare_trial,
+    read_trials,
+    record_end,
+)
+
+SPACE: dict[str, Any] = {
+    "lr": {"kind": "log", "low": 1e-5, "high": 0.1},
+    "layers": {"kind": "int", "low": 2, "high": 12},
+    "act": ["relu", "gelu"],
+}
+
+
+def search_in(folder: Path, **changes: Any) -> dict[str, Any]:
+    """Return a search whose trials are in the folder."""
+    made = {
+        "version": 1,
+        "method": "tpe",
+        "seed": 0,
+        "metric": "eval_loss",
+        "goal": "minimize",
+        "trials": 4,
+        "number": 0,
+        "before": f"{folder}/t.",
+        "after": "-aaaa",
+        "pythons": [sys.executable],
+        "space": SPACE,
+    }
+    return {**made, **changes}
+
+
+@pytest.mark.parametrize(
+    ("metric", "line", "value"),
+    [
+        ("eval_loss", "{'eval_loss': 2.5, 'eval_runtime': 3, 'epoch': 1.0}", 2.5),
+        ("eval_loss", '{"step": 10, "eval/loss": 2.5e-1}', 0.25),
+        ("eval_loss", "step 10 | val loss 2.5 | val ppl 12", 2.5),
+        ("eval_loss", "Validation: step 10 loss = 2.5", 2.5),
+        ("val_loss", "eval loss: 2.5", 2.5),
+        ("eval_loss", "step 10 loss 2.5", None),
+        ("eval_loss", "best eval loss: 2.5", None),
+        ("eval_loss", "step 10 train_loss 2.5", None),
+        ("eval_loss", "step 10 test loss 2.5", None),
+        ("eval_loss", "eval_loss_scale 2.5", None),
+        ("eval_loss", "eval loss: nan", math.nan),
+        ("loss", "step 10 loss 2.5", 2.5),
+        ("loss", "step 10 train loss: 2.5, val loss: 3", 2.5),
+        ("loss", "val loss: 3, step 10", None),
+        ("loss", "step 10 aux_loss 2.5", None),
+        ("train_loss", "step 10 loss 2.5", 2.5),
+        ("eval_accuracy", "eval_accuracy = 0.875", 0.875),
+        ("accuracy", "step 3 accuracy: .5", 0.5),
+        ("reward", "reward: -12.5", -12.5),
+        ("test_f1", "test/f1: 0.5", 0.5),
+    ],
+)
+def test_metric_is_read_from_lines(metric: str, line: str, value: float | None) -> None:
+    reader = MetricReader(metric)
+    reader.feed(line)
+    found = [value for _, value in reader.points]
+    assert found == pytest.approx([] if value is None else [value], nan_ok=True)
+
+
+def test_metric_without_a_step_gets_that_of_an_earlier_line() -> None:
+    reader = MetricReader("eval_loss")
+    for line in (
+        "eval_loss: 9",
+        "step 100 loss 3.0",
+        "{'eval_loss': 2.5}",
+        " 40%|####      | 200/500 [00:12<00:18, 16.6it/s]",
+        "eval_loss 2.25",
+    ):
+        reader.feed(line)
+    assert reader.points == [(1, 9.0), (100, 2.5), (200, 2.25)]
+
+
+def test_long_runs_keep_the_newest_of_many_values() -> None:
+    reader = MetricReader("loss")
+    for step in range(10_001):
+        reader.feed(f"step {step} loss {step}.5")
+    assert 2000 <= len(reader.points) <= 4000
+    assert reader.points[0] == (0, 0.5) and reader.points[-1] == (10_000, 10_000.5)
+    assert sorted(reader.points) == reader.points
+
+
+def write_attempt(run: Path, number: int, log: str, end: dict[str, Any] | None) -> dict[str, str]:
+    """Write an attempt with its log; return the environment of its job."""
+    (run / f"attempts/{number}").mkdir(parents=True)
+    (run / f"logs/{number}").mkdir(parents=True)
+    (run / f"logs/{number}/rank-0.log").write_text(log)
+    environ = {"HPCRUN_RUN_DIR": str(run), "HPCRUN_ATTEMPT": str(number)}
+    record_end(environ)
+    if end is not None:
+        (run / f"attempts/{number}/end.json").write_text(json.dumps(end))
+    return environ
+
+
+def write_trial(folder: Path, search: dict[str, Any], number: int, values: Any) -> Path:
+    run = folder / f"t.{number}-aaaa"
+    run.mkdir()
+    (run / "search.json").write_text(json.dumps({**search, "number": number}))
+    if values:
+        (run / "trial.json").write_text(json.dumps({"version": 1, "values": values}))
+    return run
+
+
+def test_trials_are_read_from_their_records(tmp_path: Path) -> None:
+    search = search_in(tmp_path, trials=5)
+    values = {"lr": "0.001", "layers": "4", "act": "relu"}
+    run = write_trial(tmp_path, search, 0, values)
+    write_attempt(run, 0, "step 1 eval_loss 3\nstep 2 eval_loss 2.5\n", {"why": "x", "next": "7"})
+    write_attempt(run, 1, "step 2 eval_loss 2.25\nstep 3 eval_loss 2", {"why": "done"})
+    run = write_trial(tmp_path, search, 1, values)
+    write_attempt(run, 0, "step 1 eval_loss nan\n", {"why": "error"})
+    run = write_trial(tmp_path, search, 2, values)
+    write_attempt(run, 0, "step 1 eval_loss 3\n", None)
+    run = write_trial(tmp_path, search, 3, {})
+    found = read_trials(search)
+    assert [trial.state for trial in found] == [
+        *("complete", "failed", "running", "waiting", "waiting")
+    ]
+    assert found[0].values == values
+    assert found[0].points == [(1, 3.0), (2, 2.25), (3, 2.0)], "without repeated steps"
+    assert found[1].value is not None and math.isnan(found[1].value)
+    assert found[4] == Trial(4, {}, "waiting", []), "its folder does not exist"
+    beat = tmp_path / "t.2-aaaa/attempts/0/beat"
+    beat.touch()
+    os.utime(beat, (0, 0))
+    assert read_trials(search)[2].state == "failed", "without a heartbeat"
+
+
+def test_metric_is_recorded_as_the_log_grows(tmp_path: Path) -> None:
+    search = search_in(tmp_path)
+    run = write_trial(tmp_path, search, 0, {})
+    environ = write_attempt(run, 0, "step 1 eval_loss 3\nstep 2 eval_lo", None)
+    recorder = MetricRecorder(environ, "eval_loss")
+    assert recorder.read() == [(1, 3.0)]
+    with (run / "logs/0/rank-0.log").open("a") as log:
+        log.write("ss 2.5\n")
+    assert recorder.read() == [(1, 3.0), (2, 2.5)]
+
+
+def make_trials(count: int) -> list[Trial]:
+    """Return finished trials, the best of which have a learning rate near 1e-3."""
+    trials = []
+    for number in range(count):
+        lr = 10 ** (-5 + 4 * number / (count - 1))
+        value = abs(math.log10(lr) + 3)
+        values = {"lr": f"{lr:.6g}", "layers": "6", "act": "gelu" if number % 2 else "relu"}
+        trials.append(Trial(number, values, "complete", [(1, value)]))
+    return trials
+
+
+def test_drawn_values_are_near_the_best_trials(tmp_path: Path) -> None:
+    search = search_in(tmp_path)
+    drawn = [draw_values(search, number, make_trials(30)) for number in range(30, 50)]
+    assert {based_on for _, based_on in drawn} == {30}
+    near = [1e-4 <= float(values["lr"]) <= 1e-2 for values, _ in drawn]
+    assert sum(near) >= 16, "half of them by chance"
+    assert len({values["lr"] for values, _ in drawn}) == 20
+    worst = search_in(tmp_path, goal="maximize")
+    drawn = [draw_values(worst, number, make_trials(30)) for number in range(30, 50)]
+    assert sum(1e-4 <= float(values["lr"]) <= 1e-2 for values, _ in drawn) <= 6
+
+
+def test_trials_of_any_kind_are_accepted(tmp_path: Path) -> None:
+    values = {"lr": "0.1", "layers": "2", "act": "relu"}
+    trials = [
+        Trial(1, values, "running", []),
+        Trial(2, values, "failed", []),
+        Trial(3, values, "complete", []),
+        Trial(4, values, "complete", [(1, math.nan)]),
+        Trial(5, values, "complete", [(1, 2.0)]),
+        Trial(6, values, "pruned", [(1, 3.0)]),
+        Trial(7, values, "complete", [(1, math.inf)]),
+    ]
+    drawn, based_on = draw_values(search_in(tmp_path), 0, trials)
+    assert based_on == 4 and set(drawn) == set(SPACE)
+    drawn, based_on = draw_values(search_in(tmp_path), 0, trials[:4])
+    assert based_on == 0, "no value is known"
+
+
+def test_values_are_drawn_once(tmp_path: Path) -> None:
+    search = search_in(tmp_path)
+    run = write_trial(tmp_path, search, 0, {})
+    (run / "jobside.pyz").write_bytes(build_archive())
+    environ = {**os.environ, "HPCRUN_RUN_DIR": str(run)}
+    drawn = prepare_trial(environ, pytest.fail)
+    assert set(drawn) == set(SPACE) and 1e-5 <= float(drawn["lr"]) <= 0.1
+    (run / "jobside.pyz").unlink()
+    assert prepare_trial(environ, pytest.fail) == drawn, "optuna is not called again"
+    assert {path.name for path in run.iterdir()} == {"search.json", "trial.json"}
+
+
+def test_python_without_optuna_is_named(tmp_path: Path) -> None:
+    without = tmp_path / "python"
+    without.write_text(
+        "#!/bin/sh\necho \"ModuleNotFoundError: No module named 'optuna'\" >&2\nexit 1"
+    )
+    without.chmod(0o755)
+    search = search_in(tmp_path, pythons=[str(without), "/nonexistent/python"])
+    run = write_trial(tmp_path, search, 0, {})
+    said: list[str] = []
+    assert prepare_trial({**os.environ, "HPCRUN_RUN_DIR": str(run)}, said.append) == {}
+    assert "No module named 'optuna'; /nonexistent/python: " in said[0]
+    assert not (run / "trial.json").exists()
