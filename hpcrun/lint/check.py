@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from hpcrun.lint.rule import SEVERITIES, Edit, Severity
+from hpcrun.lint.rule import RULES, SEVERITIES, Edit, Severity
 from hpcrun.lint.rules import all_rules
 from hpcrun.lint.script import Script, iterate_lines, parse_script, show
 
@@ -73,8 +74,50 @@ def lint_script(text: str, name: str = "script", *, syntax: str = "") -> list[Fi
                     edit=_edit_of_text(script, one.edit),
                 )
             )
+    for line, inner, is_exact in _list_generated(script):
+        found += [
+            replace(one, line=one.line + line - 1, edit=None, fixable=False)
+            for one in lint_script(inner, name)
+            if is_exact or _holds_for_any_values(one)
+        ]
     rank = {severity: index for index, severity in enumerate(SEVERITIES)}
     return sorted(found, key=lambda one: (one.line, one.column, rank[one.severity], one.rule))
+
+
+def _list_generated(script: Script) -> Iterator[tuple[int, str, bool]]:
+    """Yield the sbatch scripts in here-documents.
+
+    Yields:
+        The number of the first line, the text, and whether the text is exact. It is not if the
+        outer script expands variables in it. Directives with such values become comments.
+    """
+    nodes = [script.tree.root_node] if script.tree is not None else []
+    while nodes:
+        node = nodes.pop()
+        if node.type != "heredoc_redirect":
+            nodes += node.children
+            continue
+        parts = {child.type: child for child in node.children}
+        start, body = parts.get("heredoc_start"), parts.get("heredoc_body")
+        if start is None or body is None:
+            continue
+        text = script.data[body.start_byte : body.end_byte].decode("utf-8", "surrogateescape")
+        if "<<-" in parts:
+            text = re.sub(r"(?m)^\t+", "", text)
+        if not re.match(r"#!.*sh\b", text) or "\n#SBATCH" not in text:
+            continue
+        is_exact = True
+        if not re.search(rb"['\"\\]", script.data[start.start_byte : start.end_byte]):
+            is_exact = not re.search(r"(?<!\\)[$`]", text)
+            text = re.sub(r"(?m)^#SBATCH.*(?<!\\)[$`].*$", "#", text)
+            text = re.sub(r"\\([$`\\])", r"\1", text)
+        yield script.line_of(body.start_byte), text, is_exact
+
+
+def _holds_for_any_values(finding: Finding) -> bool:
+    """Return True if a finding does not depend on the directives and variables of a script."""
+    rule = RULES[finding.rule]
+    return finding.severity == "error" and rule.section in ("Directives", "Shell")
 
 
 def _edit_of_text(script: Script, edit: Edit | None) -> Edit | None:

@@ -244,3 +244,38 @@ def test_columns_and_fixes_are_those_of_the_text() -> None:
     found = [one for one in lint(text) if one.rule == "blank-after-backslash"]
     assert [(one.line, one.column) for one in found] == [(3, 16)]
     assert apply_fixes(text, found) == text.replace("\\ \n", "\\\n")
+
+
+def test_scripts_in_here_documents_are_checked() -> None:
+    inner = "#!/bin/bash\n#SBATCH --gres=gpu:1\n#SBATCH --time=1:00:00\n"
+    late = "python -u train.py\n#SBATCH --requeue\n"
+    for quote in ("'", ""):
+        text = f"#!/bin/bash\nsbatch <<{quote}EOF{quote}\n{inner}{late}EOF\n"
+        assert ("late-directive", 7) in [(one.rule, one.line) for one in lint_script(text)]
+    indented = f"sbatch <<-'EOF'\n{inner}{late}EOF\n".replace("#SBATCH", "\t#SBATCH")
+    assert "indented-directive" not in [one.rule for one in lint_script("#!/bin/bash\n" + indented)]
+
+
+def test_expanded_values_of_a_generated_script_are_not_guessed() -> None:
+    inner = "#!/bin/bash\n#SBATCH --time=$T\n#SBATCH --gres=gpu:$N\nsrun python -u train.py\n"
+    assert lint_script(f"#!/bin/bash\nsbatch <<EOF\n{inner}EOF\n") == []
+    late = inner + "#SBATCH --requeue\n"
+    found = lint_script(f"#!/bin/bash\nsbatch <<EOF\n{late}EOF\n")
+    assert [one.rule for one in found] == ["late-directive"]
+
+
+@pytest.mark.parametrize(
+    ("words", "is_wrong"),
+    [
+        ("run --rm -it image train", True),
+        ("run --gpus all -v /a:/b --interactive --tty image train", True),
+        ("run -dit image train", False),
+        ("run -t image train", False),
+        ("run --rm -i image train -t", False),
+        ("run --name a image python t.py -it", False),
+        ("exec -ti box train", True),
+    ],
+)
+def test_docker_needs_a_terminal_for_its_own_options_only(words: str, is_wrong: bool) -> None:
+    found = [one.rule for one in lint(f"#SBATCH -N 1\ndocker {words}\n")]
+    assert ("interactive-srun" in found) == is_wrong

@@ -106,8 +106,10 @@ def _(script: Script) -> Iterator[Found]:
     if not script.directives:
         return
     for program in find_programs(script):
-        if program.kind == "docker" and program.args[:1] in (["run"], ["exec"]):
-            all_gpus = "--gpus all" in " ".join(program.args).replace("=", " ")
+        words = [program.kind, *program.args]
+        words = words[1:] if words[0] == "sudo" else words
+        if words[:2] in (["docker", "run"], ["docker", "exec"]):
+            all_gpus = "--gpus all" in " ".join(words).replace("=", " ")
             gpus = ", and uses all GPUs of the node" * all_gpus
             yield Found(program.command.start, f"the container runs outside the job{gpus}")
             return

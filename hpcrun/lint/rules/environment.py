@@ -18,6 +18,8 @@ _INSTALLERS = {
     *("conda install", "conda create", "conda update", "mamba install", "mamba create"),
     *("uv sync", "uv pip", "poetry install"),
 }
+# Modules that certainly contain no Python.
+_WITHOUT_PYTHON = r"(?i)(\w+/)*(cuda|cudatoolkit|cudnn|nccl|gcc|intel|openmpi|mpi|cmake|git)\b"
 # Modules that provide conda.
 _OF_CONDA = r"(?i)conda|mamba|miniforge|python|pytorch|tensorflow|jupyter|gpu|env"
 _ON = r"(?i)1|true|yes|on|y"
@@ -763,7 +765,7 @@ def _(script: Script) -> Iterator[Found]:
 @rule(
     "conda-asks",
     "error",
-    "`conda create` or `conda install` without -y",
+    "`conda create`, `conda install` or `pip uninstall` without -y",
     section="Modules and conda",
     source="conda asks Proceed ([y]/n)? and a batch job has no input: it aborts",
     fix="add -y, better: create the environment once, before the job",
@@ -781,6 +783,13 @@ def _(script: Script) -> Iterator[Found]:
             if re.search(r"always_yes", script.text) or _is_piped_yes(script, command.start):
                 continue
             yield Found(command.start, "conda asks for confirmation, and aborts without a terminal")
+    for program in find_programs(script):
+        words = [program.kind, *program.args]
+        words = ["pip", *words[3:]] if program.module == "pip" else words
+        agrees = {"-y", "--yes"} & set(words) or _is_piped_yes(script, program.command.start)
+        is_pip = re.fullmatch(r"pip[0-9.]*", words[0])
+        if is_pip and words[1:2] == ["uninstall"] and not agrees:
+            yield Found(program.command.start, "pip asks for confirmation, and gets no answer")
 
 
 @rule(

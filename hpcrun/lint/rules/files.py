@@ -94,6 +94,32 @@ def _(script: Script) -> Iterator[Found]:
 
 
 @rule(
+    "hostfile-shared",
+    "warning",
+    "a list of nodes in a file with the same name in every job",
+    section=SECTION,
+    source="two jobs that run in one directory overwrite each other's file",
+    fix="add $SLURM_JOB_ID to the name",
+    bad="#SBATCH -N 2\nscontrol show hostnames > hostfile\ndeepspeed --hostfile hostfile t.py\n",
+    good="#SBATCH -N 2\nscontrol show hostnames > hosts.$SLURM_JOB_ID\n"
+    "deepspeed --hostfile hosts.$SLURM_JOB_ID t.py\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    for command in script.commands:
+        names = {command.name, *command.pipes_into}
+        if not names & {"echo", "scontrol", "srun", "printf", "sed", "awk", "sort", "cat", "uniq"}:
+            continue
+        for target, _ in _written_files(command):
+            name = target.rpartition("/")[2]
+            lists_nodes = re.search(
+                r"(?i)hosts?_?(file|list|$)|machine_?file|node_?(list|file)", name
+            )
+            if lists_nodes and not _is_distinct(script, target):
+                yield Found(command.start, f"another job in this directory overwrites {target}")
+                return
+
+
+@rule(
     "output-written-twice",
     "note",
     "a program that writes into the output file of the job",

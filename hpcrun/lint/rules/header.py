@@ -560,6 +560,22 @@ def _(script: Script) -> Iterator[Found]:
 
 
 @rule(
+    "bad-mail-user",
+    "warning",
+    "a value of --mail-user that is no address",
+    section=SECTION,
+    source="sbatch(1), --mail-user: a user or an address; several are separated by commas",
+    fix="write one address",
+    bad="#SBATCH --mail-user=ada@b.org@b.org\n#SBATCH --mail-type=END\n",
+    good="#SBATCH --mail-user=ada@b.org,bob@b.org\n#SBATCH --mail-type=END\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    one = script.option("mail-user")
+    if one is not None and any(part.count("@") > 1 for part in one.value.split(",")):
+        yield Found(one.start, f"{one.value} is no address: no mail will arrive")
+
+
+@rule(
     "wrap-in-script",
     "warning",
     "--wrap in a `#SBATCH` line",

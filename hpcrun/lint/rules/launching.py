@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from hpcrun.lint.launch import LaunchedProgram, find_programs
 from hpcrun.lint.request import (
@@ -118,6 +118,8 @@ def _(script: Script) -> Iterator[Found]:
         re.search(r"--?(num_?nodes|nnodes|hostfile)", word) for one in training for word in one.args
     ):
         return
+    if any(re.search(r"(?i)host_?file|machine_?file", one.name) for one in script.assignments):
+        return  # the program starts the other nodes
     one = script.option("nodes") or script.option("ntasks")
     assert one is not None
     yield Found(one.start, f"the commands run on the first of {count_nodes(script)} nodes only")
@@ -380,11 +382,11 @@ def _(script: Script) -> Iterator[Found]:
 )
 def _(script: Script) -> Iterator[Found]:
     pattern = re.compile(r"hostname\s+(--ip-address|--all-ip-addresses|-i|-I)\b")
-    used = ("MASTER_ADDR", "master_addr", "head_node_ip", "rdzv")
+    used = r"(?i)master_|head_node|rdzv|dist[-_]url|init[-_]method"
     for one in script.assignments:
         for part in unknown_parts(one.value.text):
             found = pattern.search(part)
-            if not found or not any(word in script.text for word in used):
+            if not found or not re.search(used, script.text):
                 continue
             if is_multi_node(script) or count_nodes(script) is None:
                 text = f"{found[0]} may give a loopback address, or several addresses"
@@ -412,6 +414,10 @@ def _(script: Script) -> Iterator[Found]:
         if cut and re.search(r"(?i)master|head|main|addr|host", one.name):
             yield Found(one.start, "this works for some node names only: the list is compressed")
             return
+    split = rb"(?m)^[^#\n]*\bIFS=[\"']?,[^\n]*\bread\b[^\n]*<<<[^\n]*\$\{?SLURM_(JOB_)?NODELIST"
+    if found := re.search(split, script.data):
+        at = found.start() + len(found[0]) - len(found[0].lstrip())
+        yield Found(at, "commas separate the nodes of a short list only: a[1,3-4] is compressed")
 
 
 @rule(
@@ -793,10 +799,10 @@ def _(script: Script) -> Iterator[Found]:
 @rule(
     "interactive-srun",
     "error",
-    "srun --pty in a batch script",
+    "srun --pty or docker -it in a batch script",
     section=SECTION,
-    source="srun(1): --pty needs a terminal, which a batch job has not",
-    fix="remove --pty",
+    source="srun(1): --pty needs a terminal; docker: the input device is not a TTY",
+    fix="remove the option",
     bad="#SBATCH -N 1\nsrun --pty bash\n",
     good="#SBATCH -N 1\nsrun bash train.sh\n",
 )
@@ -807,6 +813,27 @@ def _(script: Script) -> Iterator[Found]:
         if program.step is not None and program.step.get("pty") is not None:
             yield Found(program.command.start, "a batch job has no terminal for --pty")
             return
+    for command in script.commands:
+        words = [word.text for word in command.words]
+        words = words[1:] if words[:1] == ["sudo"] else words
+        if words[:2] in (["docker", "run"], ["docker", "exec"]) and _needs_terminal(words[2:]):
+            yield Found(command.start, "a batch job has no terminal for docker's -it")
+            return
+
+
+def _needs_terminal(words: Sequence[str]) -> bool:
+    """Return True if docker runs in the foreground with an input that is a terminal."""
+    flags, is_value = "", False
+    for word in words:
+        is_option = word.startswith("-")
+        if not is_option and not is_value:
+            break  # the image
+        long = {"--interactive": "i", "--tty": "t", "--detach": "d"}.get(word)
+        short = word[1:] if re.fullmatch(r"-[dit]+", word) else ""
+        flags += long or short
+        is_flag = bool(long or short) or word in ("--rm", "--init", "--privileged", "-P")
+        is_value = is_option and not is_flag and "=" not in word
+    return "i" in flags and "t" in flags and "d" not in flags
 
 
 @rule(
@@ -919,6 +946,33 @@ def _(script: Script) -> Iterator[Found]:
         if rank is not None and (program.command.branch or rank != "0"):
             yield Found(program.command.start, "Slurm may start this rank on any node of the job")
             return
+
+
+@rule(
+    "hostfile-of-other-nodes",
+    "warning",
+    "a hostfile that the script does not write",
+    section=SECTION,
+    source="DeepSpeed, fetch_hostfile: it starts on the hosts of the file, whatever the job has",
+    fix='scontrol show hostnames "$SLURM_JOB_NODELIST", and write HOST slots=N for each',
+    bad="#SBATCH -N 2\n#SBATCH --gres=gpu:8\ndeepspeed --hostfile conf/hosts.txt train.py\n",
+    good="#SBATCH -N 2\n#SBATCH --gres=gpu:8\n"
+    "scontrol show hostnames | sed 's/$/ slots=8/' > conf/hosts.txt\n"
+    "deepspeed --hostfile conf/hosts.txt train.py\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    if not is_multi_node(script):
+        return
+    for program in launchers(script):
+        path = program.get("hostfile", "H")
+        if path and not unknown_parts(path):
+            name = path.rpartition("/")[2]
+            lines = [one for one in script.text.split("\n") if not one.lstrip().startswith("#")]
+            if sum(name in line for line in lines) <= 1:
+                yield Found(
+                    program.command.start, f"{path} lists other nodes than those of the job"
+                )
+                return
 
 
 @rule(

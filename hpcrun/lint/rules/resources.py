@@ -255,7 +255,7 @@ def _(script: Script) -> Iterator[Found]:
     if not gpus or is_exclusive(script) or any(script.has(one) for one in given):
         return
     tasks = count_tasks_per_node(script)
-    if tasks is None or tasks > gpus or not list_training(script):
+    if tasks is None or tasks > gpus or not script.commands:
         return  # the tasks stand for the CPUs
     one = next(one for one in script.directives if one.option.startswith(("gres", "gpus")))
     cpus = f"{tasks} CPU{'s' * (tasks > 1)}"
@@ -803,9 +803,12 @@ def _(script: Script) -> Iterator[Found]:
 )
 def _(script: Script) -> Iterator[Found]:
     cpus = script.number("cpus-per-task")
-    if script.has("cpus-per-gpu") or is_exclusive(script):
+    if is_exclusive(script):
         return
     tasks = count_tasks_per_node(script)
+    if script.has("cpus-per-gpu"):
+        each, gpus = script.number("cpus-per-gpu"), count_gpus_per_node(script)
+        cpus = each * gpus if each and gpus and tasks == 1 else None
     if cpus is None and (tasks is None or not script.has("ntasks")):
         cpus = 1 if requests_gpus(script) and tasks == 1 else None
     for program in list_training(script):

@@ -573,6 +573,21 @@ def _(script: Script) -> Iterator[Found]:
 
 
 @rule(
+    "old-arithmetic",
+    "note",
+    "`$[ ... ]`",
+    section=SECTION,
+    source="bash: the old form of $(( ... )), which is no longer documented",
+    fix="$(( ... ))",
+    bad="#SBATCH -N 1\nN=$[ 2 * 4 ]\npython t.py $N\n",
+    good="#SBATCH -N 1\nN=$(( 2 * 4 ))\npython t.py $N\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    if found := re.search(rb"(?m)^[^#\n']*(\$\[)", script.data):
+        yield Found(found.start(1), "$[ ] is obsolete, and may go away")
+
+
+@rule(
     "kills-other-jobs",
     "warning",
     "a command that kills processes of other jobs on the node",
