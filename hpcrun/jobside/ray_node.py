@@ -24,6 +24,10 @@ Say = Callable[[str], None]
 TICK_S = 0.5
 # How long the nodes may take to register.
 REGISTER_S = 300.0
+# Ray gives up 30 s after it started a node's processes (raylet_start_wait_time_s in its node.py).
+# A head that ends later than this was slow, as with its files on a busy file system, and is
+# started again.
+SLOW_START_S = 20.0
 # How long Ray's processes may take to end.
 END_S = 10.0
 # Ports below 32768, where the kernel's ports for outgoing connections start, in blocks of a node.
@@ -304,10 +308,20 @@ class RayNode:
 
     def _run_head(self, folder: str, words: List[str]) -> int:
         code = 1
-        ray = self._start_ray(folder)
+        began = time.monotonic()
+        started, ray = began, self._start_ray(folder)
         try:
-            if not self._wait_for_nodes(ray):
-                return 143 if self.has_stopped else 1
+            while not self._wait_for_nodes(ray, began):
+                if self.has_stopped:
+                    return 143
+                if ray.poll() is None:
+                    return 1
+                now = time.monotonic()
+                if now - started < SLOW_START_S or now - began > REGISTER_S:
+                    self.complain("hpcrun: error: ray: its head did not start: see the lines above")
+                    return 1
+                self.say("hpcrun: ray: the head was too slow to start; starting it again")
+                started, ray = now, self._start_ray(folder)
             address = "{}:{}".format(self.head, self.port)
             environ = dict(self.environ, RANK="0", LOCAL_RANK="0", RAY_ADDRESS=address)
             environ["WORLD_SIZE"] = environ.get("HPCRUN_WORLD_SIZE", "1")
@@ -328,9 +342,9 @@ class RayNode:
             write_record(self.ended, str(code))
             self._end_ray(ray)
 
-    def _wait_for_nodes(self, ray: "subprocess.Popen[bytes]") -> bool:
+    def _wait_for_nodes(self, ray: "subprocess.Popen[bytes]", began: float) -> bool:
         """Wait until all nodes have registered; False if they do not, or Ray ends."""
-        began, found = time.monotonic(), set()  # type: float, Set[int]
+        found = set()  # type: Set[int]
         argv = [sys.executable, "-c", _REGISTERED, "{}:{}".format(self.head, self.port)]
         waiter = subprocess.Popen(
             [*argv, str(self.nodes)],
@@ -353,7 +367,6 @@ class RayNode:
                 if self.has_stopped:
                     return False
                 if ray.poll() is not None:
-                    self.complain("hpcrun: error: ray: its head did not start: see the lines above")
                     return False
                 if time.monotonic() - began > REGISTER_S:
                     break
@@ -361,8 +374,13 @@ class RayNode:
         finally:
             waiter.kill()
             waiter.wait()
-        reader.join(END_S)
+            reader.join(END_S)
+            if not reader.is_alive():
+                output.close()
         if waiter.returncode not in (0, -signal.SIGKILL):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                ray.wait(END_S)
+                return False  # it ended because the head did
             self.complain("hpcrun: error: ray: its nodes cannot be listed: see the lines above")
             return False
         missing = [host for node, host in enumerate(self._hosts()) if node not in found]

@@ -111,6 +111,8 @@ wait
     ),
 }
 
+_SRUN_WAITED = re.compile(r"srun: (Job \d+ step creation temporarily disabled|Step created for )")
+
 
 def environ(site: Site, folder: Path) -> dict[str, str]:
     """Return the environment of a submitting shell, with a folder for what the probes find."""
@@ -132,11 +134,16 @@ def probes(folder: Path) -> dict[str, list[str]]:
 
 
 def outputs(site: Site) -> dict[str, list[str]]:
-    """Return the contents of the jobs' output files by name, without the ids of the jobs."""
+    """Return the contents of the jobs' output files by name, without the ids of the jobs.
+
+    What srun prints when it has to wait for its step depends on the load of the machine.
+    """
     found: dict[str, list[str]] = {}
     for path in sorted(site.project.glob("*.out")) + sorted(site.project.glob("*/*-*.*")):
         if path.parent.name not in ("plain", "ours", "runs"):
-            text = re.sub(r"job\d+", "jobN", path.read_text())
+            lines = path.read_text().splitlines(keepends=True)
+            text = "".join(line for line in lines if not _SRUN_WAITED.match(line))
+            text = re.sub(r"job\d+", "jobN", text)
             found.setdefault(re.sub(r"\d+", "N", path.name, count=1), []).append(text)
     return found
 

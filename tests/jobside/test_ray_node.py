@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,3 +59,67 @@ def test_folder_of_ray_is_a_short_link_that_is_removed(
             assert again == folder
         assert Path(folder).is_symlink()
     assert not Path(folder).is_symlink()
+
+
+SCRIPTS = """
+import pathlib, signal, sys, time
+starts = pathlib.Path({starts!r})
+starts.write_text(starts.read_text() + "x" if starts.exists() else "x")
+if len(starts.read_text()) <= {failures}:
+    time.sleep({seconds})
+    sys.exit(1)
+signal.pause()
+"""
+PACKAGE = """
+import pathlib, sys
+def init(**_):
+    starts = pathlib.Path({starts!r})
+    if not starts.exists() or len(starts.read_text()) <= {failures}:
+        raise ConnectionError
+def nodes():
+    return [{{"Alive": True, "Resources": {{"hpcrun_node_0": 1}}}}]
+"""
+
+
+def run_head_of_ray(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, failures: int, seconds: float
+) -> tuple[int, int, list[str]]:
+    """Run the first node with a Ray whose first starts fail after some seconds.
+
+    Returns:
+        The exit code, how often Ray was started, and the messages.
+    """
+    starts = tmp_path / "starts"
+    values = {"starts": str(starts), "failures": failures, "seconds": seconds}
+    package = tmp_path / "python/ray"
+    (package / "scripts").mkdir(parents=True)
+    (package / "__init__.py").write_text(PACKAGE.format(**values))
+    (package / "scripts/__init__.py").touch()
+    (package / "scripts/scripts.py").write_text(SCRIPTS.format(**values))
+    (tmp_path / "attempts/0").mkdir(parents=True)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "python"))
+    monkeypatch.setenv("HPCRUN_RUN_DIR", str(tmp_path))
+    monkeypatch.setenv("HPCRUN_NODES", "1")
+    monkeypatch.setenv("MASTER_PORT", "12345")
+    monkeypatch.setattr(ray_node, "SLOW_START_S", 0.5)
+    monkeypatch.setattr(ray_node, "TICK_S", 0.01)
+    messages: list[str] = []
+    node = ray_node.RayNode(os.environ, messages.append, messages.append)
+    code = node._run_head(str(tmp_path), [sys.executable, "-c", "raise SystemExit(3)"])
+    return code, len(starts.read_text()), messages
+
+
+def test_head_that_was_slow_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, starts, messages = run_head_of_ray(tmp_path, monkeypatch, failures=1, seconds=0.6)
+    assert (code, starts) == (3, 2)
+    assert messages[0] == "hpcrun: ray: the head was too slow to start; starting it again"
+
+
+def test_head_that_cannot_start_ends_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, starts, messages = run_head_of_ray(tmp_path, monkeypatch, failures=1, seconds=0)
+    assert (code, starts) == (1, 1)
+    assert messages == ["hpcrun: error: ray: its head did not start: see the lines above"]
