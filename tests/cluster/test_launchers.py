@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,8 +22,16 @@ import yaml
 from hpcrun.spec.job import LauncherName
 from tests.cluster.launcher_jobs import WORKLOADS, shown
 from tests.cluster.site import Site, Submitted
+from tests.source import ROOT
 
 SAMPLES, STEPS = 16, 4
+# The variables in docs/settings.md; NAME_* is a group of names.
+LISTED = re.compile(
+    "|".join(
+        name.replace("*", r"\w+")
+        for name in re.findall(r"`([A-Z_][A-Z0-9_]+\*?)`", (ROOT / "docs/settings.md").read_text())
+    )
+)
 LAUNCHER_NAMES = [name for name in get_args(LauncherName) if name != "ray"]  # see test_ray.py
 ALL = os.environ.get("HPCRUN_TEST_ALL") == "1"
 
@@ -120,6 +129,10 @@ def test_every_framework_trains_the_same_curve(
             assert rank["world"] == 2, what
             assert rank["final"] == pytest.approx(expected[-1], rel=1e-5), what
             assert {key: rank[key] for key in framework.shown} == framework.shown, what
+            of_login = {*os.environ, *site.rig.env, "PWD", "OLDPWD", "SHLVL"}
+            unlisted = {*rank["variables"]} - of_login
+            unlisted -= {name for name in unlisted if LISTED.fullmatch(name)}
+            assert not unlisted, (what, "docs/settings.md")
         # hpcrun shows the precision and batch size of the training.
         samples = sum(rank["samples"] for rank in ranks)
         assert samples == plan["effective_batch"] * STEPS == SAMPLES * STEPS, what

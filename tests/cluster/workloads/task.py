@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -71,13 +72,19 @@ def expected() -> list[float]:
 
 
 def tell(model: Model, **facts: Any) -> None:
-    """Print what this rank found: samples that it saw, and the loss on all data in the end."""
+    """Print what this rank found: samples that it saw, and the loss on all data in the end.
+
+    Also the names of the variables with which its process was started.
+    """
     seen = model.samples
     x, y = data().tensors
     with torch.no_grad():
         parameter = next(model.parameters())
         final = model(x.to(parameter.device), y.to(parameter.device))["loss"].item()
-    print("told " + json.dumps({"samples": seen, "final": final, **facts}), flush=True)
+    started_with = Path("/proc/self/environ").read_bytes().split(b"\0")
+    names = [each.partition(b"=")[0].decode() for each in started_with if each]
+    told = {"samples": seen, "final": final, "variables": names, **facts}
+    print("told " + json.dumps(told), flush=True)
 
 
 def leave() -> None:
