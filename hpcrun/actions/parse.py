@@ -203,6 +203,7 @@ class CurveLog:
             return parsed
         from hpcrun.actions.run_facts import (  # deferred: YAML takes 20 ms
             add_attempts,
+            measure_step_time,
             read_run_facts,
             summarize_usage,
         )
@@ -216,7 +217,9 @@ class CurveLog:
             gpus=gpus,
             seconds=seconds,
             failure=failure,
-            usage=summarize_usage(run),
+            usage=structs.replace(
+                summarize_usage(run), step_seconds=measure_step_time(run, parsed.curve)
+            ),
         )
 
     def _parsed(self, *, full: bool = False) -> ParsedRun:

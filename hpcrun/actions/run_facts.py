@@ -9,12 +9,13 @@ import os
 import re
 import time
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from msgspec import structs
 
-from hpcrun.curves import ParsedRun, Usage
+from hpcrun.curves import LOSS, Curve, ParsedRun, Usage
 from hpcrun.errors import SpecError
 from hpcrun.files import read_plain
 from hpcrun.monitor import with_steps
@@ -26,6 +27,7 @@ from hpcrun.runs import (
     compute_cost,
     compute_elapsed,
     read_history,
+    read_pace,
     read_plan,
     read_task,
     read_usage,
@@ -58,6 +60,8 @@ _DERIVED = re.compile(
     r"train_batch_size|train_micro_batch_size_per_gpu|gradient_accumulation_steps"
     r"|(bf16|fp16)\.enabled|zero_optimization\.(stage|offload_(optimizer|param)\.device)"
 )
+# Fewer steps at known times do not show a pace: the job checks its log every 30 s.
+_MIN_PACE_STEPS = 5
 _MAX_NAMED_FILES = 4  # differing files that are named
 
 
@@ -106,6 +110,24 @@ def summarize_usage(run: RunFolder) -> Usage:
         data_shares=shares,
         estimated_memory=plan.estimated_memory if plan is not None else None,
     )
+
+
+def measure_step_time(run: RunFolder, curve: Curve) -> float | None:
+    """Return the mean time of a step, by when the job saw the steps in its first rank's log.
+
+    None if the steps that the job saw are not those of the curve, or too few.
+    """
+    pace, losses = read_pace(run), curve.metrics.get(LOSS)
+    if pace is None or losses is None or len(pace.steps) < _MIN_PACE_STEPS:
+        return None
+    first, last = losses.summary.first.step, losses.summary.last.step
+    rises = all(before < after for before, after in pairwise(pace.steps))
+    if first is None or last is None or not rises or len(pace.seconds) != len(pace.steps):
+        return None
+    if not first <= pace.steps[0] < pace.steps[-1] <= last:
+        return None
+    seconds = pace.seconds[-1] - pace.seconds[0]
+    return seconds / (pace.steps[-1] - pace.steps[0]) if seconds > 0 else None
 
 
 def add_attempts(parsed: ParsedRun, run: RunFolder) -> ParsedRun:

@@ -35,6 +35,7 @@ _MIDNIGHT_FALL = 43200.0
 # level rises as much may be such a counter.
 _CUMULATIVE_RISE = 1.8
 _MIN_CUMULATIVE = 3
+_MIN_LAPS = 3
 # A counter rises at least this often for each time that it starts again.
 _MIN_RISES_PER_RESET = 4
 # A counter that starts again falls below this share of its value.
@@ -265,7 +266,9 @@ def line_time(log: StoredLog) -> float | None:
 
 def epoch_time(log: StoredLog) -> float | None:
     """Return the sum of the times of epochs that a log states."""
-    marked = [mark.seconds for mark in log.marks if not mark.ends and mark.seconds]
+    marks = [mark for mark in log.marks if not mark.ends and mark.seconds]
+    laps = [mark.seconds for mark in marks if mark.is_lap]
+    marked = [mark.seconds for mark in marks if not mark.is_lap]
     columns = (
         column
         for form in log.forms.values()
@@ -273,9 +276,27 @@ def epoch_time(log: StoredLog) -> float | None:
         if (name == EPOCH_SECONDS or (form.steps is None and fold(name) in _TIMES))
         and (form.layout.rank or 0) == 0
     )
-    times = [np.asarray(each, float) for each in (marked, *columns)]
+    # Fewer laps may be the times of anything.
+    laps = laps if len(laps) >= _MIN_LAPS else []
+    times = [np.asarray(each, float) for each in (marked, laps, *columns)]
     sums = [_add_up_counter(each) or _add_up_durations(each) for each in times]
+    if len(laps) and sums[1] is not None:
+        sums[1] /= _processes(log)
     return max((each for each in sums if each is not None), default=None)
+
+
+def _processes(log: StoredLog) -> int:
+    """Return how many processes printed each line of the training without a label.
+
+    Such lines repeat step and epoch.
+    """
+    found = [1]
+    for form in log.forms.values():
+        if form.layout.scope.split == "train" and form.steps is not None:
+            epochs = np.zeros(len(form)) if form.epochs is None else np.asarray(form.epochs)
+            places = {*zip(epochs.tolist(), form.steps, strict=True)}
+            found.append(round(len(form) / len(places)))
+    return max(found)
 
 
 def step_time(metrics: Mapping[str, Series], *, counts_epochs: bool) -> float | None:

@@ -254,7 +254,7 @@ _SCORES = words(
     "acc accuracy ppl perplexity reward rewards map miou iou f1 bleu rouge wer cer auc dice psnr "
     "ssim return entropy kl precision recall score bpb mae mse rmse fid elbo nll top1 top5 "
     "err error l1 acc1 acc5 acc@1 acc@5 prec@1 prec@5 hella hellaswag auroc auprc mcc kappa "
-    "jaccard r2 squared lpips meteor cider chrf pearson spearman ndcg mrr rmsle map50 ap50"
+    "jaccard nmi ari r2 squared lpips meteor cider chrf pearson spearman ndcg mrr rmsle map50 ap50"
 )
 
 
@@ -282,6 +282,26 @@ def is_score_name(name: str) -> bool:
     if "io_u" in folded or not _SCORES.isdisjoint(folded.split("_")):  # Keras: mean_io_u
         return True
     return "map" in _LETTERS_ONLY.findall(name.lower())  # mAP@0.5
+
+
+# Scores whose names have other meanings, too.
+_AMBIGUOUS_SCORES = words(
+    "map reward rewards return entropy kl score err error precision recall l1 top1 top5 hella nll"
+)
+
+
+@lru_cache(maxsize=8192)
+def is_evident_score(name: str) -> bool:
+    """Return True if a name denotes a quality measure in any program, not only beside a training.
+
+    >>> is_evident_score("Overall ACC"), is_evident_score("confidence score")
+    (True, False)
+    """
+    parts = {*fold(name).split("_")}
+    return is_score_name(name) and ("io_u" in fold(name) or bool(parts & _EVIDENT_SCORES))
+
+
+_EVIDENT_SCORES = _SCORES - _AMBIGUOUS_SCORES
 
 
 class Spelling(Struct, frozen=True):

@@ -19,6 +19,10 @@ else:  # Python 3.11 has no array[int]
     Ints = Floats = array
 
 
+# The format of lines that print a metric only when it has improved.
+IMPROVEMENTS = "improvements"
+
+
 class Scope(NamedTuple):
     """What the values of a line were computed over; ``hpcrun.curves.scope`` decides it.
 
@@ -117,6 +121,7 @@ class Mark(Struct, frozen=True, gc=False):
         step: the step it resumes at, if printed.
         ends: the program says that the training is over.
         seconds: how long the training took, as stated.
+        is_lap: the seconds are those of an epoch or since the line before.
         time, clock: the time stamp of the first or last line that has one (``lines.times``).
         offset: byte at which the line begins.
     """
@@ -127,6 +132,7 @@ class Mark(Struct, frozen=True, gc=False):
     split: str = ""
     ends: bool = False
     seconds: float | None = None
+    is_lap: bool = False
     time: float | None = None
     clock: str = ""
     offset: int = 0

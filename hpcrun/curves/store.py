@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain
 
 from msgspec import Struct
@@ -22,12 +22,15 @@ from hpcrun.curves.names import (
     MEASURED,
     TEST_LOSS,
     TRAIN_LOSS,
+    fold,
+    is_evident_score,
     is_loss_name,
     is_score_name,
     split_of,
     stand_in_rank,
+    words,
 )
-from hpcrun.curves.row import Frame, Mark, RowLayout
+from hpcrun.curves.row import IMPROVEMENTS, Frame, Mark, RowLayout
 
 # Deriving a curve needs about as much memory again.
 MAX_BYTES = 1 << 30
@@ -41,6 +44,8 @@ _MAX_MARKS = 100_000
 _MAX_TOTALS = 100
 _MIN_RECURRING_ROWS = 3
 _MIN_TRAINING_ROWS = 2
+# Words of scores of a whole evaluation.
+_OVERALL = words("mean avg average overall")
 
 
 class StoredRows(Frame, eq=False):
@@ -162,7 +167,7 @@ class Store:
             elif isinstance(piece, Mark):
                 last = replace(marks[-1], offset=piece.offset) if marks else None
                 is_block = piece.split != "" and piece.epoch is None
-                is_new = piece.restart or is_block or piece != last
+                is_new = piece.restart or is_block or piece.seconds is not None or piece != last
                 marks += [piece] if is_new and len(marks) < _MAX_MARKS else []
             elif piece.offsets:
                 self._add_frame(self._log, piece)
@@ -222,20 +227,35 @@ class Store:
         trains |= any(sum(x.epoch is not None for x in log.marks) > 1 for log in self.logs)
         if trains:
             proven_names |= self._proven_by_training(unsure)
-        proven_names |= {
-            layout.names
-            for layout, forms in unsure.items()
-            if all(map(_has_evaluation_tags, forms))
-        }
+        else:
+            proven_names |= {
+                layout.names for layout, forms in unsure.items() if self._states_scores(forms)
+            }
         lengths = {len(each.names) for each in unsure if each.names}
         proven_names |= {names[:end] for names in proven_names for end in lengths}
         unproven = {layout for layout in unsure if layout.names not in proven_names}
+        unproven |= self._find_improvements(unproven)
         if not unproven:
             return self.logs
         return [
             replace(log, forms={k: v for k, v in log.forms.items() if v.layout not in unproven})
             for log in self.logs
         ]
+
+    def _find_improvements(self, unproven: Collection[RowLayout]) -> set[RowLayout]:
+        """Return the layouts that repeat values of other lines when a metric has improved."""
+        layouts = [form.layout for log in self.logs for form in log.forms.values()]
+        others = {
+            name
+            for layout in layouts
+            if layout.format != IMPROVEMENTS and layout.bar is None and layout not in unproven
+            for name in layout.names
+        }
+        return {
+            layout
+            for layout in layouts
+            if layout.format == IMPROVEMENTS and others.issuperset(layout.names)
+        }
 
     def _proven_by_training(
         self, unsure: Mapping[RowLayout, Sequence[StoredRows]]
@@ -252,6 +272,34 @@ class Store:
             if all(states_results(x) or _states_evaluation(x, blocks[id(x)]) for x in forms)
             or (all(map(states_other_quantities, forms)) and _varies(forms))
         }
+
+    def _states_scores(self, forms: Sequence[StoredRows]) -> bool:
+        """Return True if rows state scores that need no training beside them.
+
+        Their names are those of an evaluation, each is below the heading of one, or they recur.
+        """
+        names = forms[0].layout.names
+        scores = [*filter(is_evident_score, names)]
+        if not scores or any(map(is_loss_name, names)):
+            return False
+        if _varies(forms):
+            return True
+        is_fraction = any(not v.is_integer() for x in forms for c in x.columns for v in c)
+        is_tagged = all(
+            split_of(name) in ("eval", "test") or not _OVERALL.isdisjoint(fold(name).split("_"))
+            for name in scores
+        )
+        placed = any(x.steps is not None or x.epochs is not None for x in forms)
+        return is_fraction and not placed and (is_tagged or self._are_below_headings(forms))
+
+    def _are_below_headings(self, forms: Sequence[StoredRows]) -> bool:
+        """Return True if each row is below the heading of an evaluation."""
+        for log in self.logs:
+            offsets = [x.offset for x in log.marks if x.split in ("eval", "test")]
+            for form in forms:
+                if form in log.forms.values() and form.offsets[0] < min(offsets, default=1 << 62):
+                    return False
+        return True
 
     def _add_frame(self, log: StoredLog, frame: Frame) -> None:
         layout = frame.layout
@@ -394,16 +442,6 @@ def states_results(form: StoredRows) -> bool:
     is_placed = form.steps is not None or form.epochs is not None
     scores = any(map(is_score_name, names)) and not any(map(is_loss_name, names))
     return scores and not is_placed and not form.layout.is_sure
-
-
-def _has_evaluation_tags(form: StoredRows) -> bool:
-    """Return True if rows state scores under tags of a logger, all of an evaluation.
-
-    They count without a training, too: ``val/dice: 0.5, val/IOU: 0.4``.
-    """
-    names = form.layout.names
-    tagged = all("/" in name and split_of(name) in ("eval", "test") for name in names)
-    return tagged and states_results(form)
 
 
 def states_other_quantities(form: StoredRows) -> bool:

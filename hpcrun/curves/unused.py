@@ -8,7 +8,7 @@ from hpcrun.curves.curve import Curve
 from hpcrun.curves.lines.generic import explain_rejection
 from hpcrun.curves.lines.line import read_line
 from hpcrun.curves.lines.prefixes import strip_prefixes
-from hpcrun.curves.names import LOSS, decode, is_loss_name, is_score_name
+from hpcrun.curves.names import LOSS, decode, is_loss_name, is_score_name, name_in
 from hpcrun.curves.row import RowLayout
 from hpcrun.curves.store import Store, choose_stand_in_loss
 from hpcrun.patterns import pattern_of
@@ -38,7 +38,12 @@ def explain_unused(store: Store, curve: Curve) -> Iterator[str]:
     rows: dict[tuple[str, ...], int] = {}
     reasons: dict[tuple[str, ...], str] = {}
     for form in (form for log in store.logs for form in log.forms.values()):
-        names = tuple(x for x in form.layout.names if x not in curve.metrics and x != stand_in)
+        shown = {*curve.metrics, stand_in}
+        names = tuple(
+            x
+            for x in form.layout.names
+            if shown.isdisjoint((x, name_in("eval", x), name_in("test", x)))
+        )
         if not names:
             continue
         rows[names] = rows.get(names, 0) + form.rows

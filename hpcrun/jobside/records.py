@@ -27,6 +27,8 @@ RECORD_FIELDS = {
         "role",  # added to the copy in the records of the main role
     ),
     "stall": ("since", "silent_seconds", "threshold", "step", "ranks", "stacks"),
+    # When the first rank's log showed which step, in seconds since the watcher started.
+    "pace": ("seconds", "steps"),
 }
 
 # A run stops after this many attempts in a row without progress, with this note in its end record.

@@ -16,7 +16,7 @@ the marker attempts/N/stalled contains the reason.
 import os
 import re
 import subprocess
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from hpcrun.jobside.progress import LogReader
 from hpcrun.jobside.records import write_json, write_record
@@ -27,6 +27,7 @@ LEAST_LIMIT_S, START_LIMIT_S = 600, 1800
 # Number of further logs that are read if those of the first and last rank show no progress.
 _MORE_LOGS = 4
 _PAUSES = 21  # number of latest pauses whose median counts
+_MAX_PACE = 200  # steps in the record of the pace; then every second one is dropped
 
 Say = Callable[[str], None]
 
@@ -99,6 +100,7 @@ class StallWatch:
         self.longest = 0.0
         self.logs: Dict[str, Log] = {}
         self.readers: Dict[str, LogReader] = {}
+        self.pace: List[Tuple[int, int]] = []  # seconds and steps
 
     def look(self, now: float) -> None:
         """Check the logs, and act on a stall."""
@@ -110,6 +112,7 @@ class StallWatch:
             return  # no rank has started
         if self.wrote == self.clock:
             self._read_on()
+            self._note_pace()
         still, silent, limit = self.clock - self.moved, self.clock - self.wrote, self.limit()
         if still < limit:
             if self.reports:
@@ -155,6 +158,19 @@ class StallWatch:
                 log.size, log.changed = size, self.clock
                 log.changes += 1
                 self.wrote = self.clock
+
+    def _note_pace(self) -> None:
+        """Record when the first rank's log showed which step: many logs have no times."""
+        reader = self.readers.get("{}-0.log".format(self._who_writes()))
+        step = None if reader is None else reader.progress.step
+        if step is None or (self.pace and self.pace[-1][1] == step):
+            return
+        self.pace.append((int(self.clock), step))
+        if len(self.pace) > _MAX_PACE:
+            self.pace = self.pace[:-1:2] + self.pace[-1:]
+        seconds, steps = zip(*self.pace)
+        path = os.path.join(self.attempt, "pace.json")
+        write_json(path, "pace", {"seconds": seconds, "steps": steps})
 
     def _who_writes(self) -> str:
         """Return the kind of logs to watch: a bare command has no ranks known to hpcrun."""

@@ -61,6 +61,7 @@ from hpcrun.runs.records import read_history as read_history
 from hpcrun.runs.records import read_history_summary as read_history_summary
 from hpcrun.runs.records import read_mtime_ns as read_mtime_ns
 from hpcrun.runs.records import read_optional_record as read_optional_record
+from hpcrun.runs.records import read_pace as read_pace
 from hpcrun.runs.records import read_plan as read_plan
 from hpcrun.runs.records import read_record as read_record
 from hpcrun.runs.records import read_runs_per_job as read_runs_per_job

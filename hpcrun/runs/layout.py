@@ -118,7 +118,7 @@ class RunFolder(Struct, frozen=True):
     notify = RunPath("notify.json")  # mode 0600; URLs of webhooks
     secret_marks = RunPath("secret_marks.json")  # mode 0600; digests only, see secrets/mask.py
     # Written by the job: attempts/N/{begin.json,beat,hostfile,failures/,end.json,stall.json,
-    # stacks/} logs/N/{rank-R,node-K}.log logs/flight-R
+    # pace.json,stacks/} logs/N/{rank-R,node-K}.log logs/flight-R
     attempts = RunPath("attempts")
     logs = RunPath("logs")
     # Written by each node: usage/N/node-K

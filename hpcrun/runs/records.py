@@ -704,6 +704,27 @@ def read_ending(attempt: Path) -> str | None:
     )
 
 
+class Pace(Struct, frozen=True, kw_only=True):
+    """When the first rank's log showed which step, in an attempt.
+
+    Attributes:
+        seconds: Times since the watcher started, without those in which the job was suspended.
+        steps: The step that the log showed last at each of these times.
+    """
+
+    seconds: list[float]
+    steps: list[int]
+
+
+def read_pace(folder: RunFolder) -> Pace | None:
+    """Read the pace of the newest attempt with a record of it."""
+    for index in reversed(attempt_indices(folder)):
+        path = folder.attempts / str(index) / "pace.json"
+        if (pace := read_optional_record(path, Pace)) is not None:
+            return pace
+    return None
+
+
 def read_stall(folder: RunFolder, index: int) -> Stall | None:
     """Read the stall of an attempt that makes no progress, with the rank that blocks it."""
     stall = read_optional_record(folder.attempts / str(index) / "stall.json", Stall)

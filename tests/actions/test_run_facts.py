@@ -9,12 +9,19 @@ from typing import Any
 import pytest
 
 from hpcrun.actions.prepare import prepare_job, prepare_spec
-from hpcrun.actions.run_facts import add_attempts, add_code_digests, digest_code, read_run_facts
+from hpcrun.actions.run_facts import (
+    add_attempts,
+    add_code_digests,
+    digest_code,
+    measure_step_time,
+    read_run_facts,
+)
 from hpcrun.actions.submit import write_run
 from hpcrun.context import Context, load_context
 from hpcrun.curves.report.html import html_text
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import write_record
+from tests.curves.parsing import parse_chunks
 from tests.curves.report import runs
 from tests.curves.report.runs import built
 from tests.plan.making import job
@@ -255,3 +262,24 @@ def test_differing_code_files_are_listed(context: Context) -> None:
     assert message == ["the code differs in part0.py, part1.py, part2.py, part3.py and 2 more"]
     same, message = add_code_digests(context.runs_dir, [*runs[:2], plain])
     assert same == [*runs[:2], plain] and message == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "steps", "mean"),
+    [
+        ([30, 60, 90, 120, 150], [100, 200, 300, 400, 500], 0.3),
+        ([30, 60, 90, 120], [100, 200, 300, 400], None),  # too few
+        ([30, 60, 90, 120, 150], [100, 200, 50, 150, 250], None),  # counts within epochs
+        ([30, 60, 90, 120, 150], [1100, 1200, 1300, 1400, 1500], None),  # another counter
+    ],
+)
+def test_step_time_is_measured_by_when_steps_appeared(
+    context: Context, seconds: list[int], steps: list[int], mean: float | None
+) -> None:
+    run = written(context, "script: train.py")
+    path = run.attempts / "0" / "pace.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"version": 1, "seconds": seconds, "steps": steps}))
+    lines = "".join(f"step {step} loss {3 - step / 900:.4f}\n" for step in range(10, 600, 10))
+    curve = parse_chunks("a.log", [(0, [lines.encode()])]).curve
+    assert measure_step_time(run, curve) == (mean if mean is None else pytest.approx(mean))

@@ -189,6 +189,51 @@ def test_times_of_epochs_are_added_up(form: str) -> None:
     assert curve.seconds == pytest.approx(302.5, rel=0.01) and curve.seconds_from == "sum of epochs"
 
 
+@pytest.mark.parametrize(
+    ("form", "seconds"),
+    [
+        ("Time: 60.5s", 302.5),
+        ("took 1m 1s", 305),
+        ("Epoch time: 60500 ms, per step time: 12.5 ms", 302.5),
+        ("Training time takes approximately:  1.5 minutes at current epoch", 450),
+        ("time cost (min): 1.5", 450),
+    ],
+)
+def test_lines_that_state_only_a_time_are_added_up(form: str, seconds: float) -> None:
+    lines = []
+    for epoch in range(1, 6):
+        lines += [f"epoch {epoch} step {step} loss {3 - epoch / 9:.3f}{step}" for step in (1, 2, 3)]
+        lines.append(form)
+    curve = parse(lines).curve
+    assert curve.seconds == pytest.approx(seconds) and curve.seconds_from == "sum of epochs"
+
+
+def test_times_that_each_process_prints_count_once() -> None:
+    lines = []
+    for epoch in range(1, 4):
+        for process in range(4):
+            lines.append(f"epoch: {epoch} step: 250, loss is {3 - epoch / 5}{process}")
+            lines.append(f"Train epoch time: 60500.{process} ms, per step time: 242.0 ms")
+    assert parse(lines).curve.seconds == pytest.approx(181.5, rel=0.001)
+
+
+def test_two_lines_with_a_time_are_not_the_time_of_the_training() -> None:
+    lines = ["loading", "took 3.5 s", *steps(), "evaluation took 9 s", "took 2.5 s"]
+    assert parse(lines).curve.seconds is None
+
+
+def test_columns_of_durations_are_the_time() -> None:
+    head = "| epoch | loss | top-1 | time |"
+    rows = [f"| {n} | 0.{9 - n} | 6{n}.5 | {n // 3} hr {n % 3 * 20:02d} min |" for n in range(1, 9)]
+    curve = parse([head, *rows]).curve
+    assert (curve.seconds, curve.seconds_from) == (9600, "stated")
+
+
+def test_columns_of_times_of_day_are_no_durations() -> None:
+    rows = [f"{n}\t17:54:{n + 10}\t0.{9 - n}" for n in range(1, 9)]
+    assert parse(["epoch\ttime\tloss", *rows]).curve.seconds is None
+
+
 def test_times_of_steps_are_added_up() -> None:
     curve = parse(steps(100, "step {step} loss {loss:.3f} step_time 250ms")).curve
     assert curve.seconds == pytest.approx(25) and curve.seconds_from == "sum of steps"
@@ -252,6 +297,7 @@ def test_largest_peak_of_the_training_counts() -> None:
         '{{"loss": {loss}, "iteration": {n}, "elapsed_time": {seconds}}}',
         '{{"loss": {loss}, "global_step": {n}, "time/time_elapsed": {seconds}}}',
         "step {n} loss {loss} elapsed_time {seconds}s",
+        "{n}:\tlearn: {loss}\ttest: 0.5\tbest: 0.5 ({n})\ttotal: {seconds}s\tremaining: 1m 2s",
     ],
 )
 def test_rising_elapsed_times_are_the_time(form: str) -> None:

@@ -75,11 +75,58 @@ def test_scores_without_a_position_are_evaluations(line: str, name: str) -> None
     assert (summary.count, summary.first.value, summary.last.value) == (4, 0.31, 0.34)
 
 
-@pytest.mark.parametrize(("line", "name"), [*SCORES[:18], SCORES[-1]])
-def test_scores_of_a_log_without_training_are_ignored(line: str, name: str) -> None:
-    del name
-    text = line.replace("§", "0.3").replace("¶", "1")
-    assert parse_text(["loading", text, "done"]).curve.metrics == {}
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [*SCORES[:7], *SCORES[8:10], SCORES[12], *SCORES[16:18], ("Overall ACC: §", "Overall ACC")],
+)
+def test_evaluation_scores_count_without_a_training(line: str, name: str) -> None:
+    metrics = parse_text(["loading", line.replace("§", "0.3"), "done"]).curve.metrics
+    assert {key: value.values for key, value in metrics.items()}[name] == [0.3]
+
+
+@pytest.mark.parametrize(
+    "line", ["acc: 0.5", "AUC: 0.5", "WER: 20.5%", "confidence score: 0.5", "Mean Reward: 20.00"]
+)
+def test_single_bare_scores_without_a_training_are_ignored(line: str) -> None:
+    assert parse_text(["loading", line, "done"]).curve.metrics == {}
+
+
+def test_scores_below_the_heading_of_an_evaluation_count_without_a_training() -> None:
+    metrics = parse_text(["***** Eval results *****", "acc: 0.5", "f1: 0.25"]).curve
+    assert (metrics.values("eval_acc"), metrics.values("eval_f1")) == ([0.5], [0.25])
+
+
+def test_scores_that_recur_count_without_a_training() -> None:
+    lines = [f"Epoch {e} K-means: NMI = 0.4{e} ARI = 0.25{e} F = 0.3" for e in range(1, 5)]
+    curve = parse_text(lines).curve
+    assert curve.values("NMI") == [0.41, 0.42, 0.43, 0.44]
+    assert "F" in curve.metrics
+
+
+def test_drawn_table_of_test_results_is_read() -> None:
+    table = [
+        "┏━━━━━━━━━━━━━━━━┳━━━━━━━━━━━━━━━━━┓",
+        "┃  Test metric   ┃  DataLoader 0   ┃",
+        "┡━━━━━━━━━━━━━━━━╇━━━━━━━━━━━━━━━━━┩",
+        "│      acc       │      0.75       │",
+        "│   test_loss    │      0.5        │",
+        "└────────────────┴─────────────────┘",
+    ]
+    steps = [f"epoch 1 step {s} loss {3 - s / 20:.3f}" for s in range(1, 4)]
+    curve = parse_text([*steps, *table]).curve
+    assert (curve.values("test_acc"), curve.values("test_loss")) == ([0.75], [0.5])
+
+
+def test_errors_in_physical_units_are_read() -> None:
+    form = "Epoch {e}: loss={loss}, RMSE_E_per_atom=35.{e} meV, RMSE_F=5.{e} meV / A"
+    curve = parse_text([form.format(e=e, loss=2.5 / e) for e in range(1, 4)]).curve
+    assert curve.values("RMSE_F") == [5.1, 5.2, 5.3]
+    assert curve.values("RMSE_E_per_atom") == [35.1, 35.2, 35.3]
+
+
+def test_evaluation_beside_its_time_is_read() -> None:
+    scores = train("test acc: §%, test adv acc: 0.5%, spent: 206.5 s").curve.values("test acc")
+    assert scores == [0.31, 0.32, 0.33, 0.34]
 
 
 @pytest.mark.parametrize(
@@ -374,3 +421,17 @@ def test_losses_below_lines_with_the_position_are_read() -> None:
     ]
     curve = parse_text(lines).curve
     assert curve.values("loss") == [9 + n / 10 + 0.061 for n in range(1, 9)]
+
+
+def test_complete_evaluations_precede_lines_of_improvements() -> None:
+    values = (2.5, 2.25, 2.75)
+    lines: list[str] = []
+    for e, value in enumerate(values):
+        lines += [f"epoch {e} step {4 * e + s} loss {3 - e / 5 - s / 20:.3f}" for s in range(4)]
+        lines.append(f"val_loss {value}")
+        reached = f"'val_loss' reached {value} (best {value}), saving model to 'a' as top 1"
+        shown = reached if value < 2.6 else "'val_loss' was not in top 1"
+        lines.append(f"Epoch {e}, global step {4 * e + 3}: {shown}")
+    assert parse_text(lines).curve.values("eval_loss") == [*values]
+    improved = [line for line in lines if not line.startswith("val_loss")]
+    assert parse_text(improved).curve.values("eval_loss") == [2.5, 2.25]

@@ -19,13 +19,14 @@ from hpcrun.jobside.records import (
     write_json,
 )
 from hpcrun.runs.ends import Stall
-from hpcrun.runs.records import Begin, End, Failure, read_record
+from hpcrun.runs.records import Begin, End, Failure, Pace, read_record
 
 TYPES: dict[str, Any] = {
     "begin": Begin,
     "end": End,
     "failure": Failure,
     "stall": Stall,
+    "pace": Pace,
 }
 # hpcrun adds these when it reads the record.
 DERIVED = {"suspect", "collective"}

@@ -220,3 +220,13 @@ def test_log_that_stopped_first_is_named(run: Watched) -> None:
     stall = find_culprit(convert(run.record, Stall), run.folder / "attempts/0", run.folder / "logs")
     assert stall.ranks == [1]
     assert stall.suspect == Suspect(rank=1, why="the first whose log stopped")
+
+
+def test_pace_of_the_first_rank_is_recorded(run: Watched) -> None:
+    run.steps(500, first=1)
+    run.stalls()
+    pace = json.loads((run.folder / "attempts/0/pace.json").read_text())
+    assert 100 <= len(pace["steps"]) == len(pace["seconds"]) <= 200
+    assert (pace["steps"][0], pace["steps"][-1]) == (1, 500)
+    passed = pace["seconds"][-1] - pace["seconds"][0]
+    assert passed / 499 == pytest.approx(30)

@@ -73,6 +73,11 @@ WRAPPED = (
     r"(?:tensor|array|Array|DeviceArray|(?:np|numpy|torch|jnp|mx)\.\w{1,16})"
     rf"\([ ]?\[?(?P<wrapped>{NUMBER})\]?[^()]{{0,80}}(?:\([^()]{{0,80}}\)[^()]{{0,40}})?\)"
 )
+# Units of errors and scores: "RMSE_F=684.2 meV / A", "PSNR: 30.5 dB".
+QUANTITY_UNIT = (
+    r"(?:[mk]?eV|k(?:cal|J)/mol|mHa|dB|GPa)(?:[ ]?/[ ]?(?:A|Å|Ang(?:strom)?s?|atoms?)(?:\^?[23])?)?"
+)
+_QUANTITY_UNIT = pattern_of(QUANTITY_UNIT)
 # Keys of nested dicts whose content belongs to the line.
 _NESTED_KEYS = words(
     "metrics logs log values scalars stats data results metric train_metrics fields payload extra"
@@ -366,7 +371,7 @@ def _name_values(fields: list[Field], split: str, verbatim: Collection[str]) -> 
         elif field.of is not None and is_score_name(field.key):
             continue  # 9840/10000
         elif known is None:
-            if not field.unit or (field.unit == "%" and not name_of(field.key)):
+            if _is_unit_of_score(field):
                 name = name_in(split or field.split, field.key)
                 named.append((name, 0, name, value))
         elif known.split in ("eval", "test") and known.name not in LOSSES:
@@ -388,9 +393,26 @@ def _name_values(fields: list[Field], split: str, verbatim: Collection[str]) -> 
     return values
 
 
+def _is_unit_of_score(field: Field) -> bool:
+    """Return True if a metric without a unit of its own may have the unit of a field.
+
+    >>> [_is_unit_of_score(Field("RMSE_F", 684.25, unit)) for unit in ("", "meV / A", "s")]
+    [True, True, False]
+    """
+    if not field.unit or (field.unit == "%" and not name_of(field.key)):
+        return True
+    return _QUANTITY_UNIT.fullmatch(field.unit) is not None
+
+
 def is_time_of_epoch(key: str) -> bool:
     """Return True if a key without a step beside it may name the time of an epoch."""
     return fold(key) in _EPOCH_TIMES
+
+
+def is_elapsed_time(key: str) -> bool:
+    """Return True if a key may name the time since the start."""
+    folded = fold(key)
+    return folded in _SPENT or _ELAPSED.search(folded) is not None
 
 
 def _add_epoch_time(found: LineFields, place: Row, split: str, values: dict[str, float]) -> None:
@@ -412,6 +434,7 @@ def _add_epoch_time(found: LineFields, place: Row, split: str, values: dict[str,
 
 
 _EPOCH_TIMES = words("epoch_time time_per_epoch epoch_duration time_epoch epoch_train_time")
+_EPOCH_TIMES |= words("train_epoch_time")
 _EPOCH_TIMES |= words(
     "time train_time training_time time_cost time_taken time_elapsed duration took"
 )
@@ -456,7 +479,7 @@ def _judge(found: LineFields, place: Row, values: dict[str, float]) -> bool | No
             # Other quantities count only if they recur in the log of a training.
             is_other = any(not is_known(name) for name in names) and not settings
             return False if is_other and not (found.stray_items or found.is_code) else None
-        return True if not found.stray_items else False if lost else None
+        return True if not found.stray_items else False if lost or shown else None
     if any(map(is_loss_name, names)) and not found.stray_items:
         # "Generator loss: 2.5, Discriminator loss: 1.5", "recon loss: 2.5  ppl: 12.2"
         lost = lost or all(is_loss_name(name) or is_score_name(name) for name in names)
@@ -536,10 +559,11 @@ _NOT_METRICS = (
 )
 # Names of the seconds since the start, in loggers of Chainer, Stable-Baselines and RLlib.
 _ELAPSED = pattern_of(r"(?:\A|_)(?:elapsed_time|time_elapsed|elapsed_s(?:econds)?|time_total_s)\Z")
-# Names of the seconds since the line before.
-_SPENT = words("spent time_spent")
+# Names of the time since the line before, or since the start, which need a unit.
+_SPENT = words("spent time_spent elapsed")
 # Names of seconds since 1970; smaller numbers are durations.
 _TIME_STAMPS = words("timestamp time_ms time ts wall_time walltime unix_time unixtime created")
 _EARLIEST_STAMP = 1.4e9
 _TIMES = words("time eta elapsed remaining mfu tflops flops duration ppl")
 _KNOWN_KEYS = {*STEP_RANK, *EPOCH_RANK} | RANK_SPELLINGS | SPLIT_SPELLINGS | _TIMES
+_KNOWN_KEYS |= {ELAPSED_SECONDS, EPOCH_SECONDS}

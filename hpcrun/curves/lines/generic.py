@@ -26,9 +26,11 @@ from msgspec.structs import replace
 
 from hpcrun.curves.lines.fields import (
     NUMBER,
+    QUANTITY_UNIT,
     WRAPPED,
     build_row,
     finite,
+    is_elapsed_time,
     is_known,
     is_time_of_epoch,
     named_losses,
@@ -63,9 +65,10 @@ KEY = (
 )
 # Units that may be separated from their number by a space.
 SPACED_UNIT = (
-    r"(?:ms|us|µs|s|secs?|seconds?|mins?|minutes|h|hrs?|hours|[KMGT]i?B|GiB|MiB|bytes|%|"
+    r"(?:(?:ms|us|s|secs?)(?:/|[ ]per[ ])(?:step|iteration|iter|it|batch|epoch)|"
+    r"ms|us|µs|s|secs?|seconds?|mins?|minutes|h|hrs?|hours|[KMGT]i?B|GiB|MiB|bytes|%|"
     r"[A-Za-z]{1,16}(?:/s(?:ec(?:ond)?)?(?:/(?:gpu|GPU|device))?|[ ]per[ ]sec(?:ond)?)|"
-    r"(?:ms|us|s|secs?)/(?:step|it|iter|iteration|batch|epoch)|"
+    rf"{QUANTITY_UNIT}|"
     r"[TG]?FLOPS?(?:/s)?(?:/(?:gpu|GPU|device))?|k?W"
     r")(?![\w/])"
 )
@@ -101,7 +104,8 @@ _PAIR = pattern_of(
             \[ (?: [^\[\](){{}}]{{0,400}} | (?: \( [^()]{{0,100}} \) [, ]{{0,2}} ){{1,16}} ) \]
           | \( [\d.,e+\- ]{{1,200}} \)
           | (?P<quoted> '[^']{{0,200}}' | "[^"]{{0,200}}" )
-          | (?P<word> [^\s,;|="'(){{}}\[\]/][^\s,;|="'(){{}}\[\]]{{0,200}} ) (?! \( ) )
+          | (?P<word> [^\s,;|="'(){{}}\[\]/][^\s,;|="'(){{}}\[\]]{{0,200}} )
+            (?! \( | [ ]? = [ ]? [\d.-] ) )
     ) {END}
     """,
     re.VERBOSE,
@@ -139,7 +143,7 @@ _MISSING_VALUES = frozenset({"n/a", "na", "none", "null", "-", "--", "?"})
 # Beginnings of lines that are not measurements: command lines, diffs, comments in code, strings,
 # and the layers that darknet prints.
 _NOT_A_LOG = pattern_of(
-    r"--[a-z][\w-]{0,60}[ =]\S{1,200} --[a-z]|\+ |\s*# |[\"']"
+    r"--[a-z][\w-]{0,60}[ =]\S{1,200} --[a-z]|\+ (?!\w[\w ]{0,40}: \d)|\s*# |[\"']"
     r"|v\d \(|Region (?:\d+ )?Avg|CV Batch \d"
 )
 # Words that join items to a sentence or belong to a heading. Verbs end a name: "loss is 2.5".
@@ -155,7 +159,7 @@ _FILLERS = _JOINING_WORDS | words(
 )
 # Words that refer to values measured at another position, to settings, and to failures.
 _ELSEWHERES = (
-    r"\w*(?:error|exception)|best|final(?!iz)|last|low|high|min|max|top|save|saving|load|resum|restor"
+    r"\w*(?:error|exception)|best|final(?!iz)|last|low|high|min(?!ut|s\b)|max|top|save|saving|load|resum|restor"
     r"|warn|note|target|expect|example|usage|skip|check|arg|conf|param|namespace|improv|decreas|stop"
     r"|thresh|should|must|memory|question|using|early"
 )
@@ -246,7 +250,8 @@ _REWRITE_RULES = {
     r"\.item\(\)(?=[=:])": "",
     r"(?<!\w)(?-i:L)(?==\d{1,9}\.\d)": "loss",
     # CatBoost; pytracking; DPO.
-    r"\A(\d{1,9}):\tlearn: (\d\S{0,30})(?:\ttest: (\d\S{0,30}))?.*": r"step \1, loss \2, val \3",
+    r"\A(\d{1,9}):\tlearn: (\d\S{0,30})(?:\ttest: (\d\S{0,30}))?(?:.{0,80}\ttotal: ([\dhmus. ]+))?"
+    r".*": r"step \1, loss \2, val \3, elapsed_time: \4",
     r"\A\[(train|val): (\d{1,9}), (?=\d{1,9} ?/)": r"\1 epoch \2 [",
     r"\A(train|eval)(?: stats)? after (\d{1,12})(?: examples)?: (?=\{)": r"step \2, \1 stats: ",
     r"\Aloss in epoch (\d{1,9}) iteration (\d{1,9}):": r"epoch \1, step \2, loss:",  # SASRec
@@ -259,6 +264,9 @@ _REWRITE_RULES = {
     r"'([\w ]{1,40}[:=])', ": r"\1 ",  # Python 2: ('Epoch:', 3, 'loss:', 2.5)
     r"\A\[(\d{1,9}) \| \d[\d.]{0,12}\] (?=loss)": r"step \1, ",  # "[10 | 23.10] loss=3.41"
     r"train==\[(\d[\d.]{0,20})=[^]]{1,99}\]": r"loss: \1",  # NGCF
+    # A row of a drawn table of names and values: "│ test_acc │ 0.75 │" (Lightning).
+    rf"\A(?:[|│┃] {{0,40}})?(\w(?:[\w/@.-]| (?=\w)){{0,60}}) {{0,60}}[|│┃] {{0,60}}({NUMBER})"
+    r" {0,60}[|│┃]\Z": r"\1: \2",
     # An entry of a dict that spans several lines.
     rf"\A[ {{]['\"](\w[\w/ .-]{{0,60}})['\"]: ({NUMBER})[,}}]{{1,3}}\Z": r"    \1: \2,",
     r"(?<=\d)\+\d{1,9}\.\d{1,4}s\Z": "s",  # EDSR: times of model and data loading
@@ -478,8 +486,9 @@ def _read_item(text: str, place: int, found: LineScan) -> int | None:
 
 def _read_rate(alone: re.Match[str], found: LineScan) -> None:
     """Add a rate without a key: "37.5k tok/s"; other numbers without a key mean nothing."""
-    if alone["number"] and "/" in alone["unit"]:
-        found.add(alone["unit"], alone["number"], (alone["thousands"] or "").strip())
+    if alone["number"] and ("/" in alone["unit"] or " per " in alone["unit"]):
+        unit = alone["unit"].replace(" per ", "/")
+        found.add(unit, alone["number"], (alone["thousands"] or "").strip())
 
 
 def _read_named(text: str, place: int, found: LineScan) -> int | None:
@@ -543,7 +552,8 @@ def _read_pair(text: str, pair: re.Match[str], found: LineScan) -> bool:
     if not all(map(found.add_word, before)):
         return False
     if number is None:
-        if pair["clock"] and is_time_of_epoch(key) and (time := read_duration(pair["clock"])):
+        is_time = is_time_of_epoch(key) or is_elapsed_time(key)
+        if pair["clock"] and is_time and (time := read_duration(pair["clock"])):
             return found.add(key, f"{time}", "s")
         if word and not missing:
             found.fields.append(Field(key, word, split=found.split))

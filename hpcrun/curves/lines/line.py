@@ -26,9 +26,14 @@ from hpcrun.curves.lines.formats.known import FORMATS
 from hpcrun.curves.lines.generic import read_generic
 from hpcrun.curves.lines.prefixes import StrippedLine, strip_prefixes
 from hpcrun.curves.lines.tables import read_head, read_table_row
-from hpcrun.curves.lines.times import read_duration, read_total_time, states_end
+from hpcrun.curves.lines.times import (
+    read_duration,
+    read_lap_time,
+    read_total_time,
+    states_end,
+)
 from hpcrun.curves.names import EPOCH_SECONDS, SPLITS, in_english
-from hpcrun.curves.row import Mark, Row, TableHead
+from hpcrun.curves.row import IMPROVEMENTS, Mark, Row, TableHead
 from hpcrun.patterns import pattern_of
 
 # Without an open table, only lines that contain one of these, in lower case, can be read.
@@ -42,15 +47,17 @@ NEEDLES: tuple[bytes, ...] = (
     *map(str.encode, ("损失", "損失", "손실", "轮", "отер", "поха", "poca", "rdida")),
     *(b" avg, ", b"envinteracts", b" : up. "),  # darknet, Spinning Up, Marian
     # The time that a training took, and its end.
-    *b"ing time,total time,ompleted in,inished in,elapsed".split(b","),
-    *b"***** ,results,evaluat,validat".split(b","),  # headings
+    *b"ing time,total time,ompleted in,inished in,elapsed,time: ,time cost,time taken,took ".split(
+        b","
+    ),
+    *b"***** ,results,evaluat,validat,test metric".split(b","),  # headings
     *b"early stop,earlystop,stopping_early".split(b","),
     *b"perda,perte,verlust".split(b","),
     # Scores, which an evaluation may print without a step or an epoch.
     *b"accura, acc,_acc,acc@,acc:,prec@,auc,auroc,iou,map@,map:,map=,map50,bleu,chrf,psnr".split(
         b","
     ),
-    *b"ssim,f1,dice,rouge,wer,cer:,fid,recall,precision,reward,rew_mean,rewmean,perplex,ppl,rmse,mae,ndcg".split(
+    *b"lpips,ssim,f1,dice,rouge,wer,cer:,fid,recall,precision,reward,rew_mean,rewmean,perplex,ppl,rmse,mae,ndcg".split(
         b","
     ),
 )
@@ -114,7 +121,8 @@ def split_records(line: bytes) -> list[bytes]:
     >>> split_records(b"[rank 1] step 5 loss 3.5[rank 0] step 5 loss 7.5")
     [b'[rank 1] step 5 loss 3.5', b'[rank 0] step 5 loss 7.5']
     """
-    if line.count(b"[") < 2 and b"{" not in line and b"/s]" not in line and b"/it]" not in line:
+    is_bar = b"/s]" in line or b"/it]" in line or b"/s, " in line or b"/it, " in line
+    if line.count(b"[") < 2 and b"{" not in line and not is_bar:
         return [line]
     borders = [0, *(found.end() for found in _NEXT_RECORD.finditer(line)), len(line)]
     return [line[start:end] for start, end in pairwise(borders) if start < end]
@@ -148,6 +156,8 @@ def _read_stripped(
     if row := read_generic(text, SPLITS.get(line.tag, "")):
         if [name for name, _ in row.values] == [EPOCH_SECONDS]:
             return "mark", Mark(seconds=row.values[0][1])
+        if "' reached " in text:  # Lightning
+            return IMPROVEMENTS, row
         return "json lines" if event else "python dict" if text[-1] == "}" else "key=value", row
     for key in _MESSAGE_KEYS:
         message = event.get(key)
@@ -156,7 +166,8 @@ def _read_stripped(
     seconds, ends = read_total_time(text), states_end(text)
     if ends or seconds is not None:
         return "mark", Mark(ends=True, seconds=seconds)
-    return None
+    seconds = read_lap_time(text)
+    return None if seconds is None else ("mark", Mark(seconds=seconds, is_lap=True))
 
 
 # A line that contains only a step or an epoch: "Epoch 3/20", "-----Iteration: 1000-----", "begin
@@ -184,12 +195,12 @@ _HEADING = pattern_of(
 )
 # The heading of a block of results: "***** Eval results *****", "Validation:", "--- Test ---".
 _BLOCK = pattern_of(
-    r"[\s=*>|~<\[+-]{0,100}"
+    r"[\s=*>|┃│~<\[+-]{0,100}(?:dataloader:\d )?"
     r"(?:(?:start(?:ing)?|begin(?:ning)?|running|performing|final)[ ]{1,2}(?:the[ ])?){0,2}"
     r"(?P<split>train(?:ing)?|eval(?:uation|uating|uate)?|val(?:id(?:ation|ating)?)?|test(?:ing)?)"
-    r"(?:[ ]{1,2}(?:on|the|set|data|split|model|results?|metrics|scores?|performance|summary|report"
-    r"|stats|statistics)){0,4}"
-    r"(?:[\s.,:*#<>|~…\]+-]|={2,100}){0,100}",
+    r"(?:[ ]{1,2}(?:on|the|set|data|split|model|results?|metrics?|scores?|performance|summary"
+    r"|report|stats|statistics)){0,4}(?:[\s|┃│]{1,60}dataloader \d)?"
+    r"(?:[\s┃│.,:*#<>|~…\]+-]|={2,100}){0,100}",
     re.IGNORECASE,
 )
 _COUNTED = pattern_of(r"[ ]{0,4}-{2,4} (\d{1,9}) ?/ ?(\d{1,9}) -{2,4}")  # "-- 010 / 040 --"

@@ -15,6 +15,7 @@ from operator import or_
 from msgspec import structs
 
 from hpcrun.curves.lines.fields import WRAPPED, build_row, fields_of, is_known, number_or_word
+from hpcrun.curves.lines.times import read_duration
 from hpcrun.curves.names import (
     EPOCH_RANK,
     LOSSES,
@@ -57,6 +58,7 @@ _TIME_COLUMNS = {
     "idx",
     "index",
 }
+_DURATION_COLUMNS = ("time", "elapsed", "elapsed_time", "duration")
 _BOX_TO_ASCII = str.maketrans("│┃║┆", "||||")
 _BLANKS = pattern_of(r"[ ]{2,}|\t+")
 _QUOTED, _MAX_CELL_CHARACTERS = pattern_of(r'(?<![^,])"([^"]*)"(?![^,])'), 80
@@ -219,6 +221,11 @@ def read_table_row(text: str, table: TableHead) -> Row | None:
             return None
         if column == "total" and "loss" not in columns and table.kind not in _SEPARATORS:
             column = "loss"
+        # A column of clocks may contain times of day.
+        is_duration = fold(column) in _DURATION_COLUMNS and cell[-1:].isalpha()
+        if is_duration and (seconds := read_duration(cell)) is not None:
+            fields.append(Field("elapsed_time", seconds))
+            continue
         in_units = _MEMORY_CELL.fullmatch(cell) if has_bar and column == columns[1] else None
         if in_units:
             fields.append(Field(column, float(in_units[1]), in_units[2] or "G"))

@@ -307,6 +307,47 @@ def read_total_time(text: str) -> float | None:
     return float(number[0]) * _UNIT_SECONDS[unit[0].lower()] if number else None
 
 
+_LAP = pattern_of(
+    rf"""
+    [^\w\n]{{0,20}}
+    (?= (?:[\w()]{{1,20}}[ :=-]{{1,4}}){{0,6}}? (?:time|took|takes?n?|duration|spent|cost)\b )
+    (?: (?: time|cost|taken?|takes|took|spent|used|elapsed|duration|{_TRAINING}|one|each|this|the
+          | current|whole|for|of|per|is|was|about|approximately|epoch(?:[ ]?[\[#]?\d{{1,6}}\]?
+            (?:[ ]?/[ ]?\d{{1,6}})?)?|run|iters?|iterations?|steps? ) (?:[ :=,-]{{1,6}}|\b) ){{1,9}}
+    (?: \( (?P<unit> s|sec|seconds|min|minutes|h|hours ) \) [ :=]{{1,3}} )?
+    (?P<duration>
+        \d[\d.:]{{0,20}} (?:[ ]?[a-z]{{1,8}}\b)? (?:[ ]?\d{{1,2}}[ ]?[a-z]{{1,8}}\b){{0,2}} )
+    (?: [ ](?:at|for|in|per)[ ](?:(?:the|this|current|one|each)[ ])?\w{{1,12}}(?:[ ]\d{{1,6}})?
+      | ,[ ]per[ ]step[ ]time:[ ]\d[\d.]{{0,20}}[ ]?m?s )?
+    [.\s)*=-]{{0,10}} \Z
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+
+
+def read_lap_time(text: str) -> float | None:
+    """Return the seconds that a line states as those of an epoch, or since the line before.
+
+    >>> [*map(read_lap_time, ("Time: 83.5 s", "took 1m 3s", "Epoch 3 took: 250 ms"))]
+    [83.5, 63.0, 0.25]
+    >>> [*map(read_lap_time, ("Time: 83.5", "evaluation took 3 s", "timeout: 30 s", "5 s"))]
+    [None, None, None, None]
+    """
+    found = _LAP.match(text) if len(text) < 120 else None
+    if found is None:
+        return None
+    number, _, unit = found["duration"].partition(" ")
+    if milliseconds := _MILLISECONDS.fullmatch(found["duration"]):
+        return float(milliseconds[1]) / 1000
+    if found["unit"]:
+        factor = _UNIT_SECONDS[found["unit"][0].lower()]
+        return float(number) * factor if not unit and _A_NUMBER.fullmatch(number) else None
+    return read_duration(found["duration"])
+
+
+_MILLISECONDS = pattern_of(
+    r"(\d{1,12}(?:\.\d{1,12})?) ?m(?:illi)?s(?:ec(?:ond)?s?)?", re.IGNORECASE
+)
 _A_NUMBER = pattern_of(r"\d{1,9}(?:\.\d{1,12})?(?=\W{0,3}\Z)")
 
 # Lines that show that a run is over.

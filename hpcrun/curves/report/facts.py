@@ -184,6 +184,9 @@ def _facts_with_columns(run: ParsedRun) -> Iterator[tuple[str, str, list[Fact]]]
     if None not in times:
         half, most = (format_seconds(each or 0.0) for each in times)
         yield "step time", f"{half} p50, {most} p95", [("step p50", half), ("step p95", most)]
+    elif run.usage.step_seconds is not None:
+        mean = format_seconds(run.usage.step_seconds)
+        yield "step time", f"{mean} mean, by when steps appeared in the log", [("step mean", mean)]
     if (memory := peak_memory(run)) is not None:
         most = format_bytes(memory)
         of = f" of {format_bytes(run.usage.gpu_memory)}" if run.usage.gpu_memory else ""
@@ -191,7 +194,8 @@ def _facts_with_columns(run: ParsedRun) -> Iterator[tuple[str, str, list[Fact]]]
         about = f", {format_bytes(estimated)} estimated" if estimated else ""
         yield "peak memory", most + of + about, [("memory", most)]
     if left := steps_left(curve):
-        per_step, steps = seconds_per_step(curve), format_count(left, "step")
+        per_step = seconds_per_step(curve) or run.usage.step_seconds
+        steps = format_count(left, "step")
         time = format_duration(left * per_step) if per_step else ""
         yield "to go", ", ".join(filter(None, (steps, time))), [("to go", time or steps)]
     seconds = seconds_of(run)

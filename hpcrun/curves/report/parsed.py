@@ -88,6 +88,7 @@ class Usage(Struct, frozen=True):
         gpu_memory: Memory of that GPU in bytes.
         loop_seconds: Time between the first and the last batch of rank 0, with evaluations.
         estimated_memory: Memory of one GPU as estimated at submission, in bytes.
+        step_seconds: Mean time of a step, by when it appeared in the log.
         data_shares: For each rank the share of its time that it waited for its data loaders.
     """
 
@@ -97,6 +98,7 @@ class Usage(Struct, frozen=True):
     loop_seconds: float | None = None
     data_shares: dict[int, float] = {}
     estimated_memory: int | None = None
+    step_seconds: float | None = None
 
 
 # The columns of ParsedRun.attempts.
