@@ -193,7 +193,7 @@ def test_times_of_epochs_are_added_up(form: str) -> None:
     ("form", "seconds"),
     [
         ("Time: 60.5s", 302.5),
-        ("took 1m 1s", 305),
+        ("Time taken: 1m 1s", 305),
         ("Epoch time: 60500 ms, per step time: 12.5 ms", 302.5),
         ("Training time takes approximately:  1.5 minutes at current epoch", 450),
         ("time cost (min): 1.5", 450),

@@ -47,9 +47,7 @@ NEEDLES: tuple[bytes, ...] = (
     *map(str.encode, ("损失", "損失", "손실", "轮", "отер", "поха", "poca", "rdida")),
     *(b" avg, ", b"envinteracts", b" : up. "),  # darknet, Spinning Up, Marian
     # The time that a training took, and its end.
-    *b"ing time,total time,ompleted in,inished in,elapsed,time: ,time cost,time taken,took ".split(
-        b","
-    ),
+    *b"ing time,total time,ompleted in,inished in,elapsed,time: ,time cost,time taken".split(b","),
     *b"***** ,results,evaluat,validat,test metric".split(b","),  # headings
     *b"early stop,earlystop,stopping_early".split(b","),
     *b"perda,perte,verlust".split(b","),
