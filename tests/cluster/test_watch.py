@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,8 @@ if how == "all_reduce":
 if how == "compile":
     time.sleep(25)
 for step in range(1, 200):
-    time.sleep(0.3)
+    # The second attempt is long enough for its pace to be measured.
+    time.sleep(0.6 if os.environ["HPCRUN_ATTEMPT"] == "1" else 0.3)
     if how == "all_reduce":
         if step == 10 and rank == 2:
             hold()
@@ -120,6 +122,13 @@ def test_stalled_run_restarts_if_requested(site: Site) -> None:
     assert (status["state"], status["step"]) == ("COMPLETED", 59)
     assert [each["stall"] is None for each in status["attempts"]] == [False, True]
     assert "is at hold" not in site.hpcrun("status", run.job_id).stdout
+    # The log has no times, so the time of a step is measured by when the job saw the steps.
+    shown = site.hpcrun("parse", run.job_id).stdout
+    pace = (run.folder / "attempts/1/pace.json").read_text()
+    pattern = r"step time +([\d.]+) (m?s) mean, by when steps appeared in the log"
+    seconds = re.search(pattern, shown)
+    assert seconds, (shown, pace)
+    assert 0.4 < float(seconds[1]) * (1e-3 if seconds[2] == "ms" else 1) < 6, (shown, pace)
 
 
 @pytest.mark.thorough
