@@ -167,6 +167,7 @@ def _suggest_script_commands(path: Path, name: str) -> str:
 _HOOK_MODULES = {"sitecustomize.py": "rank_start.py", "rank_hook.py": "rank_hook.py"}
 # Modules of hpcrun.jobside that only some jobs need, by feature.
 JOB_FEATURES = {
+    "evaluations": ("evaluations.py",),
     "notify": ("channels.py", "delivery.py", "events.py", "notifier.py"),
     "ray": ("ray_node.py",),
     "roles": ("roles.py",),

@@ -10,6 +10,7 @@ from msgspec import Struct, structs
 
 from hpcrun.actions.checks.submission import Checks
 from hpcrun.actions.cluster_host import ClusterHost
+from hpcrun.actions.evaluations import attach_evaluations, fill_token, make_checkpoint_token
 from hpcrun.actions.group import check_group_name, check_together, make_group_name
 from hpcrun.actions.prepare import (
     Prepared,
@@ -47,7 +48,7 @@ from hpcrun.runs import (
     write_record,
 )
 from hpcrun.slurm import UNKNOWN, array_job_id
-from hpcrun.spec import JobSpec, Origin, Stage, dump_job, list_followers, load_pipeline
+from hpcrun.spec import JobSpec, Origin, Stage, list_followers, load_pipeline
 
 # The kind of Slurm's dependency for the `when` of a stage.
 _KINDS = {"success": "afterok", "failure": "afternotok", "always": "afterany"}
@@ -115,32 +116,40 @@ def prepare_pipeline(context: Context, request: PipelineRequest) -> PreparedPipe
             skipped[stage_name] = obstacle
             empty = StageStatus(name=stage_name, stage=stage, statuses=[], skipped=obstacle)
             states[stage_name] = empty
-    due = {n: stage for n, stage in stages.items() if n not in earlier and n not in skipped}
-    specs = _load_specs(context, file, due, overrides, pipeline_id)
-    repeated = {
-        name: dump_job(specs[name][0]) for name in due if stages[name].for_each_checkpoint_of
+    # Evaluations were submitted with their training.
+    there = earlier.keys() | skipped.keys()
+    due = {
+        name: stage
+        for name, stage in stages.items()
+        if name not in there and stage.for_each_checkpoint_of not in there
     }
-    if repeated and context.cluster.host is not None:
-        raise InputError(
-            f"{file}: for_each_checkpoint_of does not work with a cluster behind ssh",
-            fix="submit the pipeline on a login node of the cluster",
-        )
+    specs = _load_specs(context, file, due, overrides, pipeline_id)
     jobs: dict[str, Prepared] = {}
-    evaluations: dict[str, Prepared] = {}
+    evaluations: dict[str, tuple[str, Prepared]] = {}
     errors: list[InputError] = []
     host: ClusterHost | None = None
+    record = PipelineRecord(
+        id=pipeline_id,
+        name=name,
+        stage="",
+        stages=stages,
+        overrides=request.overrides,
+        project=str(context.project),
+    )
     for stage_name, stage in due.items():
         spec, origin = specs[stage_name]
-        if stage_name in repeated:
-            training = stage.for_each_checkpoint_of or ""
+        token, args = "", stage.args
+        if (training := stage.for_each_checkpoint_of) is not None:
             errors += _check_evaluation(stage_name, spec, training, specs)
-        host = query_host(context, spec, stage.args, host)
+            token = make_checkpoint_token()
+            args = fill_token(stage, token)
+        host = query_host(context, spec, args, host)
         try:
             made = prepare_job(
                 context,
                 spec,
                 host=host,
-                extra_args=stage.args,
+                extra_args=args,
                 after=Dependency(None, _checkpoint_dir_before(stage, jobs, earlier)),
                 origin=origin,
                 checks=Checks(strict=request.strict),
@@ -151,22 +160,16 @@ def prepare_pipeline(context: Context, request: PipelineRequest) -> PreparedPipe
         if stage.after and "dependency" in dict(made.plan.directives):
             message = f"the job has its own dependency, and the stage is after {stage.after[0]}"
             errors.append(SpecError([Problem("slurm.dependency", message, str(origin.name))]))
-        if stage_name in repeated:
-            evaluations[stage_name] = made
+        if token:
+            evaluations[stage_name] = (token, made)
             continue
-        record = PipelineRecord(
-            id=pipeline_id,
-            name=name,
-            stage=stage_name,
-            stages=stages,
-            overrides=request.overrides,
-            project=str(context.project),
-            evaluations=repeated,
-        )
-        made.files.append(record_file(PIPELINE, record))
+        made.files.append(record_file(PIPELINE, structs.replace(record, stage=stage_name)))
         jobs[stage_name] = made
     if errors:
         raise all_at_once(errors, Origin(str(file)))
+    for stage_name, made in jobs.items():
+        own = {n: x for n, x in evaluations.items() if stages[n].waits_for == [stage_name]}
+        jobs[stage_name] = attach_evaluations(context, made, own, record)
     if jobs and host is not None:
         at = {name: position for position, name in enumerate(jobs)}
         # A stage for failures starts as soon as one of several stages has failed.
@@ -189,7 +192,7 @@ def prepare_pipeline(context: Context, request: PipelineRequest) -> PreparedPipe
         jobs=jobs,
         earlier=earlier,
         skipped=skipped,
-        evaluations=evaluations,
+        evaluations={name: made for name, (_, made) in evaluations.items()},
     )
 
 

@@ -87,6 +87,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
         arguments: The arguments of the user's own sbatch script.
         is_own_script: The job is the user's own sbatch script.
         code_folders: Directories that the copy of the code needs even if they are empty.
+        evaluations: Templates of the runs that evaluate its checkpoints, by stage of a pipeline.
     """
 
     spec: JobSpec
@@ -101,6 +102,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     arguments: list[str] = []
     is_own_script: bool = False
     code_folders: list[str] = []
+    evaluations: dict[str, Prepared] = {}
 
     @property
     def is_sweep(self) -> bool:

@@ -14,6 +14,7 @@ from msgspec import Struct, structs
 
 from hpcrun.actions.checks.submission import Checks
 from hpcrun.actions.cluster_host import ClusterHost, find_local_path
+from hpcrun.actions.evaluations import keep_evaluations
 from hpcrun.actions.fetch import fetch_code
 from hpcrun.actions.prepare import (
     Prepared,
@@ -185,6 +186,8 @@ def prepare_again(
         _check_began_from(host, after, [run.plan for run in made.each()])
     if (pipeline := read_record(found.pipeline, PipelineRecord)) is not None:
         made.files.append(record_file(PIPELINE, pipeline))
+        if isinstance(found, RunFolder):
+            made = keep_evaluations(found, made)
     texts = [*made.spec.args, *set_variables(made.spec.env).values(), *(made.spec.command or [])]
     if any(folders) and any("{run_dir}" in text for text in texts):
         notes.append("{run_dir} is a new folder for the new run; {checkpoint_dir} stays")

@@ -45,7 +45,7 @@ from hpcrun.slurm import SCRIPT, Estimate, client
 # The reference trainer is a separate program: it is copied into the run and never imported.
 REFERENCE = Path(__file__).parent.parent / "workloads" / "reference"
 # These variables point into /run/user of the login node, which would make enroot fail (enroot#13).
-_OF_THIS_LOGIN = (
+VARIABLES_OF_THIS_LOGIN = (
     *("XDG_RUNTIME_DIR", "XDG_SESSION_ID", "DBUS_SESSION_BUS_ADDRESS"),
     *("SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY"),
 )
@@ -75,11 +75,7 @@ def write_run(context: Context, made: Prepared, written: list[Path]) -> None:
                 _create_empty_folder(code, name)
             remove_group_write(code)
             run.path.chmod(mode)
-        for file in one.files:
-            if "/" in file.name:
-                # see create_run_folder
-                (run.path / file.name).parent.mkdir(0o755, parents=True, exist_ok=True)
-            write_file(run.path / file.name, file.text.encode("utf-8", "surrogateescape"))
+        _write_files(one)
         if context.cluster.host is not None:
             run.as_submitted.parent.mkdir(0o755, exist_ok=True)
             write_record(run.as_submitted, _digest_records(run))
@@ -88,6 +84,30 @@ def write_run(context: Context, made: Prepared, written: list[Path]) -> None:
             _check_copied(context, one, code, f"{made.folder}/code")
             write_secrets(context, one.plan, run)
         write_notify_config(context, made, one)
+        for template in one.evaluations.values():
+            _write_template(context, one, template)
+
+
+def _write_files(made: Prepared) -> None:
+    for file in made.files:
+        if "/" in file.name:
+            # see create_run_folder
+            (made.path / file.name).parent.mkdir(0o755, parents=True, exist_ok=True)
+        write_file(made.path / file.name, file.text.encode("utf-8", "surrogateescape"))
+
+
+def _write_template(context: Context, training: Prepared, made: Prepared) -> None:
+    """Write the files of the runs that evaluate the checkpoints of a training."""
+    run = create_run_folder(made.path)
+    _write_files(made)
+    code, plan = RunFolder(training.path).code, made.plan
+    if training.plan.reference_trainer or plan.reference_trainer or not code.is_dir():
+        code = run.code
+        write_code(context, plan, code)
+        remove_group_write(code)
+    _check_copied(context, made, code, f"{plan.run_dir}/code")
+    write_secrets(context, plan, run)
+    write_notify_config(context, made, made)
 
 
 def _create_empty_folder(code: Path, name: str) -> None:
@@ -348,7 +368,7 @@ def run_sbatch(context: Context, made: Prepared, written: list[Path]) -> Submiss
         written: The directory of the submission and those of a sweep's runs; emptied once Slurm has
             accepted the job, or may have.
     """
-    env, plan = _sbatch_environment(context, made), made.plan
+    env, plan = sbatch_environment(context, made), made.plan
     transport = slurm_transport(context)
     record = build_submitted_record(context, plan)
     record = structs.replace(record, dependency=made.dependency)
@@ -378,8 +398,9 @@ def run_sbatch(context: Context, made: Prepared, written: list[Path]) -> Submiss
             try:
                 write_record(folder / SUBMITTED, record)
                 if context.cluster.host is not None:
-                    for path in folders:
-                        (path / SECRETS).unlink(missing_ok=True)  # the cluster has them now
+                    for path in folders:  # the cluster has their secrets now
+                        for file in (path / SECRETS, *path.glob(f"evaluations/*/*/{SECRETS}")):
+                            file.unlink(missing_ok=True)
                     transport.upload_files([folder / SUBMITTED])
             except HpcrunError as error:
                 notes.append(f"{error.message}; hpcrun finds the job by its folder")
@@ -398,7 +419,7 @@ def estimate_start(context: Context, made: Prepared) -> Estimate:
     Raises SchedulerRefused, OutOfReach.
     """
     script = next(file.text for file in made.files if file.name == SCRIPT)
-    env, transport = _sbatch_environment(context, made), slurm_transport(context)
+    env, transport = sbatch_environment(context, made), slurm_transport(context)
     estimate = client.query_expected_start(transport, script, env, made.options)
     if context.cluster.host is None:
         return estimate
@@ -414,10 +435,11 @@ def estimate_start(context: Context, made: Prepared) -> Estimate:
 def build_start_query(context: Context, made: Prepared) -> RunCommand:
     """Build the query for the expected start of the job."""
     script = next(file.text for file in made.files if file.name == SCRIPT)
-    return client.build_estimate_query(script, _sbatch_environment(context, made), made.options)
+    return client.build_estimate_query(script, sbatch_environment(context, made), made.options)
 
 
-def _sbatch_environment(context: Context, made: Prepared) -> dict[str, str]:
+def sbatch_environment(context: Context, made: Prepared) -> dict[str, str]:
+    """Return the environment of sbatch for a job."""
     plan, environ = made.plan, made.environ
     env = job_environment(context, plan.environment_kind, environ)
     if made.is_own_script:
@@ -432,6 +454,6 @@ def _sbatch_environment(context: Context, made: Prepared) -> dict[str, str]:
         name = f"SBATCH_{option.upper()}"
         if option not in directives and name in environ:
             env[name] = environ[name]
-    for name in (*plan.secrets, *_OF_THIS_LOGIN):
+    for name in (*plan.secrets, *VARIABLES_OF_THIS_LOGIN):
         env.pop(name, None)
     return env

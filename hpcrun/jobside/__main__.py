@@ -164,6 +164,18 @@ def end(words: List[str]) -> None:
         from hpcrun.jobside.notifier import JobNotifier
 
         JobNotifier(os.environ, _complain).send_end(outcome.next)
+    if os.path.exists(os.path.join(os.environ["HPCRUN_RUN_DIR"], "evaluations.json")):
+        from hpcrun.jobside.evaluations import EvaluationWatch
+
+        if outcome.next is None and not stopped:
+            EvaluationWatch(os.environ, _complain).check(has_ended=True)
+
+
+def submit_evaluations(words: List[str]) -> None:
+    """PATIENCE DIR WORLD_SIZE MARKER: submit evaluations of the run; print the outcomes as JSON."""
+    from hpcrun.jobside.evaluations import submit_for_watcher
+
+    _say(submit_for_watcher(os.environ, words))
 
 
 def prepare_trial(words: List[str]) -> None:
@@ -216,7 +228,8 @@ COMMANDS: Dict[str, Callable[[List[str]], None]] = {
     for each in (
         *(answer, next_attempt, distrust_rebooted_node, choose_nodes, prepare_launch, time_left),
         *(replace_host, newest_checkpoint, judge_checkpoints, prune_checkpoints, save_room),
-        *(judge_gpus, end, prepare_trial, sample_trial, ray_node, run_roles, watch),
+        *(judge_gpus, end, submit_evaluations, prepare_trial, sample_trial, ray_node, run_roles),
+        *(watch,),
     )
 }
 

@@ -136,6 +136,11 @@ def watch(environ: Mapping[str, str], before: str, say: Say, complain: Say) -> N
             0.0,
         ),
     ]
+    if os.path.exists(os.path.join(job.run, "evaluations.json")):
+        from hpcrun.jobside.evaluations import EvaluationWatch
+
+        evaluations = EvaluationWatch(environ, complain)
+        duties.append(Duty(evaluations.check, lambda: every, every))
     if notifier is not None and (notifier.is_on or notifier.starts_sweep):
         pause = notifier.every
         duties.append(Duty(notifier.check, lambda: pause, 0.0))

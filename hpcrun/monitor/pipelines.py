@@ -20,6 +20,7 @@ from hpcrun.runs import (
     History,
     JobStatus,
     PipelineRecord,
+    RefusedEvaluation,
     RunFolder,
     SweepFolder,
     Verdict,
@@ -131,12 +132,14 @@ class StageStatus(Struct, frozen=True, kw_only=True):
     Attributes:
         statuses: The states of its newest run, or of the runs of its newest sweep.
         skipped: Why the stage does not start; "" if it may.
+        refused: Why the job of its training could not submit a run of it; "" if it could.
     """
 
     name: str
     stage: Stage
     statuses: list[JobStatus]
     skipped: str = ""
+    refused: str = ""
 
     @property
     def state(self) -> str:
@@ -168,8 +171,11 @@ class StageStatus(Struct, frozen=True, kw_only=True):
             empty = JobStatus(verdict=verdict, history=History(run_id=""))
             training = self.stage.for_each_checkpoint_of
             waits = f"no complete checkpoint of {training} was submitted yet" if training else ""
-            return [structs.replace(empty, name=self.name, remark=self.skipped or waits)]
+            remark = self.skipped or self.refused or waits
+            return [structs.replace(empty, name=self.name, remark=remark)]
         rows = [structs.replace(status, name=self.name) for status in self.statuses]
+        if self.refused:
+            rows[-1] = structs.replace(rows[-1], remark=self.refused)
         if not self.skipped:
             return rows
         return [
@@ -192,8 +198,20 @@ def describe_stages(pipeline: Pipeline, statuses: Sequence[JobStatus]) -> list[S
         one = StageStatus(name=name, stage=stage, statuses=own)
         if stage.for_each_checkpoint_of is None and all(_never_started(status) for status in own):
             one = structs.replace(one, skipped=find_obstacle(stage, found))
+        for training in pipeline.members.get(stage.for_each_checkpoint_of or "", [])[-1:]:
+            one = structs.replace(one, refused=_read_refusal(training, name))
         found[name] = one
     return list(found.values())
+
+
+def _read_refusal(training: RunFolder | SweepFolder, stage: str) -> str:
+    record = None
+    if isinstance(training, RunFolder):
+        with contextlib.suppress(HpcrunError):
+            record = read_record(training.evaluations_refused, RefusedEvaluation)
+    if record is None or record.stage != stage:
+        return ""
+    return f"the training's job cannot submit it ({record.message}); hpcrun wait does"
 
 
 def _never_started(status: JobStatus) -> bool:
@@ -258,5 +276,6 @@ def stage_json(one: StageStatus) -> dict[str, Any]:
         "state": one.state,
         "final": one.final,
         "skipped": one.skipped or None,
+        "refused": one.refused or None,
         "run_ids": [status.run_id for status in one.statuses],
     }

@@ -23,6 +23,7 @@ from hpcrun.files import add_notice, read_plain
 from hpcrun.ownership import foreign_owner, is_own
 from hpcrun.runs import (
     ARRAY,
+    EVALUATIONS,
     RUN_ID,
     SUBMITTED,
     TASK_ID,
@@ -560,6 +561,14 @@ def find_group(
         fetch_records(context, list_runs(context.runs_dir), by_word=True)
         found = _list_group(context.runs_dir, word)
     fetch_records(context, found, by_word=True, whole=whole)
+    if context.cluster.host is not None and any(
+        (one.path / EVALUATIONS).is_file() for one in found
+    ):
+        # Jobs on the cluster have submitted further runs of the group.
+        context.session.synced.discard(context.runs_dir)
+        fetch_run_names(context)
+        found = _list_group(context.runs_dir, word)
+        fetch_records(context, found, by_word=True, whole=whole)
     return [one for one in found if one.path.is_dir()]
 
 

@@ -1,4 +1,5 @@
 from hpcrun.render.environment import open_templates as open_templates
+from hpcrun.render.files import ARCHIVE as ARCHIVE
 from hpcrun.render.files import FIXED as FIXED
 from hpcrun.render.files import HOSTS_SCRIPT as HOSTS_SCRIPT
 from hpcrun.render.files import RenderedFile as RenderedFile
@@ -6,6 +7,7 @@ from hpcrun.render.files import insert_recorder as insert_recorder
 from hpcrun.render.files import render_array as render_array
 from hpcrun.render.files import render_files as render_files
 from hpcrun.render.files import render_recorder as render_recorder
+from hpcrun.render.files import replace_archive as replace_archive
 from hpcrun.render.hostfile import Form as Form
 from hpcrun.render.hostfile import Host as Host
 from hpcrun.render.hostfile import format_hostfile as format_hostfile

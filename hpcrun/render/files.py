@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
@@ -101,6 +101,14 @@ def job_features(plan: Plan) -> frozenset[str]:
         "search": plan.search,
     }
     return frozenset(name for name, is_used in used.items() if is_used)
+
+
+def replace_archive(
+    files: Sequence[RenderedFile], plan: Plan, features: Collection[str]
+) -> list[RenderedFile]:
+    """Return the files of a run whose archive of the job side also has other features."""
+    text = _archive_text(job_features(plan).union(features))
+    return [RenderedFile(ARCHIVE, text) if file.name == ARCHIVE else file for file in files]
 
 
 @cache  # the runs of a sweep share the text

@@ -12,6 +12,7 @@ from hpcrun.runs.ends import SURVIVABLE_ENDS as SURVIVABLE_ENDS
 from hpcrun.runs.ends import read_ended_nodes as read_ended_nodes
 from hpcrun.runs.ends import read_warnings as read_warnings
 from hpcrun.runs.layout import ARRAY as ARRAY
+from hpcrun.runs.layout import EVALUATIONS as EVALUATIONS
 from hpcrun.runs.layout import OWN_FILES as OWN_FILES
 from hpcrun.runs.layout import PIPELINE as PIPELINE
 from hpcrun.runs.layout import RUN_ID as RUN_ID
@@ -35,10 +36,13 @@ from hpcrun.runs.records import CachedState as CachedState
 from hpcrun.runs.records import CachedSweep as CachedSweep
 from hpcrun.runs.records import Cancelled as Cancelled
 from hpcrun.runs.records import End as End
+from hpcrun.runs.records import EvaluationsRecord as EvaluationsRecord
+from hpcrun.runs.records import EvaluationStage as EvaluationStage
 from hpcrun.runs.records import Failure as Failure
 from hpcrun.runs.records import History as History
 from hpcrun.runs.records import PipelineRecord as PipelineRecord
 from hpcrun.runs.records import RankUsage as RankUsage
+from hpcrun.runs.records import RefusedEvaluation as RefusedEvaluation
 from hpcrun.runs.records import Resubmitted as Resubmitted
 from hpcrun.runs.records import RunRecords as RunRecords
 from hpcrun.runs.records import SearchRecord as SearchRecord

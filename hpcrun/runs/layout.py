@@ -24,6 +24,8 @@ SECRETS = "secrets.env"
 SUBMITTED = "submitted.json"
 # In the directory of a run, or of a sweep, that is a stage of a pipeline.
 PIPELINE = "pipeline.json"
+# In the directory of a training whose checkpoints are evaluated, and of each evaluation.
+EVALUATIONS = "evaluations.json"
 # A directory with one of these entries was created by a submission, possibly an interrupted one,
 # because one of them is created first.
 OWN_FILES = frozenset({"attempts", "plan.json", "job.sbatch", "sweep.json", SUBMITTED})
@@ -112,6 +114,8 @@ class RunFolder(Struct, frozen=True):
     submitted = RunPath(SUBMITTED)
     pipeline = RunPath(PIPELINE)
     pipeline_whole = RunPath("pipeline-whole.json")  # all stages of the pipeline were submitted
+    evaluations = RunPath("evaluations")  # templates and claims of evaluations
+    evaluations_refused = RunPath("evaluations-refused.json")
     # Written on a cluster behind ssh when sbatch has accepted the job (remote/far.py).
     answered = RunPath("answered.json")
     secrets = RunPath(SECRETS)  # mode 0600

@@ -148,7 +148,6 @@ class PipelineRecord(Struct, frozen=True, kw_only=True):
         stages: All its stages, each after those that it waits for.
         overrides: The --set of its submission.
         project: The project's directory on the machine of the submission.
-        evaluations: The jobs of stages that run for each checkpoint, as text.
         checkpoint: The checkpoint that a run of such a stage evaluates.
     """
 
@@ -158,8 +157,52 @@ class PipelineRecord(Struct, frozen=True, kw_only=True):
     stages: dict[str, Stage]
     overrides: list[str] = []
     project: str
-    evaluations: dict[str, str] = {}
     checkpoint: str | None = None
+
+
+class EvaluationStage(Struct, frozen=True, kw_only=True):
+    """A stage of a pipeline that runs for each checkpoint of a training.
+
+    Attributes:
+        run_id: The template of its runs, in a folder of the stage's name.
+        token: The text that stands for the checkpoint's path in the template.
+        submitted: The record of a submission, without the job.
+        environment: The environment of sbatch; None for that of its caller.
+        without: The variables of the caller's environment that sbatch does not get.
+        secrets: The template has a file of secrets, until the training has ended.
+        uses_code: Its runs use the training's copy of the code.
+    """
+
+    parallel: int
+    run_id: str
+    token: str
+    submitted: Submitted
+    environment: dict[str, str] | None = None
+    without: list[str] = []
+    options: list[str] = []
+    secrets: bool = False
+    uses_code: bool = False
+
+
+class EvaluationsRecord(Struct, frozen=True, kw_only=True):
+    """The stages that run for each checkpoint, in the runs of the training and its evaluations.
+
+    Attributes:
+        folder: The folder of their templates and claims, on the cluster.
+        stage: The stage of an evaluation; None in the training's run.
+    """
+
+    folder: str
+    stages: dict[str, EvaluationStage]
+    stage: str | None = None
+
+
+class RefusedEvaluation(Struct, frozen=True, kw_only=True):
+    """Why the job of a training could not submit an evaluation."""
+
+    stage: str
+    message: str
+    at: float
 
 
 class Cancelled(Struct, frozen=True, kw_only=True):
