@@ -354,7 +354,10 @@ class _Claim:
 
 
 def _create_run(template: str, run: str, changes: Mapping[str, str]) -> None:
-    """Create a run from its template: the same files and modes, with other ids."""
+    """Create a run from its template: the same files and modes, with other ids.
+
+    EVALUATIONS names the template itself, from which the run submits the next ones.
+    """
     os.mkdir(run, 0o755)
     for folder, names, files in os.walk(template):
         inner = os.path.relpath(folder, template)
@@ -368,7 +371,7 @@ def _create_run(template: str, run: str, changes: Mapping[str, str]) -> None:
             source = os.path.join(folder, name)
             with open(source, "rb") as file:
                 data = file.read()
-            if not name.endswith(".pyz"):
+            if not name.endswith(".pyz") and name != EVALUATIONS:
                 for old, new in changes.items():
                     data = data.replace(old.encode(), new.encode())
             mode = os.stat(source).st_mode & 0o755

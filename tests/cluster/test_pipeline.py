@@ -112,37 +112,76 @@ def test_pipeline_waits_for_a_training_that_is_preempted(wide_site: Site) -> Non
     assert site.hpcrun("wait", group).returncode == 0
 
 
-@pytest.mark.thorough
-def test_each_of_five_checkpoints_is_evaluated_once(wide_site: Site) -> None:
-    """Two commands wait for the pipeline at the same time, and submit the evaluations."""
-    site = wide_site
-    for name in ("jobs", "pipelines"):
-        (site.project / name).mkdir()
-    (site.project / "train.py").write_text(TRAIN)
+EACH = 'for_each_checkpoint_of: train, args: ["{checkpoint}"], parallel: 2'
+WITH_EVALUATIONS = f"train: {{job: train}}\neval: {{job: eval, {EACH}}}\n"
+
+
+def write_evaluations(folder: Path, steps: int) -> None:
+    """Write a pipeline with a training that saves every fourth step, and its evaluation."""
     text = JOB
-    values = {"NODES": 1, "LIMIT": 30, "SURVIVE": "when: [preempted]", "STEPS": 20}
+    values = {"NODES": 1, "LIMIT": 30, "SURVIVE": "when: [preempted]", "STEPS": steps}
     for name, value in values.items():
         text = text.replace(name, str(value), 1)
-    (site.project / "jobs/train.yaml").write_text(text)
-    (site.project / "jobs/eval.yaml").write_text(
-        MARK.replace("[bash, -c, 'date +%s.%N; sleep 1']", "[echo, evaluated]")
-    )
-    each = 'for_each_checkpoint_of: train, args: ["{checkpoint}"], parallel: 2'
-    pipeline = f"train: {{job: train}}\neval: {{job: eval, {each}}}\n"
-    (site.project / "pipelines/main.yaml").write_text(pipeline)
+    files = {
+        "train.py": TRAIN,
+        "jobs/train.yaml": text,
+        "jobs/eval.yaml": MARK.replace("[bash, -c, 'date +%s.%N; sleep 1']", "[echo, evaluated]"),
+        "pipelines/main.yaml": WITH_EVALUATIONS,
+    }
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def test_each_of_five_checkpoints_is_evaluated_once(wide_site: Site) -> None:
+    """The jobs submit the evaluations; meanwhile two commands wait for the pipeline."""
+    site = wide_site
+    write_evaluations(site.project, 20)
     group, runs = submit(site)
-    with ThreadPoolExecutor() as pool:
-        waits = [pool.submit(site.hpcrun, "wait", group) for _ in range(2)]
-        assert [one.result().returncode for one in waits] == [0, 0], [o.result() for o in waits]
-    assert site.hpcrun("wait", group).returncode == 0
-    found = json.loads(site.hpcrun("status", "--json", group).stdout)
-    (stage,) = found["pipeline"]["stages"][1:]
-    assert (stage["state"], len(stage["run_ids"])) == ("COMPLETED", 5)
     folder = runs["train"].folder
-    logs = [site.hpcrun("logs", run).stdout for run in stage["run_ids"]]
+
+    def stage() -> dict[str, Any]:
+        answer = json.loads(site.hpcrun("status", "--json", group).stdout)
+        found: dict[str, Any] = answer["pipeline"]["stages"][1]
+        return found
+
+    # Nobody but the jobs themselves submits anything.
+    until(lambda: len(stage()["run_ids"]) == 5 and stage()["final"], lambda: str(stage()))
+    assert stage()["state"] == "COMPLETED"
+    logs = [site.hpcrun("logs", run).stdout for run in stage()["run_ids"]]
     for step in (4, 8, 12, 16, 20):
         wanted = f"evaluated {folder}/checkpoints/step-{step}.pt\n"
         assert sum(wanted in log for log in logs) == 1, logs
+    assert site.hpcrun("wait", group).returncode == 0
+    assert len(stage()["run_ids"]) == 5
+    again = site.hpcrun("resubmit", stage()["run_ids"][0])
+    assert again.returncode == 0, again.stderr
+
+
+@pytest.mark.thorough
+def test_watchers_submit_evaluations_where_jobs_may_not(wide_site: Site) -> None:
+    site = wide_site
+    write_evaluations(site.project, 12)
+    group, _ = submit(site)
+    partition = ["scontrol", "update", "PartitionName=debug"]
+    head = site.rig.run("uname", "-n").stdout.strip()
+    assert site.rig.run(*partition, f"AllocNodes={head}").returncode == 0
+    try:
+        shown = ""
+
+        def is_refused() -> bool:
+            nonlocal shown
+            shown = site.hpcrun("status", group).stdout
+            return "the training's job cannot submit it" in shown
+
+        until(is_refused, lambda: shown)
+        with ThreadPoolExecutor() as pool:
+            waits = [pool.submit(site.hpcrun, "wait", group) for _ in range(2)]
+            assert [one.result().returncode for one in waits] == [0, 0], [o.result() for o in waits]
+    finally:
+        site.rig.run(*partition, "AllocNodes=ALL")
+    (stage,) = json.loads(site.hpcrun("status", "--json", group).stdout)["pipeline"]["stages"][1:]
+    assert (stage["state"], len(stage["run_ids"]), stage["refused"]) == ("COMPLETED", 3, None)
 
 
 @pytest.mark.thorough
@@ -162,3 +201,16 @@ def test_pipeline_works_over_ssh(laptop: Laptop) -> None:
     assert [one["stage"] for one in again["stages"]] == ["b", "c", "d"]
     laptop.does("wait", group)
     assert laptop.does("logs", f"{group}.c")
+
+
+@pytest.mark.thorough
+def test_checkpoints_are_evaluated_over_ssh(laptop: Laptop) -> None:
+    """The path of the runs has spaces."""
+    write_evaluations(laptop.project, 12)
+    group = laptop.json("submit", "main")["group"]
+    laptop.does("wait", group)
+    (stage,) = laptop.json("status", group)["pipeline"]["stages"][1:]
+    assert (stage["state"], len(stage["run_ids"])) == ("COMPLETED", 3)
+    logs = [laptop.does("logs", run) for run in stage["run_ids"]]
+    for step in (4, 8, 12):
+        assert sum(f"/checkpoints/step-{step}.pt" in log for log in logs) == 1, logs
