@@ -271,7 +271,7 @@ class _StageSubmitter:
         stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
         chance = random.SystemRandom()
         last = "".join(chance.choice(string.ascii_lowercase + string.digits) for _ in range(4))
-        return stamp + self.stage["run_id"][len(stamp) : -4] + last
+        return stamp + str(self.stage["run_id"])[len(stamp) : -4] + last
 
     def _make_environment(self) -> Dict[str, str]:
         """Return the environment of sbatch, without the variables of the job that calls it."""
