@@ -87,10 +87,7 @@ def submit_pipeline(
             print_line(f"{name}: not submitted, because {reason}")
         for name in pipeline.evaluations:
             training = pipeline.stages[name].for_each_checkpoint_of
-            print_line(
-                f"{name}: for each checkpoint of {training}, while hpcrun wait, status -w or top "
-                "runs in this project"
-            )
+            print_line(f"{name}: for each checkpoint of {training}, submitted by its job")
         show_next_steps(pipeline.id)
     return wait_for_pipeline(context, pipeline.id, quiet=as_json) if wait else 0
 

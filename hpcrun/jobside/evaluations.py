@@ -37,6 +37,12 @@ _KEPT = (
     *("SLURM_CONF", "SLURM_JWT", "SBATCH_ACCOUNT", "SBATCH_PARTITION", "SBATCH_QOS"),
     *("SBATCH_CONSTRAINT", "SBATCH_RESERVATION"),
 )
+# Variables of a job that its submissions must not inherit.
+_DROPPED_PREFIXES = (
+    *("SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "SALLOC_", "HPCRUN_"),
+    *("TORCHELASTIC_", "PMI_", "PMIX_", "OMPI_"),
+)
+_DROPPED = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
 
 
 class Training(NamedTuple):
@@ -278,7 +284,7 @@ class _StageSubmitter:
         inherited = {
             name: value
             for name, value in self.environ.items()
-            if name in _KEPT or not name.startswith(("SLURM_", "SBATCH_", "HPCRUN_"))
+            if name in _KEPT or not (name.startswith(_DROPPED_PREFIXES) or name in _DROPPED)
         }
         clean = self.stage.get("environment")
         if clean is not None:

@@ -311,7 +311,9 @@ def training(slurm: Caller) -> Path:
     """Submit a pipeline with evaluations; return the run of its training."""
     slurm.write("pipelines/main.yaml", f"train: {{job: train}}\n{EVAL}\n")
     done = slurm("submit", "main", "--as", "one")
-    assert done.code == 0 and "eval: for each checkpoint of train, while" in done.out, done
+    assert (
+        done.code == 0 and "eval: for each checkpoint of train, submitted by its job\n" in done.out
+    ), done
     (run,) = slurm.runs.glob("*-train-*")
     return run
 

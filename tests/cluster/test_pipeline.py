@@ -133,6 +133,7 @@ def write_evaluations(folder: Path, steps: int) -> None:
         (folder / name).write_text(text)
 
 
+@pytest.mark.thorough
 def test_each_of_five_checkpoints_is_evaluated_once(wide_site: Site) -> None:
     """The jobs submit the evaluations; meanwhile two commands wait for the pipeline."""
     site = wide_site
