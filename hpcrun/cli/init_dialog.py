@@ -432,6 +432,7 @@ def _check_script(script: str, arguments: Sequence[str], *, as_json: bool) -> in
 
 _EFFECTS = {
     "missing": "not carried over",
+    "assumed": "carried over with an assumption",
     "changed": "done in another way",
     "replaced": "not needed in the job",
 }

@@ -46,6 +46,17 @@ _SETUP = {
     *("cd", "pushd", "source", ".", "conda", "mamba", "micromamba", "module", "ml", "export"),
     "set",
 }
+# Commands that prepare a training, or print.
+_PREPARING = {
+    *_SETUP,
+    *("mkdir", "cp", "mv", "rm", "ln", "chmod", "touch", "cat", "tar", "unzip", "rsync", "wget"),
+    *("curl", "git", "pip", "pip3", "uv", "python", "virtualenv", "venv", "deactivate", "rmdir"),
+    *("echo", "printf", "date", "hostname", "nvidia-smi", "pwd", "which", "env", "ls", "sleep"),
+    *("wait", "exit", "return", "trap", "unset", "ulimit", "umask", "eval", "exec", "set", "shopt"),
+    *("alias", "declare", "local", "readonly", "test", "[", ":", "true", "false", "kill", "srun"),
+    *("scontrol", "squeue", "sbatch", "scancel", "sstat", "sacct", "spack", "popd", "read", "df"),
+    *("free", "lscpu", "uname", "whoami", "nvcc", "nproc", "uptime", "id", "grep", "sed", "awk"),
+}
 _TESTS = {"[", "test", "grep", "egrep", "command", "which", "type", "true", "false", "diff", "cmp"}
 # Commands that display the output of the training, or write it to a file.
 _DISPLAYS = {"tee", "cat", "ts", "grep", "egrep", "stdbuf", "sed", "awk", "tr"}
@@ -300,6 +311,10 @@ def _split_list(node: Any) -> list[Any]:
     return [node] if node.is_named and node.type != "comment" else []
 
 
+def _text_of(script: Script, node: Any) -> str:
+    return script.data[node.start_byte : node.end_byte].decode("utf-8", "surrogateescape")
+
+
 def _name_of(node: Any) -> str:
     name = node.child_by_field_name("name") if node.type == "command" else None
     return name.text.decode("utf-8", "surrogateescape") if name is not None else ""
@@ -336,6 +351,9 @@ def _find_program(script: Script) -> list[LaunchedProgram]:
             or (one.kind == "script" and one.command.name not in ("source", "."))
             or "/" in one.command.name
         ]
+    if not found:
+        mains = [one for one in starts if not one.command.branch and not one.command.function]
+        found = [one for one in mains if one.kind not in _PREPARING][-1:]
     launched = [one for one in found if one.step is not None or one.kind != "python"]
     # Plain Python commands before a launcher prepare something.
     last = launched[-1] if launched and found[-1] is launched[-1] else None
@@ -378,13 +396,13 @@ def _read_body(
         script.data[one.start_byte : one.end_byte].split()[:1] == [b"wait"] for one in below
     ):
         node = node.statement  # as in the foreground
-    body.before = " ".join(script.data[node.start_byte : node.end_byte].decode().split())
+    body.before = " ".join(_text_of(script, node).split())
     is_simple = (
         len(programs) == 1
         and not after
         and not program.command.branch
         and _is_simple(node, program.command.start)
-        and not (preamble.needs_text and _can_run_as_text(request))
+        and not (preamble.needs_text and _can_run_as_text(request, script))
     )
     converted: ConvertedProgram | None = None
     problem = (
@@ -403,13 +421,13 @@ def _read_body(
         _convert_array(body, converted, script, request, text, values, arguments, home, remarks)
     if converted is None:
         texts = _texts_without_srun(script, preamble, statements[first:])
-        if texts is not None and _can_run_as_text(request):
+        if texts is not None and _can_run_as_text(request, script):
             _run_as_text(body, script, texts, statements[first], request, call, remarks)
             body.setup = _format_setup(preamble, [], call)
             _set_variables(body, preamble, [])
         else:
             for one in after:
-                shown = script.data[one.start_byte : one.end_byte].decode()
+                shown = _text_of(script, one)
                 remarks.missing(one.start_byte, shown, "it runs after the training")
             if not after:
                 remarks.missing(program.command.start, body.before, problem)
@@ -473,7 +491,7 @@ def _report_shell(preamble: Preamble, remarks: Remarks) -> None:
 def _is_idle(script: Script, node: Any, remarks: Remarks) -> bool:
     """Report a statement after the program without effect, and return True."""
     reader = PreambleReader(script, remarks, "", training_start=-1)
-    text = script.data[node.start_byte : node.end_byte].decode("utf-8", "surrogateescape")
+    text = _text_of(script, node)
     words = text.split()
     is_end = (
         words[:1] in (["exit"], ["wait"])
@@ -503,7 +521,7 @@ def _is_idle(script: Script, node: Any, remarks: Remarks) -> bool:
 
 def _report_redirections(script: Script, node: Any, remarks: Remarks) -> None:
     if node.type == "pipeline" or node.type == "redirected_statement":
-        text = script.data[node.start_byte : node.end_byte].decode("utf-8", "surrogateescape")
+        text = _text_of(script, node)
         found = re.search(r"(\d?>&?\s*\S+|\|\s*tee\b.*)\s*$", text)
         if found:
             remarks.replaced(node.start_byte, found[0], "each rank has its own log: hpcrun logs")
@@ -807,9 +825,14 @@ def _sweep_over_values(body: _Body, converted: ConvertedProgram, rows: list[list
 # ---- several programs on one node ----------------------------------------------------------------
 
 
-def _can_run_as_text(request: Request) -> bool:
-    """Return True if the statements can be the command of a job: one task on one node."""
-    return request.is_single_node and request.tasks == 1
+def _can_run_as_text(request: Request, script: Script) -> bool:
+    """Return True if the statements can be the command of a job, which is one task on one node."""
+    starts_tasks = any(
+        re.fullmatch(r"srun|mpirun|mpiexec|horovodrun|prun", word.text.rsplit("/", 1)[-1])
+        for command in script.commands
+        for word in command.words
+    )
+    return request.is_single_node and (request.tasks == 1 or not starts_tasks)
 
 
 def _texts_without_srun(
@@ -878,7 +901,7 @@ def _run_as_text(
         body.sweep = _sweep_over_index(request.indices or [])
         text = f"export {INDEX}={{array_task_id}}\n{text}"
     body.program = {"command": ["bash", "-c", text]}
-    shown = script.data[first.start_byte : first.end_byte].decode().split("\n")[0]
+    shown = _text_of(script, first).split("\n")[0]
     remarks.changed(
         first.start_byte, shown, "this and the lines below are the job's command, as they are"
     )

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from hpcrun.convert.remarks import Effect, Remarks
-from hpcrun.lint import OPEN, Assignment, Command, Script
+from hpcrun.lint import OPEN, Assignment, Command, Script, count_gpus_per_node
 from hpcrun.plan import looks_secret
 from hpcrun.text import is_whole_number
 
@@ -399,11 +399,15 @@ class PreambleReader:
 
     def _visible_devices(self, one: Statement, value: str) -> None:
         devices = value.replace(" ", "").split(",")
-        if all(is_whole_number(word) for word in devices) or OPEN in value:
+        gpus = count_gpus_per_node(self.script)
+        if OPEN in value or (
+            all(is_whole_number(word) for word in devices) and len(devices) == gpus
+        ):
             reason = "Slurm assigns the job's GPUs; this could select those of another job"
             self.remarks.changed(one.start, one.text, reason)
         else:
-            self.remarks.missing(one.start, one.text, "Slurm assigns the job's GPUs")
+            reason = f"Slurm assigns the job's GPUs, of which the script requests {gpus or 'none'}"
+            self.remarks.missing(one.start, one.text, reason)
 
     def _constant(self, one: Statement, each: Assignment) -> None:
         env = self.made.nccl if each.name.startswith("NCCL_") else self.made.env

@@ -47,11 +47,13 @@ _OWNED_OF_SRUN = {
 _PYTHON = re.compile(r"(.*/)?python[0-9.]*")
 # Commands that start the program without any effect on it.
 _PLAIN_WRAPPERS = {"time", "nohup", "exec", "command", "setsid", "unbuffer", "catchsegv", "stdbuf"}
-# Those that change how it runs, which a job lacks.
+# Those that change how it runs.
 _WRAPPERS = {
     *("timeout", "numactl", "nsys", "ncu", "nice", "ionice", "xvfb-run", "shifter", "podman-hpc"),
     *("uv", "poetry", "pipenv", "pixi", "hatch", "pdm", "conda", "mamba", "micromamba"),
 }
+# Those of them that are often functions of the shell, which a rank lacks.
+_SHELL_FUNCTIONS = {"conda", "mamba", "micromamba"}
 _CPU_BIND = {"cpu_bind": "cpu-bind", "mem_bind": "mem-bind"}
 
 
@@ -125,9 +127,13 @@ def convert_program(
         del made.env[name]
         made.secrets.append(name)
         made.remarks.append((program.command.start, f"{name}=***", "changed", SECRET))
-    if made.env.pop("CUDA_VISIBLE_DEVICES", None):
+    devices = made.env.pop("CUDA_VISIBLE_DEVICES", None)
+    is_plain = program.step is None and program.inner is None and not program.container
+    starts_itself = is_plain and program.kind not in ("torchrun", "accelerate", "deepspeed")
+    if devices and not starts_itself:
         made.problem = "CUDA_VISIBLE_DEVICES selects GPUs: Slurm assigns those of the job"
-    if wrapper := _find_wrapper(program):
+    wrapper = _find_wrapper(program)
+    if wrapper and not _list_with_wrapper(program):
         reason = f"the program starts without {wrapper.split()[0]}"
         made.remarks.append((program.command.start, wrapper, "missing", reason))
     _convert_container(program, made)
@@ -142,6 +148,8 @@ def convert_program(
         words = _convert_command(program, made, request)
     if made.problem:
         return made
+    if devices:
+        words = ["env", f"CUDA_VISIBLE_DEVICES={devices}", *words]
     if program.inner is not None and _has_more(program.inner):
         # The text of bash -c with all of its commands.
         if program.kind in ("torchrun", "accelerate", "deepspeed"):
@@ -202,7 +210,7 @@ def _set_python(program: LaunchedProgram, made: ConvertedProgram, home: str) -> 
 
 
 def _find_wrapper(program: LaunchedProgram) -> str:
-    """Return the words of the first command around a program that the job lacks; "" if none."""
+    """Return the words of the first command around a program ; "" if there is none."""
     commands = [program.command]
     if program.inner is not None:
         commands += [one for one in program.inner.commands if one.words and not one.substituted]
@@ -227,6 +235,28 @@ def _find_wrapper(program: LaunchedProgram) -> str:
             )
             return " ".join(expand_marks(word) for word in words[: max(1, end)])
     return ""
+
+
+def _list_with_wrapper(program: LaunchedProgram) -> list[str]:
+    """Return the words of a rank from the first command around its program on.
+
+    They are empty without such a command, and if the job starts the program in another way.
+    """
+    is_launcher = program.kind in ("torchrun", "accelerate", "deepspeed")
+    if program.inner is not None or program.container or is_launcher:
+        return []
+    words = [one.text for one in program.command.words]
+    while words:
+        name = words[0].rsplit("/", 1)[-1]
+        if name == "srun":
+            words = parse_srun(words[1:])[1]
+        elif name == "env" and words[1:] and words[1].startswith("-"):
+            return []
+        elif name == "env" or name in _PLAIN_WRAPPERS or re.match(r"-|[A-Za-z_]\w*=", name):
+            words = words[1:]
+        else:
+            return words if name in _WRAPPERS - _SHELL_FUNCTIONS else []
+    return []
 
 
 def _has_more(inner: Script) -> bool:
@@ -469,6 +499,8 @@ def _own_words(program: LaunchedProgram) -> list[str]:
     """Return the words of the command inside srun, containers and wrappers."""
     if program.in_shell:
         return ["python", *program.args]
+    if words := _list_with_wrapper(program):
+        return words
     words = [one.text for one in program.command.words]
     count = len(program.args)
     if program.kind == "python":
@@ -503,8 +535,11 @@ def _choose_step(
         made.problem = f"srun starts {what} on {nodes} of {request.nodes} nodes"
     elif tasks is None:
         made.problem = "the number of tasks depends on the job"
-    elif program.step is None:
-        return  # a command, once on the node
+    elif program.step is None:  # a command, once on the node
+        if request.tasks and request.tasks > 1:
+            shown = f"{request.tasks} tasks"
+            reason = "one task with the CPUs of all of them: SLURM_NTASKS is 1 in the program"
+            made.remarks.append((program.command.start, shown, "changed", reason))
     elif tasks == gpus or (tasks == 1 and gpus == 0):
         made.launcher = "srun"
     elif tasks != 1:

@@ -9,7 +9,7 @@ from msgspec import Struct
 from hpcrun.lint import Script
 from hpcrun.secrets import Masker
 
-Effect = Literal["missing", "changed", "replaced"]
+Effect = Literal["missing", "assumed", "changed", "replaced"]
 
 
 class Remark(Struct, frozen=True, order=True):
@@ -17,8 +17,9 @@ class Remark(Struct, frozen=True, order=True):
 
     Attributes:
         text: The statement or directive.
-        effect: ``missing``: the job lacks it, so the conversion is incomplete; ``changed``: the
-            job does it in another way; ``replaced``: hpcrun does it, or it is not needed.
+        effect: ``missing``: the job lacks it, so the conversion is incomplete; ``assumed``: the
+            job does what the script does in the usual case; ``changed``: the job does it in
+            another way; ``replaced``: hpcrun does it, or it is not needed.
         reason: Why, and what to do.
     """
 
@@ -52,6 +53,10 @@ class Remarks:
     def missing(self, start: int, text: str, reason: str) -> None:
         """Report a statement that the job lacks."""
         self.add(start, text, "missing", reason)
+
+    def assumed(self, start: int, text: str, reason: str) -> None:
+        """Report a statement whose effect in the job is one of those that it may have."""
+        self.add(start, text, "assumed", reason)
 
     def changed(self, start: int, text: str, reason: str) -> None:
         """Report a statement that the job carries out in another way."""

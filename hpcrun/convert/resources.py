@@ -14,6 +14,7 @@ from hpcrun.lint import (
     count_gpus_of,
     count_nodes,
     count_tasks_per_node,
+    is_spread,
     list_indices,
 )
 from hpcrun.text import is_whole_number
@@ -119,6 +120,12 @@ def _convert_size(
     else:
         if "-" in nodes and is_whole_number(nodes.split("-")[0]):
             count = int(nodes.split("-")[0])
+        if count is None and is_spread(script):
+            one = script.option("ntasks")
+            assert one is not None
+            reason = f"one node: Slurm may spread the {one.value} tasks over several (--nodes=1)"
+            remarks.assumed(one.start, f"{one.written} {one.value}", reason)
+            count = 1
         if count is None:
             one = script.option("nodes") or script.option("ntasks") or script.option("nodelist")
             remarks.missing(
@@ -129,7 +136,7 @@ def _convert_size(
         made.nodes = str(count or 1)
         if count and count > 1:
             resources["nodes"] = count
-    made.tasks = count_tasks_per_node(script)
+    made.tasks = script.number("ntasks") if is_spread(script) else count_tasks_per_node(script)
     made.gpus = _count_gpus(script, made)
     if made.gpus is None:
         one = next(
@@ -259,6 +266,8 @@ def _convert_other(directive: Directive, script: Script, remarks: Remarks, made:
                 made.slurm["export"] = value
             else:
                 remarks.missing(directive.start, text, "list these variables in env")
+    elif option == "gpu-bind" and value == "none":
+        remarks.replaced(directive.start, text, "each rank sees all GPUs of its node")
     elif option in _CALL:
         remarks.replaced(directive.start, text, "it concerns only the call of sbatch")
     elif option in _REFUSED:

@@ -16,8 +16,10 @@ from hpcrun.lint.launch import parse_launcher as parse_launcher
 from hpcrun.lint.launch import parse_srun as parse_srun
 from hpcrun.lint.launch import skip_image as skip_image
 from hpcrun.lint.request import count_gpus_of as count_gpus_of
+from hpcrun.lint.request import count_gpus_per_node as count_gpus_per_node
 from hpcrun.lint.request import count_nodes as count_nodes
 from hpcrun.lint.request import count_tasks_per_node as count_tasks_per_node
+from hpcrun.lint.request import is_spread as is_spread
 from hpcrun.lint.request import list_indices as list_indices
 from hpcrun.lint.request import list_training as list_training
 from hpcrun.lint.script import CLOSE as CLOSE

@@ -30,7 +30,14 @@ def count_nodes(script: Script) -> int | None:
         return -(-tasks // per_node)
     if script.has("ntasks") and tasks != 1:
         return None
-    return None if script.has("nodelist") else 1
+    return None if re.search(r"[,\[/]", script.value("nodelist")) else 1
+
+
+def is_spread(script: Script) -> bool:
+    """Return True if only the number of tasks is given, which Slurm may spread over nodes."""
+    tasks = script.number("ntasks")
+    sized = ("nodes", "ntasks-per-node", "tasks-per-node", "nodelist", "nodefile", "ntasks-per-gpu")
+    return bool(tasks and tasks > 1) and not any(script.has(one) for one in sized)
 
 
 def is_multi_node(script: Script) -> bool:

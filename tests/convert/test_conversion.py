@@ -519,16 +519,80 @@ def test_input_of_the_training_is_kept(line: str) -> None:
 @pytest.mark.parametrize(
     ("line", "text"),
     [
-        ("timeout 3600 python t.py", "timeout 3600"),
-        ("srun numactl --cpunodebind=0 python t.py", "numactl --cpunodebind=0"),
-        ("srun nsys profile -o out python t.py", "nsys profile -o out"),
         ("srun --export=ALL,FOO=1 python t.py", "srun --export=ALL,FOO=1"),
-        ("uv run python t.py", "uv run"),
+        ("conda run -n a python t.py", "conda run -n a"),
+        ("timeout 60 torchrun --nproc_per_node=1 t.py", "timeout 60"),
+        ("srun bash -c 'numactl -N0 python t.py'", "numactl -N0"),
+        ("env -i python t.py", "env -i"),
     ],
 )
 def test_commands_around_the_program_are_reported(line: str, text: str) -> None:
     made = convert(f"#SBATCH --gpus=1\n{line}\n")
     assert [one.text for one in made.missing] == [text]
+
+
+@pytest.mark.parametrize(
+    ("line", "command"),
+    [
+        ("timeout 3600 python3 -u t.py a", "timeout 3600 python3 -u t.py a"),
+        (
+            "srun -n1 --label numactl --cpunodebind=0 python t.py",
+            "numactl --cpunodebind=0 python t.py",
+        ),
+        ("srun nsys profile -o out python t.py", "nsys profile -o out python t.py"),
+        ("uv run --locked python t.py --lr 1", "uv run --locked python t.py --lr 1"),
+        ("nohup env A=1 uv run python t.py", "uv run python t.py"),
+        ("CUDA_VISIBLE_DEVICES=0 python t.py", "env CUDA_VISIBLE_DEVICES=0 python t.py"),
+    ],
+)
+def test_commands_around_the_program_are_kept(line: str, command: str) -> None:
+    made = convert(f"#SBATCH --gpus=1\n{line}\n")
+    assert made.missing == []
+    assert made.job["command"] == command.split()
+    assert made.job.get("launcher") == ("srun" if line.startswith("srun") else None)
+
+
+def test_tasks_that_slurm_may_spread_are_on_one_node_as_an_assumption() -> None:
+    made = convert("#SBATCH -n 8 --gres=gpu:1\npython t.py\n")
+    assert made.is_complete
+    assert [(one.text, one.effect) for one in made.remarks if one.effect != "replaced"] == [
+        ("-n 8", "assumed"),
+        ("8 tasks", "changed"),
+    ]
+    assert made.job["resources"] == {"gpus_per_node": 1, "cpus_per_gpu": 8}
+    assert missing("#SBATCH -n 8 --gres=gpu:1\nsrun python t.py\n") != []
+    assert convert("#SBATCH -n 4 --gres=gpu:4\nsrun python t.py\n").job["launcher"] == "srun"
+    sized = ("-n 8 -N 1", "-n 1", "-n 8 --ntasks-per-node=8", "-N 2 -n 8")
+    for one in sized:
+        effects = [one.effect for one in convert(f"#SBATCH {one}\nsrun python t.py\n").remarks]
+        assert "assumed" not in effects
+
+
+def test_node_of_a_nodelist_is_one_node() -> None:
+    assert "nodes" not in job("#SBATCH -w node1 --gpus=1\npython t.py\n")["resources"]
+    for nodes in ("node[1-2]", "a,b", "./file"):
+        assert missing(f"#SBATCH -w {nodes} --gpus=1\npython t.py\n") != []
+
+
+@pytest.mark.parametrize("devices", ["0", "0,1,2", "0,1"])
+def test_selected_gpus_are_those_of_the_job_or_reported(devices: str) -> None:
+    made = convert(f"#SBATCH --gres=gpu:2\nexport CUDA_VISIBLE_DEVICES={devices}\npython t.py\n")
+    assert made.is_complete == (devices == "0,1")
+
+
+def test_only_program_of_any_name_is_the_command() -> None:
+    for line in ("wandb agent --count=2 a/b/c", "podman-hpc run --rm image train"):
+        made = job(f"#SBATCH --gpus=1\nmkdir -p out\n{line}\necho done\n")
+        text = ["bash", "-c", f"mkdir -p out\n{line}\necho done"]
+        assert made["command"] == (line.split() if line.startswith("wandb") else text)
+    assert missing("#SBATCH --gpus=1\nmodule load a\nmkdir -p out\n") != []
+
+
+def test_statements_of_several_tasks_are_one_text_without_steps() -> None:
+    two = "python a.py\npython b.py\n"
+    assert job(f"#SBATCH -N 1 -n 4 --gpus=1\n{two}")["command"] == ["bash", "-c", two.strip()]
+    for line in ("srun hostname\n", "mpirun a.out\n"):
+        assert missing(f"#SBATCH -N 1 -n 4 --gpus=1\n{line}{two}") != []
 
 
 def test_options_of_python_are_kept() -> None:

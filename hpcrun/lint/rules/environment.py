@@ -786,9 +786,10 @@ def _(script: Script) -> Iterator[Found]:
     for program in find_programs(script):
         words = [program.kind, *program.args]
         words = ["pip", *words[3:]] if program.module == "pip" else words
-        agrees = {"-y", "--yes"} & set(words) or _is_piped_yes(script, program.command.start)
-        is_pip = re.fullmatch(r"pip[0-9.]*", words[0])
-        if is_pip and words[1:2] == ["uninstall"] and not agrees:
+        is_removal = re.fullmatch(r"pip[0-9.]*", words[0]) and words[1:2] == ["uninstall"]
+        if is_removal and not {"-y", "--yes"} & set(words):
+            if _is_piped_yes(script, program.command.start):
+                continue
             yield Found(program.command.start, "pip asks for confirmation, and gets no answer")
 
 
