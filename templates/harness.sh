@@ -139,7 +139,7 @@ prepare_ranks() {
         say "no Python 3.6 or newer answers here: checkpoints are neither found nor pruned, stalls are" \
             "not noticed, and the run does not continue by itself"
     fi
-    [ ! -e "$HPCRUN_RUN_DIR/search.json" ] || export_trial
+    ! grep -qsE '"method": ?"tpe"' -- "$HPCRUN_RUN_DIR/search.json" || export_trial
     # For programs that check instead of handling a signal: this file appears, or this time comes.
     export HPCRUN_RESUME HPCRUN_END_TIME HPCRUN_STOP_FILE=$attempt_dir/stop
     # torchrun waits 30 s for ranks that save; torch 2.13 accepts another limit.

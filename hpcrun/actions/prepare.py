@@ -722,7 +722,7 @@ def prepare_job(
         search = None
         if made is None:
             made = build_runs(spec, extra_args)
-            search = plan_search(context, spec, host, sweep_id)
+            search = plan_search(context, spec, host, sweep_id, [run.index for run in made])
         tasks = -(-len(made) // spec.sweep_per_node)
         array = checks.check_array(context, host, tasks, submit)
         if array.problems:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import sys
+from collections.abc import Sequence
 
 from hpcrun.actions.cluster_host import ClusterHost
 from hpcrun.actions.interpreter import (
@@ -21,27 +22,30 @@ from hpcrun.spec import JobSpec, Range
 
 
 def plan_search(
-    context: Context, spec: JobSpec, host: ClusterHost, sweep_id: str
+    context: Context, spec: JobSpec, host: ClusterHost, sweep_id: str, numbers: Sequence[int]
 ) -> SearchRecord | None:
-    """Return the record of a search for the jobs of its trials; None if they need none.
+    """Return the record of a search for the jobs of its trials; None for a sweep without a metric.
+
+    Args:
+        numbers: The numbers of the trials.
 
     Raises:
-        SpecError: No Python that the jobs could use has optuna.
+        SpecError: The jobs draw values, and no Python that they could use has optuna.
     """
     search = spec.search
-    if search.method != "tpe":
+    if search.metric is None:
         return None
     runs_dir = sweep_folder(host.login.runs_dir, sweep_id).path.parent
     head, _, tail = sweep_id.rpartition("-")
     return SearchRecord(
         method=search.method,
         seed=search.seed,
-        metric=search.metric or "",
+        metric=search.metric,
         goal=search.goal,
-        trials=search.trials or 0,
+        trials=max(numbers, default=-1) + 1,
         before=f"{runs_dir}/{head}.",
         after=f"-{tail}",
-        pythons=_find_pythons(context, spec, host),
+        pythons=_find_pythons(context, spec, host) if search.method == "tpe" else [],
         space=search.space,
     )
 

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from hpcrun.cli.output import drawing_display, print_note
 from hpcrun.context import Context
-from hpcrun.curves import ParsedRun
+from hpcrun.curves import PageSection, ParsedRun
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.plan import format_label
 from hpcrun.runs import RunFolder, read_task
@@ -96,10 +96,11 @@ def write_report_files(
     *,
     full: bool = False,
     by: str = "step",
+    sections: Sequence[PageSection] = (),
 ) -> None:
     """Write the requested report files and return their names; none if there is no metric.
 
-    ``by`` selects the x axis of pictures. Raises InputError.
+    ``by`` selects the x axis of pictures, and ``sections`` are added to HTML. Raises InputError.
     """
     from hpcrun.curves import write_files
 
@@ -107,7 +108,7 @@ def write_report_files(
     if not found and any(files.values()):
         print_note("no metrics: nothing written")
         return
-    for written in write_files(context.cwd, found, files, full=full, by=by):
+    for written in write_files(context.cwd, found, files, full=full, by=by, sections=sections):
         print_note(f"wrote {written}")
 
 

@@ -34,9 +34,11 @@ from hpcrun.ownership import foreign_owner
 from hpcrun.runs import (
     JobStatus,
     RunFolder,
+    SearchResult,
     Sweep,
     SweepFolder,
     has_checkpoints,
+    read_search_result,
     read_sweep,
     runs_of,
 )
@@ -91,6 +93,7 @@ class StatusResult(Struct, frozen=True, kw_only=True):
         is_partial: Rows may be missing for that reason.
         older: Number of runs that were omitted.
         host: The host of a remote cluster.
+        search: The trials of a sweep with a metric.
     """
 
     kind: str
@@ -100,6 +103,7 @@ class StatusResult(Struct, frozen=True, kw_only=True):
     older: int = 0
     host: str = ""
     sweep: Sweep | None = None
+    search: SearchResult | None = None
     nothing: str = ""
     pipeline: str = ""
     stages: Sequence[StageStatus] = ()
@@ -125,7 +129,13 @@ class StatusResult(Struct, frozen=True, kw_only=True):
             stages = [stage_json(one) for one in self.stages]
             return {**rows, "pipeline": {"name": self.pipeline, "stages": stages}}
         as_json = job_json if self.kind == "job" else run_json
-        return {"runs": [as_json(status) for status in self.statuses]}
+        runs = {"runs": [as_json(status) for status in self.statuses]}
+        if self.search is None:
+            return runs
+        from hpcrun.runs import compute_importance
+        from hpcrun.views import search_json
+
+        return {**runs, "search": search_json(self.search, compute_importance(self.search))}
 
     def lines(self, look: Display) -> list[str]:
         if self.kind == "pipeline":
@@ -138,7 +148,13 @@ class StatusResult(Struct, frozen=True, kw_only=True):
         if self.kind == "job":
             return format_jobs(array_job_id(self.statuses[0].job_id or ""), self.statuses, look)
         if self.sweep is not None:
-            return format_sweep(self.sweep, self.statuses, look)
+            lines = format_sweep(self.sweep, self.statuses, look, self.search)
+            if self.search is None:
+                return lines
+            from hpcrun.runs import compute_importance
+            from hpcrun.views import format_search
+
+            return [*lines, *format_search(self.search, compute_importance(self.search), look)]
         (status,) = self.statuses
         plan, attempts = status.plan, status.history.attempts
         has_saved = plan is not None and has_checkpoints(plan, attempts, is_here=not self.host)
@@ -231,7 +247,8 @@ def _query_status(context: Context, query: StatusQuery, cache: QueryCache) -> St
     statuses = _add_end_details(context, statuses, in_sweep=sweep is not None)
     if sweep is None:
         statuses = [_add_notify_failures(status) for status in statuses]
-    return StatusResult(kind="run", statuses=statuses, sweep=sweep)
+    search = read_search_result(runs_of(target)) if sweep is not None else None
+    return StatusResult(kind="run", statuses=statuses, sweep=sweep, search=search)
 
 
 def _add_notify_failures(status: JobStatus) -> JobStatus:

@@ -33,7 +33,7 @@ _M_MMAP_THRESHOLD, _LARGE = -3, 1 << 18
 if TYPE_CHECKING:
     from hpcrun.context import Context
     from hpcrun.curves import ParsedRun
-    from hpcrun.runs import RunFolder, SweepFolder
+    from hpcrun.runs import RunFolder, SearchResult, SweepFolder
 
 
 @click.command("why")
@@ -286,6 +286,7 @@ def compare(
     from msgspec import structs
 
     from hpcrun.actions import add_code_digests, parse_runs
+    from hpcrun.cli.output import output_display, print_lines
     from hpcrun.cli.show_curve import label_sweep_runs, match_metric, write_report_files
     from hpcrun.curves import (
         check_files,
@@ -295,6 +296,8 @@ def compare(
         format_markdown,
         rank_runs,
     )
+    from hpcrun.runs import compute_importance
+    from hpcrun.views import format_ranking, list_search_sections, search_json
 
     where = make_context(cluster)
     logs = _expand_runs(where, logs, last, sweep)
@@ -314,22 +317,49 @@ def compare(
         )
     runs, notes = add_code_digests(where.runs_dir, runs)
     named = label_sweep_runs(where, runs)
+    result = _find_search(where, logs)
+    matched, falls = match_metric(runs, metric), None
+    if result is not None:
+        searched = result.search.metric
+        if metric is None and any(searched in run.curve.metrics for run in runs):
+            matched = searched
+        falls = result.search.goal == "minimize" if matched == searched else None
+    importance = None if result is None else compute_importance(result)
     compared = compare_runs(
         runs if as_json else named,
-        metric=match_metric(runs, metric),
+        metric=matched,
+        falls=falls,
         target=target,
         per_gpu=per_gpu,
     )
     compared = structs.replace(compared, notes=(*compared.notes, *notes))
     if as_json:
-        emit_json(comparison_json(runs, compared))
+        found = comparison_json(runs, compared)
+        if result is not None:
+            found["search"] = search_json(result, importance)
+        emit_json(found)
     elif markdown:
         print_line(format_markdown(named, compared))
     else:
         print_line(format_comparison(named, compared, drawing_display(), by=by, per_gpu=per_gpu))
+        if result is not None:
+            print_lines(["", *format_ranking(result, importance, output_display())])
     ranked = [runs[number] for number, _ in rank_runs(runs, compared)]
-    write_report_files(where, ranked, files, by="step" if by == "samples" else by)
+    sections = [] if result is None else list_search_sections(result, importance)
+    by = "step" if by == "samples" else by
+    write_report_files(where, ranked, files, by=by, sections=sections)
     return 0 if any(run.curve.metrics for run in runs) else 1
+
+
+def _find_search(where: Context, logs: Sequence[str]) -> SearchResult | None:
+    """Return the trials of a sweep with a metric, if that is all that is compared."""
+    from hpcrun.monitor import find_targets_by_word
+    from hpcrun.runs import SweepFolder, read_search_result, runs_of
+
+    if len(logs) != 1 or (where.cwd / logs[0]).exists():
+        return None
+    found = find_targets_by_word(where, list(logs)).get(logs[0])
+    return read_search_result(runs_of(found)) if isinstance(found, SweepFolder) else None
 
 
 def _set_gpus(runs: Sequence[ParsedRun], gpus: str | None) -> list[ParsedRun]:

@@ -34,6 +34,7 @@ from hpcrun.curves.report.facts import steps_left as steps_left
 from hpcrun.curves.report.files import check_files as check_files
 from hpcrun.curves.report.files import write_files as write_files
 from hpcrun.curves.report.health import find_warnings as find_warnings
+from hpcrun.curves.report.html import PageSection as PageSection
 from hpcrun.curves.report.html import page_part as page_part
 from hpcrun.curves.report.html import report_data as report_data
 from hpcrun.curves.report.image import write_image as write_image
@@ -42,7 +43,6 @@ from hpcrun.curves.report.live import end_by_signal as end_by_signal
 from hpcrun.curves.report.parsed import ParsedRun as ParsedRun
 from hpcrun.curves.report.parsed import Usage as Usage
 from hpcrun.curves.report.parsed import parse_stored as parse_stored
-from hpcrun.curves.report.tables import PageSection as PageSection
 from hpcrun.curves.report.tables import write_table_page as write_table_page
 from hpcrun.curves.report.tensorboard import metric_tags as metric_tags
 from hpcrun.curves.report.terminal import HEAD as HEAD

@@ -11,6 +11,8 @@ from hpcrun.runs.ends import END_STATES as END_STATES
 from hpcrun.runs.ends import SURVIVABLE_ENDS as SURVIVABLE_ENDS
 from hpcrun.runs.ends import read_ended_nodes as read_ended_nodes
 from hpcrun.runs.ends import read_warnings as read_warnings
+from hpcrun.runs.importance import Importance as Importance
+from hpcrun.runs.importance import compute_importance as compute_importance
 from hpcrun.runs.layout import ARRAY as ARRAY
 from hpcrun.runs.layout import EVALUATIONS as EVALUATIONS
 from hpcrun.runs.layout import OWN_FILES as OWN_FILES
@@ -93,6 +95,9 @@ from hpcrun.runs.status import compute_cost as compute_cost
 from hpcrun.runs.status import compute_elapsed as compute_elapsed
 from hpcrun.runs.status import compute_trained_share as compute_trained_share
 from hpcrun.runs.status import count_nodes as count_nodes
+from hpcrun.runs.trials import RankedTrial as RankedTrial
+from hpcrun.runs.trials import SearchResult as SearchResult
+from hpcrun.runs.trials import read_search_result as read_search_result
 from hpcrun.runs.usage import NodeSeries as NodeSeries
 from hpcrun.runs.usage import parse_node_usage as parse_node_usage
 from hpcrun.runs.usage import read_node_usage as read_node_usage

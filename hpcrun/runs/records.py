@@ -110,6 +110,8 @@ class SearchRecord(Struct, frozen=True, kw_only=True):
     """A search, in the directory of each of its trials, for their jobs (jobside/search.py).
 
     Attributes:
+        method: grid, random or tpe.
+        trials: The highest number of a trial, plus 1.
         number: The number of this trial.
         before: The path of a trial's directory before its number.
         after: The path after the number.

@@ -9,6 +9,10 @@ from hpcrun.views.efficiency import efficiencies_json as efficiencies_json
 from hpcrun.views.efficiency import efficiencies_rows as efficiencies_rows
 from hpcrun.views.efficiency import format_efficiencies as format_efficiencies
 from hpcrun.views.efficiency import list_page_sections as list_page_sections
+from hpcrun.views.search import format_ranking as format_ranking
+from hpcrun.views.search import format_search as format_search
+from hpcrun.views.search import list_search_sections as list_search_sections
+from hpcrun.views.search import search_json as search_json
 from hpcrun.views.status import describe_diverged_loss as describe_diverged_loss
 from hpcrun.views.status import describe_reason as describe_reason
 from hpcrun.views.status import describe_stall as describe_stall

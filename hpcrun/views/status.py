@@ -10,7 +10,16 @@ from typing import Any
 import msgspec
 
 from hpcrun.plan import Plan, column_names, format_label
-from hpcrun.runs import LOST, Attempt, JobStatus, Sweep, Verdict, WhyWaiting
+from hpcrun.runs import (
+    LOST,
+    Attempt,
+    JobStatus,
+    RankedTrial,
+    SearchResult,
+    Sweep,
+    Verdict,
+    WhyWaiting,
+)
 from hpcrun.slurm import explain_reason, format_exit_code, format_limit, parse_exit_code
 from hpcrun.text import (
     BOLD,
@@ -430,13 +439,21 @@ def _suggest_commands(status: JobStatus, display: Display, has_checkpoints: bool
 # ---- a sweep, and jobs that hpcrun did not submit
 
 
-def format_sweep(sweep: Sweep, statuses: Sequence[JobStatus], display: Display) -> list[str]:
-    """Lay out a line for each run of a sweep."""
+def format_sweep(
+    sweep: Sweep,
+    statuses: Sequence[JobStatus],
+    display: Display,
+    search: SearchResult | None = None,
+) -> list[str]:
+    """Lay out a line for each run of a sweep; of a search, the best runs first."""
     states = _format_counts(Counter(status.state for status in statuses))
     size = format_sweep_size(sweep.tasks, sweep.limit)
     head = f"{paint(sweep.name, BOLD, display)}: {size}: {states}"
     keys = list(dict.fromkeys(key for status in statuses for key in status.values))
-    has_progress = any(status.loss is not None for status in statuses)
+    has_progress = any(status.loss is not None for status in statuses) and search is None
+    trials = {trial.run_id: trial for trial in search.trials} if search is not None else {}
+    places = {run_id: place for place, run_id in enumerate(trials)}
+    statuses = sorted(statuses, key=lambda status: places.get(status.run_id, 0))
     rows = [
         [
             status.word,
@@ -444,12 +461,24 @@ def format_sweep(sweep: Sweep, statuses: Sequence[JobStatus], display: Display) 
             format_clock(status.elapsed),
             *(status.values.get(key, "-") for key in keys),
             *([_format_number(status.step), _format_loss(status.loss)] if has_progress else []),
+            *_format_trial(trials.get(status.run_id)),
             _describe_end(status),
         ]
         for status in statuses
     ]
-    columns = [*column_names(keys), *(["STEP", "LOSS"] if has_progress else []), ""]
+    columns = [*column_names(keys), *(["STEP", "LOSS"] if has_progress else [])]
+    if search is not None:
+        columns += ["STEP", replace_unprintable(search.search.metric), "RANK"]
+    columns.append("")
     return [head, *format_table(["JOBID", "STATE", "TIME", *columns], rows, display)]
+
+
+def _format_trial(trial: RankedTrial | None) -> list[str]:
+    """Format the step, the metric and the rank of a trial; [] for a run of no search."""
+    if trial is None:
+        return []
+    rank = "" if trial.rank is None else str(trial.rank)
+    return [_format_number(trial.step), _format_loss(trial.value), rank]
 
 
 def _describe_end(status: JobStatus) -> str:

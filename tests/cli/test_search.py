@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hpcrun.jobside.search import record_end
 from tests.cli.calling import Caller, replay
+from tests.json_schemas import check_json
 
 SCRIPT = """\
 import argparse
@@ -111,3 +115,80 @@ def test_trial_is_resubmitted_with_the_values_that_its_job_drew(project: Caller)
             shown = project("status", "--json", run.name).json["runs"][0]
             assert shown["task"]["values"] == values
             assert "gelu" in str(done.json) and "HPCRUN_TRIAL_lr" not in str(done.json)
+
+
+def finish_trial(run: Path, value: float | None, why: str = "done") -> None:
+    """Write what the job of a trial leaves: its log, its metric and its end."""
+    attempt = run / "attempts/0"
+    attempt.mkdir(parents=True)
+    (run / "logs/0").mkdir(parents=True)
+    lines = [f"step {step} loss {9 - step}.0 eval_loss {value}" for step in (1, 2)]
+    (run / "logs/0/rank-0.log").write_text("\n".join(lines if value is not None else ["hello"]))
+    record_end({"HPCRUN_RUN_DIR": str(run), "HPCRUN_ATTEMPT": "0"})
+    end = {"attempt": 0, "job_id": "17", "exit_code": 0, "signal": None, "stopped_by": None}
+    end |= {"first_failure": None, "begun_at": 1.0, "ended_at": 2.0, "why": why, "next": None}
+    (attempt / "end.json").write_text(json.dumps(end))
+
+
+def search_with_values(project: Caller, values: list[float | None], goal: str = "minimize") -> Any:
+    """Submit a random search, and finish its trials with these values; return the answer."""
+    text = JOB.replace("METHOD", "random").replace("trials: 3", f"trials: {len(values)}")
+    project.write("many.yaml", text.replace("eval_loss,", f"eval_loss, goal: {goal},"))
+    answer = project("submit", "many.yaml", "--json").json
+    for run, value in zip(answer["runs"], values, strict=True):
+        finish_trial(project.runs / run["run_id"], value)
+    return answer
+
+
+def test_status_ranks_trials_and_names_the_best(project: Caller) -> None:
+    answer = search_with_values(project, [3.0, 1.5, math.nan, 2.0, None, 2.5])
+    best = answer["runs"][1]
+    done = project("status", answer["sweep_id"], "--json")
+    check_json("status", done.json)
+    search = done.json["search"]
+    assert [trial["number"] for trial in search["trials"]] == [1, 3, 5, 0, 2, 4]
+    assert [trial["rank"] for trial in search["trials"]] == [1, 2, 3, 4, None, None]
+    assert [trial["value"] for trial in search["trials"]][3:] == [3.0, "NaN", None]
+    assert search["trials"][0]["values"] == best["values"]
+    assert search["command"] == ["hpcrun", "resubmit", best["run_id"], "--fresh"]
+    assert search["importance"] is None, "four complete trials show chance"
+    text = project("status", answer["sweep_id"]).out
+    assert "best      run 1: eval_loss 1.5 at step 2 (best of 4 complete runs)" in text
+    assert f"run it    hpcrun resubmit {best['run_id']} --fresh" in text
+    again = project(*search["command"][1:], "--dry-run", "--json")
+    assert again.code == 0, again
+    program = json.loads(again.json["plan.json"])["program"]
+    assert program[-3:] == [best["values"]["lr"], "--act", best["values"]["act"]]
+
+
+def test_compare_ranks_a_search_by_its_own_goal(project: Caller) -> None:
+    answer = search_with_values(project, [3.0, 1.0, 2.0, 5.0, 4.0], "maximize")
+    done = project("compare", "--sweep", answer["sweep_id"], "--json")
+    check_json("compare", done.json)
+    assert done.json["metric"] == "eval_loss" and done.json["falls"] is False
+    assert [run["rank"] for run in done.json["runs"]] == [3, 5, 4, 1, 2]
+    search = done.json["search"]
+    assert [trial["number"] for trial in search["trials"]] == [3, 4, 0, 2, 1]
+    assert search["importance"]["method"] == "correlation"
+    assert set(search["importance"]["parameters"]) == {"lr", "act"}
+    text = project("compare", "--sweep", answer["sweep_id"], "--html", "c.html").out
+    assert "(rank correlation with the metric, 5 runs)" in text
+    assert f"hpcrun resubmit {search['best']} --fresh" in text
+    page = (project.project / "c.html").read_text()
+    assert "Trials" in page and f"run it: hpcrun resubmit {search['best']} --fresh" in page
+    other = project("compare", "--sweep", answer["sweep_id"], "--metric", "loss", "--json").json
+    assert other["falls"] is True, "the goal is that of the search's metric"
+
+
+def test_status_warns_if_no_log_has_the_metric(project: Caller) -> None:
+    answer = search_with_values(project, [None, None, None])
+    found = project("status", answer["sweep_id"])
+    assert "warning   no run's log has eval_loss" in found.out
+    assert project("status", answer["sweep_id"], "--json").json["search"]["lacks_metric"] is True
+
+
+def test_sweep_without_a_metric_has_no_ranking(project: Caller) -> None:
+    project.write("plain.yaml", JOB.replace("metric: eval_loss, ", "").replace("METHOD", "random"))
+    answer = project("submit", "plain.yaml", "--json").json
+    assert not list(project.runs.glob("*/search.json"))
+    assert "search" not in project("status", answer["sweep_id"], "--json").json

@@ -96,6 +96,7 @@ def compare_runs(
     runs: Sequence[ParsedRun],
     *,
     metric: str | None = None,
+    falls: bool | None = None,
     target: float | None = None,
     per_gpu: bool = False,
 ) -> Comparison:
@@ -104,6 +105,7 @@ def compare_runs(
     Args:
         runs: The runs.
         metric: The metric to compare; chosen by ``choose_metric`` if None.
+        falls: Whether lower values of the metric are better; None: judged by its name and course.
         target: The level that runs must reach; by default the best level that all runs reached.
         per_gpu: Whether the rates in the logs are per GPU.
     """
@@ -115,7 +117,7 @@ def compare_runs(
         return Comparison(None, True, (), None, scaling, settings, (), slow)
     without = [run.source for run in runs if name not in run.curve.metrics]
     notes = [f"no {name} in {', '.join(without)}"] if without else []
-    falls = _is_lower_better(runs, name)
+    falls = _is_lower_better(runs, name) if falls is None else falls
     learned = [
         _build_run_curve(run, name, speed.batch, notes, falls=falls, per_gpu=per_gpu)
         for run, speed in zip(runs, scaling.speeds, strict=True)

@@ -40,7 +40,7 @@ FORMATS = {
     "plot": Format(
         ("image", "write_image"), "matplotlib", (".png", ".svg", ".pdf"), options=("by",)
     ),
-    "html": Format(("html", "write_html")),
+    "html": Format(("html", "write_html"), options=("sections",)),
     "csv": Format(("data", "write_csv"), options=("full",)),
     "tensorboard": Format(("tensorboard", "write_tensorboard"), "tensorboard", is_folder=True),
 }

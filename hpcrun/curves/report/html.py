@@ -18,6 +18,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from hpcrun.curves.curve import Curve, Point, Restart, Summary
 from hpcrun.curves.names import (
     EPOCH,
@@ -64,14 +66,26 @@ _SCHEDULES = (LR, EPOCH)
 _AXES: tuple[By, ...] = ("step", "tokens", "time")
 
 
-def write_html(runs: Sequence[ParsedRun], path: Path) -> None:
-    """Write the report.
+class PageSection(Struct, frozen=True, kw_only=True):
+    """A section of a page: a table, or a list without ``headings``.
+
+    Attributes:
+        rows: The texts of each row; of a list one text per row.
+    """
+
+    title: str
+    headings: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+
+
+def write_html(runs: Sequence[ParsedRun], path: Path, sections: Sequence[PageSection] = ()) -> None:
+    """Write the report, with further sections before the curves.
 
     Raises:
         InputError: The file cannot be written.
     """
     with write_atomically(path) as file:
-        file.write(html_text(runs).encode("utf-8"))
+        file.write(html_text(runs, sections).encode("utf-8"))
 
 
 def render_page(template: str, **values: Any) -> str:
@@ -90,7 +104,7 @@ def render_page(template: str, **values: Any) -> str:
     return environment.from_string((_PARTS / template).read_text("utf-8")).render(**values)
 
 
-def html_text(runs: Sequence[ParsedRun]) -> str:
+def html_text(runs: Sequence[ParsedRun], sections: Sequence[PageSection] = ()) -> str:
     """Return the report as HTML."""
     scripts = [page_part(name) for name in ("uplot.js", "curves.js", "page.js")]
     data = page_data(runs)
@@ -112,6 +126,7 @@ def html_text(runs: Sequence[ParsedRun]) -> str:
         tiles=_build_tiles(runs),
         settings=_settings(runs),
         attempt_headings=ATTEMPT_COLUMNS,
+        sections=[section for section in sections if section.rows],
     )
 
 

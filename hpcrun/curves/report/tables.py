@@ -5,25 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from msgspec import Struct
-
-from hpcrun.curves.report.html import page_part, render_page
+from hpcrun.curves.report.html import PageSection, page_part, render_page
 from hpcrun.files import write_atomically
 
 # The page has no script, and requests nothing.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-
-
-class PageSection(Struct, frozen=True, kw_only=True):
-    """A section of a page: a table, or a list without ``headings``.
-
-    Attributes:
-        rows: The texts of each row; of a list one text per row.
-    """
-
-    title: str
-    headings: Sequence[str] = ()
-    rows: Sequence[Sequence[str]] = ()
 
 
 def write_table_page(
