@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import structs
 
@@ -52,7 +52,7 @@ from hpcrun.runs import JobStatus, RunFolder, SweepFolder, read_history, read_no
 from hpcrun.text import format_bytes
 from hpcrun.ui.log_window import find_text, read_window
 from hpcrun.ui.node_use import build_use_data
-from hpcrun.views import job_json, listing_json, run_json
+from hpcrun.views import format_cost, job_json, listing_json, run_json
 
 # Seconds between two reads of the files of live runs, and of the list of all runs if a run or
 # sweep is live.
@@ -63,6 +63,8 @@ _UNUSED_AFTER_S = 15.0
 _FIRST_LISTING_S = 60.0
 # Seconds until Slurm is queried again after the first query failed.
 _RETRY_S = 30.0
+# Fields that change as time passes, and the seconds between two updates of them alone.
+_TIMES, _TIMES_INTERVAL_S = frozenset(("elapsed_seconds", "gpu_hours", "elapsed")), 60.0
 # The number of logs whose curves stay in memory.
 _MAX_OPEN_CURVES = 64
 # A log that was not modified for so many seconds is read to its end.
@@ -149,6 +151,25 @@ class _OpenCurve:
         self.checked_at = 0.0
 
 
+class _PublishedRow(NamedTuple):
+    """A row of the page, and the version and the time (monotonic) since which it is the same."""
+
+    version: int
+    at: float
+    row: dict[str, Any]
+
+    def is_current(self, row: dict[str, Any], now: float) -> bool:
+        """Return True if a row need not be sent again.
+
+        The time of a running job alone changes with each reading, and is sent once a minute.
+        """
+        if row is self.row or row == self.row:
+            return True
+        return now < self.at + _TIMES_INTERVAL_S and all(
+            row.get(name) == self.row.get(name) for name in {*row, *self.row} - _TIMES
+        )
+
+
 class Board:
     """Runs, jobs and logs of one context, for any number of pages.
 
@@ -178,7 +199,8 @@ class Board:
         job_ids = self._resolve(words)
         self._jobs = WatchedSlurmJobs(job_ids, strict=False)
         self._monitor = Monitor(context, [self._listing, self._jobs], calmest=MAX_QUERY_PAUSE_S)
-        self._rows: dict[str, tuple[int, dict[str, Any]]] = {}
+        self._rows: dict[str, _PublishedRow] = {}
+        self._order_version = 0
         # The JSON of each status by its identity; the status is kept, so that its id is not reused.
         self._built: dict[int, tuple[JobStatus, dict[str, Any]]] = {}
         self._trouble = ""
@@ -267,38 +289,62 @@ class Board:
         built = self._built
         new = [status for status in statuses if id(status) not in built]
         for status, row in zip(new, listing_json(new, 0, "")["runs"], strict=True):
-            built[id(status)] = (status, {**row, "remark": status.remark})
-        listed = [built[id(status)][1] for status in statuses]
-        self._built = {
-            id(status): (status, row) for status, row in zip(statuses, listed, strict=True)
-        }
-        rows = {row["run_id"] or row["sweep_id"] or row["id"]: row for row in listed}
+            key = row["run_id"] or row["sweep_id"] or row["id"]
+            built[id(status)] = (status, {"key": key, **row, "remark": status.remark})
+        self._built = {id(status): (status, built[id(status)][1]) for status in statuses}
+        rows = self._file_rows()
+        for _, row in self._built.values():
+            rows[row["key"]] = row
         for statuses in self._jobs.known.values():
-            rows |= {status.job_id or "": job_json(status) for status in statuses}
-        known, changed = self._rows, {}
-        for number, (key, row) in enumerate([*self._file_rows().items(), *rows.items()]):
-            row = {"key": key, "order": number, **row}
-            changed[key] = known[key] if key in known and known[key][1] == row else (0, row)
-        if any(version == 0 for version, _ in changed.values()) or known.keys() - changed.keys():
+            rows |= {
+                key: {"key": key, **job_json(status)}
+                for status in statuses
+                if (key := status.job_id or "")
+            }
+        known, now = self._rows, time.monotonic()
+        changed = {
+            key: known[key]
+            if key in known and known[key].is_current(row, now)
+            else _PublishedRow(0, now, row)
+            for key, row in rows.items()
+        }
+        is_reordered = [*changed] != [*known]
+        if is_reordered or any(row.version == 0 for row in changed.values()):
             next_version = self.version + 1
-            self._rows = {key: (v or next_version, row) for key, (v, row) in changed.items()}
+            self._rows = {
+                key: row if row.version else row._replace(version=next_version)
+                for key, row in changed.items()
+            }
+            if is_reordered:
+                self._order_version = next_version
             self.version = next_version
 
     def _file_rows(self) -> dict[str, dict[str, Any]]:
         return {
-            key: {"kind": "log", "id": source.name, "name": source.name, "state": "", "final": True}
+            key: {
+                "key": key,
+                "kind": "log",
+                "id": source.name,
+                "name": source.name,
+                "state": "",
+                "final": True,
+            }
             for key, source in self._files.items()
         }
 
     def news(self, since: int) -> dict[str, Any]:
-        """Return the rows that changed after a version, and the keys of all rows in order."""
+        """Return the rows that changed after a version.
+
+        ``keys`` are those of all rows in order, or None if the order has not changed.
+        """
         if not self._rows and self._files:
             self._publish()
-        version, rows = self.version, self._rows
+        version, rows, is_reordered = self.version, self._rows, since < self._order_version
+        is_new = since != version
         return {
             "version": version,
-            "rows": [row for changed, row in rows.values() if changed > since],
-            "keys": [*rows],
+            "rows": [each.row for each in rows.values() if each.version > since] if is_new else [],
+            "keys": [*rows] if is_reordered or not since else None,
             "is_ready": version > 0,
             "trouble": self._trouble or None,
             "actions": self.has_actions,
@@ -335,8 +381,14 @@ class Board:
             "files": [],
             "script": "",
             "has_use": False,
+            "cost": "",
+            "price": "",
         }
         if isinstance(target, RunFolder):
+            hours, factors = statuses[0].gpu_hours, self._context.cluster.cost
+            found["cost"] = format_cost(statuses[0].cost, has_gpus=bool(hours))
+            if hours and factors.per_gpu_hour is not None:
+                found["price"] = f"{hours * factors.per_gpu_hour:.2f} {factors.currency}".strip()
             found["facts"] = read_run_facts(target)[0]
             found["script"] = self._masked_text(target, target.script)
             found["files"] = self._log_files(target)
@@ -462,7 +514,8 @@ class Board:
         return list(dict.fromkeys(found))
 
     def _label(self, key: str, default: str) -> str:
-        row = self._rows.get(key, (0, {}))[1]
+        published = self._rows.get(key)
+        row = published.row if published is not None else {}
         name, job = row.get("name"), row.get("job_id")
         return f"{name} ({job or key[-4:]})" if name and row.get("kind") == "run" else default
 

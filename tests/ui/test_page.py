@@ -13,7 +13,7 @@ from urllib.parse import quote
 import pytest
 
 from hpcrun.context import load_context
-from hpcrun.ui.board import Board
+from hpcrun.ui.board import Board, _PublishedRow
 from hpcrun.ui.server import redirecting_file
 from tests.cli.calling import Caller
 from tests.cli.status_runs import answers
@@ -122,6 +122,7 @@ def test_run_shows_its_state_cause_curve_and_log(opened: Opening) -> None:
     head = page.value("document.querySelector('h1').textContent")
     assert head == "trainfailed"
     page.wait_for("document.querySelector('.warnings')?.textContent.includes('GPU memory')")
+    assert "Fix: " in page.value("document.querySelector('.warnings').textContent")
     lines = page.value(f"{PLOT}.lines.map(line => [line.label, line.y.length])")
     assert lines == [["Training loss", 300], ["Evaluation loss", 3]]
     page.value(
@@ -188,7 +189,8 @@ def test_views_fit_a_phone_and_follow_the_theme(opened: Opening) -> None:
         "": f"{ROWS}.length > 100",
         f"run/{FAILED}": f"!!{PLOT}?.uplot",
         f"run/{FAILED}/log": "document.querySelector('.log')?.textContent.includes('step=')",
-        f"run/{FAILED}/attempts": "document.querySelectorAll('table.settings tbody tr').length > 0",
+        f"run/{FAILED}/attempts": "document.querySelectorAll('table.settings tbody tr').length > 0"
+        " && !document.querySelector('table.settings').textContent.includes('Invalid')",
         f"sweep/{SWEEP}": "!!document.querySelector('.sweep svg')",
     }
     grounds = set()
@@ -198,7 +200,8 @@ def test_views_fit_a_phone_and_follow_the_theme(opened: Opening) -> None:
         page.resize(390, 800)
         for view, expression in ready.items() if dark else ():
             page.value(f"location.hash = '#/{view}'")
-            page.wait_for(expression)
+            # A chart below the window is drawn when it is scrolled to.
+            page.wait_for(f"(document.querySelector('.plot')?.scrollIntoView(), {expression})", 60)
             assert page.value("document.documentElement.scrollWidth <= innerWidth"), view
     assert len(grounds) == 2
 
@@ -373,3 +376,23 @@ def list_states(base: str) -> dict[str, str]:
     ask(base, "api/detail?key=77")
     rows = json.loads(ask(base, "api/rows")[1])["rows"]
     return {row["key"]: row["state"] for row in rows}
+
+
+def test_a_running_jobs_time_alone_is_sent_once_a_minute() -> None:
+    published = _PublishedRow(3, 100.0, {"key": "a", "step": 5, "elapsed_seconds": 40})
+    later = {"key": "a", "step": 5, "elapsed_seconds": 42}
+    assert published.is_current(later, 102.0)
+    assert not published.is_current(later, 161.0)
+    assert not published.is_current({**later, "step": 6}, 102.0)
+    assert not published.is_current({**later, "why": "out of memory"}, 102.0)
+
+
+def test_news_has_only_changed_rows_and_no_order_that_is_known(caller: Caller) -> None:
+    board = Board(load_context(caller.environ, caller.project), ["train.log"])
+    board._poll()
+    board._publish()
+    first = board.news(0)
+    assert len(first["rows"]) == len(first["keys"]) > 1000
+    board._publish()
+    again = board.news(first["version"])
+    assert (again["version"], again["rows"], again["keys"]) == (first["version"], [], None)

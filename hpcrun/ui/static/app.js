@@ -91,7 +91,8 @@
     return row.why || row.remark || row.reason || "";
   }
 
-  const valuesOf = (row) => Object.entries(row.values || {}).map(([name, value]) => `${name}=${value}`).join(" ");
+  // The values of a sweep's run, and the arguments in which runs of the same job differ.
+  const valuesOf = (row) => Object.entries({ ...row.changed, ...row.values }).filter(([, value]) => value !== null).map(([name, value]) => `${name}=${value}`).join(" ");
 
   // ---- events of the server
 
@@ -117,9 +118,11 @@
     isReady = isReady || news.is_ready;
     hasActions = news.actions;
     for (const row of news.rows) rows.set(row.key, { ...row, haystack: haystackOf(row) });
-    order = news.keys;
-    const known = new Set(order);
-    for (const key of rows.keys()) if (!known.has(key)) rows.delete(key);
+    if (news.keys) { // null: the same rows in the same order
+      order = news.keys;
+      const known = new Set(order);
+      for (const key of rows.keys()) if (!known.has(key)) rows.delete(key);
+    }
     document.getElementById("cluster").textContent = [news.cluster, news.host].filter(Boolean).join(" on ");
     setTrouble(news.trouble && `Slurm cannot be reached: ${news.trouble}`);
     onRows();
@@ -138,7 +141,7 @@
       text: (row) => row.job_id || "", wide: true },
     { id: "project", title: "Project", value: (row) => row.project, text: (row) => row.project || "",
       isOptional: true, wide: true },
-    { id: "order", title: "Submitted", value: (row) => row.submitted_at ?? -row.order,
+    { id: "order", title: "Submitted", value: (row) => row.submitted_at,
       text: (row) => formatAge(row.submitted_at), falls: true },
     { id: "time", title: "Time", value: (row) => row.elapsed_seconds, text: (row) => formatDuration(row.elapsed_seconds),
       isNumber: true, wide: true },
@@ -238,7 +241,11 @@
         cache.set(row.key, { row, minute, tr });
         return tr;
       });
-      if (trs.length !== body.children.length || trs.some((tr, index) => body.children[index] !== tr)) {
+      const old = [...body.children];
+      const replaced = trs.map((tr, index) => index).filter((index) => old[index] !== trs[index]);
+      if (trs.length === old.length && replaced.every((index) => !trs[index].isConnected && !old[index].contains(document.activeElement))) {
+        for (const index of replaced) old[index].replaceWith(trs[index]);
+      } else {
         const focused = document.activeElement?.closest?.("#runs tr");
         const place = focused ? [...body.children].indexOf(focused) : -1;
         body.replaceChildren(...trs);
@@ -295,7 +302,7 @@
 
   // ---- curves of one or several runs
 
-  async function showCurves(place, keys, { isAlone }) {
+  async function showCurves(place, keys, { isAlone, hasCause = false }) {
     place.replaceChildren(text("p", "Reading the logs ...", "quiet"));
     let shown = null;
     let isGone = false;
@@ -310,6 +317,7 @@
     async function load() {
       const data = await get("curves", { key: keys });
       if (isGone) return;
+      if (hasCause) data.failures = []; // shown above
       fill(parts, data, isAlone, (hidden) => shown?.hide(hidden));
       if (!data.panels.length) {
         parts.panels.replaceChildren(text("p", "No metric was found in the log yet.", "quiet"));
@@ -388,7 +396,7 @@
     const run = detail.runs[0] || {};
     const names = { curves: "Curves", log: "Log", attempts: "Attempts", settings: "Settings", script: "Script", use: "GPU use" };
     const has = { curves: true, log: true, attempts: (run.attempts || []).length > 0,
-      settings: Object.keys(detail.facts).length > 0, script: Boolean(detail.script), use: Boolean(detail.has_use) };
+      settings: Object.keys(detail.facts).length > 0 || originOf(run).length > 0, script: Boolean(detail.script), use: Boolean(detail.has_use) };
     for (const [name, title] of Object.entries(names)) {
       if (!has[name]) continue;
       const to = link(`#/run/${encodeURIComponent(key)}/${name}`, title);
@@ -406,7 +414,7 @@
       const summary = [
         ["job", row.job_id], ["step", formatNumber(row.step)], ["loss", formatNumber(row.loss)],
         ["time", formatDuration(row.elapsed_seconds) + (row.limit_seconds ? ` of ${formatDuration(row.limit_seconds)}` : "")],
-        ["nodes", row.nodes], ["GPUs per node", row.gpus_per_node], ["GPU hours", formatNumber(row.gpu_hours)],
+        ["nodes", row.nodes], ["GPUs per node", row.gpus_per_node], ["GPU hours", formatNumber(row.gpu_hours)], ["price", detail.price],
         ["values", valuesOf(row)], ["node list", run.node_list], ["partition", run.partition], ["user", run.user],
         ["remark", remarkOf(row)], ["folder", row.run_dir || run.work_dir],
       ].filter(([, value]) => value);
@@ -414,19 +422,28 @@
     };
     fillHead();
     onRows = fillHead;
-    const cause = run.diagnosis;
-    const show = { curves: () => showCurves(place, [key], { isAlone: true }),
+    const { cause, fixes = [] } = run.diagnosis || {};
+    const show = { curves: () => showCurves(place, [key], { isAlone: true, hasCause: Boolean(cause) }),
       log: () => showLog(place, key, detail.files, () => (rows.get(key) || run).final),
       use: () => showUse(place, key, () => (rows.get(key) || run).final),
-      attempts: () => place.replaceChildren(attemptsTable(run)),
-      settings: () => place.replaceChildren(makeTable(["setting", "value"], Object.entries(detail.facts))),
+      attempts: () => place.replaceChildren(...[attemptsTable(run), detail.cost && text("p", detail.cost, "facts")].filter(Boolean)),
+      settings: () => place.replaceChildren(makeTable(["origin", "value"], originOf(run)), makeTable(["setting", "value"], Object.entries(detail.facts))),
       script: () => place.replaceChildren(element("pre", { className: "script", textContent: detail.script, tabIndex: 0 })) };
-    if (cause?.cause) {
-      const words = cause.cause.summary || cause.cause.text || cause.cause.title || "";
-      const box = element("section", { className: "warnings" }, text("h2", "Why it failed"), element("ul", {}, text("li", String(words))));
-      if (words && tab !== "curves") facts.after(box);
+    if (cause) {
+      facts.after(listOf("Why it failed", [cause.title || cause.text, ...fixes.slice(0, 2).map((fix) => `Fix: ${fix}`)]));
     }
     (show[tab] || show.curves)();
+  }
+
+  const listOf = (title, texts) => element("section", { className: "warnings" }, text("h2", title),
+    element("ul", {}, ...texts.map((each) => text("li", each))));
+
+  // Who submitted the run, and from which state of the project.
+  function originOf(run) {
+    const origin = run.provenance || {};
+    const commit = origin.git_commit && `${origin.git_commit}${origin.git_dirty ? ", with uncommitted changes" : ""}`;
+    return [["submitted by", origin.user], ["project", origin.project], ["commit", commit],
+      ["command", origin.command], ["hpcrun", origin.hpcrun_version]].filter(([, value]) => value);
   }
 
   // The use of GPUs and nodes over time.
@@ -499,8 +516,8 @@
 
   function attemptsTable(run) {
     const entries = run.attempts.map((each) => {
-      const seconds = each.begin && each.end ? each.end.ended_at - each.begin.began_at : null;
-      return [String(each.index), each.begin ? new Date(each.begin.began_at * 1000).toLocaleString() : "",
+      const seconds = each.begin && each.end ? each.end.ended_at - each.begin.begun_at : null;
+      return [String(each.index), each.begin ? new Date(each.begin.begun_at * 1000).toLocaleString() : "",
         each.begin?.nodes ? String(each.begin.nodes) : "", seconds ? formatDuration(seconds) : "",
         each.first_step === undefined || each.first_step === null ? "" : `${each.first_step} to ${each.last_step}`,
         each.end ? String(each.end.why || each.end.exit_code) : "running"];
@@ -775,7 +792,8 @@
       title.textContent = `${run.job_id || run.run_id}: ${valuesOf(run)}, loss ${formatNumber(run.loss)}`;
       path.append(title);
     });
-    return svg;
+    const chart = element("div", { className: "chart", tabIndex: 0 }, svg);
+    return chart;
   }
 
   // ---- navigation

@@ -219,7 +219,7 @@ const makeCurves = (() => {
   // ---- the component
 
   return function makeCurves(root, initial) {
-    const state = { by: "step", weight: 0, hidden: new Set(), zoom: null };
+    const state = { by: "step", weight: 0, hidden: new Set(), zoom: null, isPanning: false };
     let [runs, panels, longest] = [[], [], 1];
     const several = () => runs.length > 1;
 
@@ -627,7 +627,8 @@ const makeCurves = (() => {
     function showValues(u, panel) {
       const { left } = u.cursor;
       const lines = linesOf(panel).filter((line) => line.x.length);
-      panel.tip.hidden = left === null || left < 0 || !lines.length;
+      // Building the list for each mouse movement would slow down panning.
+      panel.tip.hidden = state.isPanning || left === null || left < 0 || !lines.length;
       if (panel.tip.hidden) return;
       const by = axisOf(panel);
       const at = u.posToVal(left, "x");
@@ -695,7 +696,10 @@ const makeCurves = (() => {
         const scale = (range[1] - range[0]) / (panel.u.bbox.width / devicePixelRatio);
         const by = axisOf(panel);
         const pan = (to) => zoom(range.map((end) => end - (to.clientX - event.clientX) * scale), by);
+        state.isPanning = true;
+        panel.tip.hidden = true;
         const stop = () => {
+          state.isPanning = false;
           removeEventListener("mousemove", pan);
           removeEventListener("mouseup", stop);
         };
