@@ -275,6 +275,7 @@ def _with_modules(context: Context, path: Path, script: ProjectScript) -> Projec
         set(facts.slurm_rank_variables),
     )
     imports, names_ranks = [*facts.imports], facts.names_ranks
+    calls_backward = facts.calls_backward
     texts: dict[Path, bytes] = {}
     parsers: list[ScriptFacts] = []
 
@@ -287,6 +288,7 @@ def _with_modules(context: Context, path: Path, script: ProjectScript) -> Projec
         loads |= {(call or keyword).decode() for call, keyword in _LOADING.findall(text)}
         imports += _imported_modules(text)
         names_ranks = names_ranks or _JOINING.search(text) is not None
+        calls_backward = calls_backward or b".backward(" in text
         slurm |= {name.decode() for name in _SLURM_RANKS.findall(text)}
         if b"ConfigStore" in text:  # a part of Hydra's configuration is in Python
             facts = msgspec.structs.replace(facts, hydra_config=None)
@@ -296,7 +298,9 @@ def _with_modules(context: Context, path: Path, script: ProjectScript) -> Projec
     return msgspec.structs.replace(
         script,
         is_single=not names_ranks
-        and is_single_process(imports, own_packages(context.project, path.parent)),
+        and is_single_process(
+            imports, own_packages(context.project, path.parent), calls_backward=calls_backward
+        ),
         facts=adopt_parser(facts, parsers),
         variables=frozenset(variables),
         checkpoint_loads=frozenset(loads),

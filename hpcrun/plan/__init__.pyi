@@ -64,6 +64,7 @@ from hpcrun.plan.script_notes import ProjectScript as ProjectScript
 from hpcrun.plan.script_notes import assigned_variable_notes as assigned_variable_notes
 from hpcrun.plan.script_notes import batch_notes as batch_notes
 from hpcrun.plan.script_notes import check_own_deepspeed as check_own_deepspeed
+from hpcrun.plan.script_notes import check_repeated_arguments as check_repeated_arguments
 from hpcrun.plan.script_notes import deepspeed_notes as deepspeed_notes
 from hpcrun.plan.script_notes import difference_notes as difference_notes
 from hpcrun.plan.script_notes import looks_secret as looks_secret

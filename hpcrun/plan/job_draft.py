@@ -54,6 +54,10 @@ _RESUME_OPTION = re.compile(
 )
 _HUB_TRAINER = re.compile(r"(transformers|trl)(\.\w+)*\.\w*Trainer$")
 _FILE_NAME = re.compile(r".*\.\w{1,6}")
+_FILE_HELP = re.compile(
+    r"\bfile\b|\.(pth?|bin|ckpt|pkl)\b|\bsave (the |a )?(\w+ )?model\b", re.IGNORECASE
+)
+_VAGUE_OUTPUT = re.compile(r"checkpoint|ckpt|save|output|out")
 _TRAINING_COMMAND = re.compile(r"(pre)?train|fit$|fine_?-?tune|sft$|run$")
 _BATCH_KEYS = ("micro_batch_per_gpu", "gradient_accumulation_steps", "effective_batch")
 _LIGHTNING = {"lightning", "pytorch_lightning"}
@@ -148,7 +152,9 @@ def draft_job(
         launcher = "srun"
     is_single = framework == "torch" and not any(one.names_ranks for one in (facts, *others))
     is_single = is_single and is_single_process(
-        [name for one in (facts, *others) for name in one.imports], own
+        [name for one in (facts, *others) for name in one.imports],
+        own,
+        calls_backward=any(one.calls_backward for one in (facts, *others)),
     )
     if is_single:
         notes.append(
@@ -334,9 +340,20 @@ def _may_be_input(option: ParserOption) -> bool:
 
 
 def _takes_folder(option: ParserOption) -> bool:
-    """Return True if an option for outputs takes one folder, not a file name, number or switch."""
-    is_file = _FILE_NAME.fullmatch(option.default) is not None
-    return option.nargs in (None, "?") and option.type in ("str", "?") and not is_file
+    """Return True if an option for outputs takes one folder, not a file name, number or switch.
+
+    An option such as --save, whose name does not say which, needs a default or a help that does.
+    """
+    if option.nargs not in (None, "?") or option.type not in ("str", "?"):
+        return False
+    if _FILE_NAME.fullmatch(option.default):
+        return False
+    names = [_normalize_name(name) for name in option.names]
+    if any(re.search(r"dir|folder", word, re.I) for word in (*names, option.help)):
+        return True
+    if _FILE_HELP.search(option.help):
+        return False
+    return bool(option.default) or not any(map(_VAGUE_OUTPUT.fullmatch, names))
 
 
 def _choose_most_specific(options: Sequence[ParserOption]) -> ParserOption:

@@ -103,6 +103,7 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
         trainer_shape: Keywords that set Lightning's devices and nodes, with literal numbers.
         is_ray_driver: It starts Ray's workers, which train.
         names_ranks: It names something that joins the processes of a job.
+        calls_backward: It calls backward() on a loss, so the training loop is its own.
         hydra_config: Folder and name of Hydra's configuration, if literals say them and all of it
             is in files.
     """
@@ -134,6 +135,7 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     trainer_shape: list[tuple[str, int]] = []
     is_ray_driver: bool = False
     names_ranks: bool = False
+    calls_backward: bool = False
     hydra_config: tuple[str, str] | None = None
 
 
@@ -205,6 +207,9 @@ def read_script(tree: ast.Module, *, is_imported: bool = False) -> ScriptFacts:
         ],
         is_ray_driver=_starts_ray(calls, imports),
         names_ranks=_names_ranks(nodes, imports, texts),
+        calls_backward=any(
+            isinstance(call.func, ast.Attribute) and call.func.attr == "backward" for call in calls
+        ),
         hydra_config=find_hydra_config(nodes) if parser == "hydra" else None,
     )
 
@@ -259,7 +264,7 @@ def _is_environ(node: ast.expr) -> bool:
     )
 
 
-# Libraries that never join the processes of a job; any other one may do so.
+# Libraries that never join the processes of a job.
 _INERT_LIBRARIES = frozenset(
     {"torch", "torchvision", "torchaudio", "torchtext", "numpy", "scipy", "pandas", "sklearn"}
     | {"matplotlib", "seaborn", "PIL", "cv2", "skimage", "imageio", "tqdm", "yaml", "einops"}
@@ -269,6 +274,13 @@ _INERT_LIBRARIES = frozenset(
     | {"tyro", "loguru", "pydantic", "safetensors", "pyarrow", "polars", "numba", "sympy", "zarr"}
     | {"pettingzoo", "minigrid", "ale_py", "mujoco", "envpool", "supersuit", "procgen"}
     | {"__future__", "typing_extensions", "dotenv", "tabulate", "termcolor", "colorama"}
+)
+# Libraries that may join them although the training loop is the script's own.
+_JOINING_LIBRARY = re.compile(
+    r"accelerate|bagua|byteps|catalyst|colossalai|composer|dask|deepspeed|detectron2|fairscale|fairseq"
+    r"|hivemind|horovod|ignite|jax|lightning|lightning_fabric|megatron|mmcv|mmengine|mpi4py|nemo"
+    r"|oneflow|petals|pyspark|pytorch_lightning|ray|smdistributed|torch_xla|torchft|torchrec"
+    r"|torchtitan|.*(dist|parallel|mpi|slurm|comm|torchrun|idr_).*"
 )
 JOINING_WORDS = (
     r"distributed|Distributed|FullySharded|init_process_group|LOCAL_RANK|\bRANK\b|WORLD_SIZE|SLURM_PROCID"
@@ -283,20 +295,28 @@ def _names_ranks(nodes: NodeIndex, imports: Sequence[str], texts: Sequence[str])
     return any(re.search(JOINING_WORDS, word) for word in words)
 
 
-def is_single_process(imports: Collection[str], own: Collection[str]) -> bool:
+def is_single_process(
+    imports: Collection[str], own: Collection[str], *, calls_backward: bool = False
+) -> bool:
     """Return True if no imported library joins processes.
 
     Args:
         own: The packages of the project and of the standard library.
+        calls_backward: The training loop is the script's own, so an unknown library does not train.
 
     >>> is_single_process(["os", "torch.nn", ".net", "model"], ["model", "os"])
     True
-    >>> is_single_process(["torch", "horovod.torch"], []), is_single_process(["jax"], [])
+    >>> is_single_process(["torch", "unidecode"], []), is_single_process(["jax"], [])
     (False, False)
+    >>> is_single_process(["torch", "unidecode"], [], calls_backward=True)
+    True
+    >>> is_single_process(["torch", "horovod.torch"], [], calls_backward=True)
+    False
     """
     tops = {name.partition(".")[0] for name in imports if not name.startswith(".")}
     others = tops - _INERT_LIBRARIES - set(own)
-    return "torch" in tops and not others
+    may_join = any(map(_JOINING_LIBRARY.fullmatch, others)) if calls_backward else bool(others)
+    return "torch" in tops and not may_join
 
 
 def _starts_ray(calls: Sequence[ast.Call], imports: Sequence[str]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -430,6 +430,68 @@ def difference_notes(
             f"{script.name} sets"
         )
     return notes
+
+
+# The job's keys for the placeholders that one argument may replace.
+_KEY_OF_PLACEHOLDER = {
+    _MICRO: "batch.micro_batch_per_gpu",
+    _STEPS: "batch.gradient_accumulation_steps",
+    "effective_batch": "batch.effective",
+    _PRECISION: "precision",
+}
+_OUTPUT_PLACEHOLDERS = {"checkpoint_dir", "run_dir", "resume"}
+
+
+def check_repeated_arguments(
+    script: ProjectScript | None, typed: Sequence[str], found: Findings
+) -> None:
+    """Refuse an argument that replaces an earlier one which passes a value of the job.
+
+    Parsers use the last of several values, so the job would show a value that does not train. For
+    a folder, it is a note.
+
+    Args:
+        typed: The arguments of job and command line, with placeholders.
+
+    >>> words = ["--bs", "{micro_batch_per_gpu}", "--bs", "4"]
+    >>> check_repeated_arguments(None, words, found := Findings())
+    >>> print(found.problems[0])
+    args: --bs is "{micro_batch_per_gpu}" and later 4, which replaces it: remove the later one and \
+set batch.micro_batch_per_gpu: 4
+    """
+    options = script.facts.options if script is not None else []
+    first: dict[str, tuple[str, str]] = {}  # placeholder and value by option
+    for name, value in _values_in_order(typed):
+        option = next((one for one in options if name in one.names), None)
+        key = option.names[-1] if option is not None else name
+        if option is not None and option.repeats:
+            continue
+        if match := re.fullmatch(r"\{(\w+)\}", value):
+            first.setdefault(key, (match[1], value))
+        if key not in first or value == first[key][1]:
+            continue
+        placeholder, before = first[key]
+        # An option that is not known may accept several values, such as "--set a=1 --set b=2".
+        if option is None and not (placeholder in _KEY_OF_PLACEHOLDER and value.isdecimal()):
+            continue
+        where = f'{name} is "{before}" and later {value}, which replaces it'
+        if placeholder in _OUTPUT_PLACEHOLDERS:
+            found.notes.append(f"args: {where}: hpcrun does not find checkpoints in another folder")
+            continue
+        fix = "remove one of them"
+        if placeholder in _KEY_OF_PLACEHOLDER:
+            fix = f"remove the later one and set {_KEY_OF_PLACEHOLDER[placeholder]}: {value}"
+        found.refuse("args", f"{where}: {fix}")
+
+
+def _values_in_order(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield names and values of options, and of arguments of the form NAME=VALUE, in order."""
+    for word, after in itertools.zip_longest(words, words[1:], fillvalue="-"):
+        name, equals, value = word.partition("=")
+        if equals:
+            yield name, value
+        elif word.startswith("-") and not after.startswith("-"):
+            yield word, after
 
 
 def scope_notes(script: ProjectScript, typed: Sequence[str]) -> list[str]:

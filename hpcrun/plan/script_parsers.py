@@ -220,6 +220,7 @@ class ParserOption(Struct, frozen=True):
         nargs: As in argparse; 0 for a switch.
         help: The help text.
         command: The subcommand that has it; "" for the program itself.
+        repeats: It may be given several times, and all values count.
     """
 
     names: list[str]
@@ -231,6 +232,7 @@ class ParserOption(Struct, frozen=True):
     nargs: int | str | None = None
     help: str = ""
     command: str = ""
+    repeats: bool = False
 
 
 class ParserModel:
@@ -366,6 +368,7 @@ class _ArgparseModel(ParserModel):
             nargs=nargs,
             help=help_text(keywords.get("help")),
             command=self._command_of(call.func, self._commands),
+            repeats=action is not None and doing not in ("store", *_SWITCH_ACTIONS),
         )
         if flags:
             self.options.append(option)
@@ -773,6 +776,7 @@ class _ClickModel(ParserModel):
                 nargs=0 if is_switch else None,
                 help=help_text(given.get("help")),
                 command=command,
+                repeats=constant_value(given.get("multiple", ast.Constant(False))) is not False,
             )
         )
 
@@ -865,6 +869,7 @@ class _TyperModel(ParserModel):
                 type=kind if kind in ("str", "int", "float") else "?",
                 nargs=0 if kind == "bool" else None,
                 command=command,
+                repeats=kind not in ("str", "int", "float", "bool"),
             )
         )
 

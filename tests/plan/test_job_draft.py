@@ -488,6 +488,12 @@ def test_devices_and_nodes_of_lightning_are_the_jobs() -> None:
         ("import os, torch\nrank = os.environ['LOCAL_RANK']", False),
         ("import torch\ntorch.distributed.init_process_group()", False),
         ("import torch, horovod.torch as hvd", False),
+        ("import torch, unidecode", False),
+        ("import torch, unidecode\nloss.backward()", True),
+        ("import torch, transformers, dgl\nlosses[0].mean().backward()", True),
+        ("import torch, horovod.torch as hvd\nloss.backward()", False),
+        ("import torch, idr_torch\nloss.backward()", False),
+        ("import torch, torch_xla\nloss.backward()", False),
         ("import torch\nfrom accelerate import Accelerator\nAccelerator()", False),
     ],
 )
@@ -506,11 +512,18 @@ def test_script_that_joins_no_processes_is_drafted_for_one_gpu(text: str, is_sin
         "'--save', action='store_true'",
         "'--checkpoint', type=int, default=5",
         "'--out', nargs='+'",
+        "'--save', default=name + '.pt', help='path to save the final model'",
+        "'--output'",
+        "'--save_path', help='file for the weights'",
+        "'--save-path', help='where to save the best model'",
+        "'--out', help='for example model.pth'",
     ],
 )
 def test_option_for_a_file_or_a_switch_does_not_get_the_checkpoint_folder(option: str) -> None:
     assert options(option).args == []
     assert options("'--save', default='results/v1.0/'").args == [("--save", "checkpoint_dir")]
+    for named in ("'--out', help='output directory'", "'--save_path'", "'--save-dir'"):
+        assert [place for _, place in options(named).args] == ["checkpoint_dir"]
 
 
 def test_trainer_of_the_project_is_not_that_of_transformers() -> None:

@@ -13,6 +13,7 @@ from hpcrun.plan.script_notes import (
     assigned_variable_notes,
     batch_notes,
     check_own_deepspeed,
+    check_repeated_arguments,
     deepspeed_notes,
     difference_notes,
     reached_values,
@@ -720,3 +721,54 @@ def test_rendezvous_set_in_the_script_is_harmless_on_one_node() -> None:
     script = ProjectScript("a.py", facts("import os\nos.environ['MASTER_PORT'] = '29500'\n"))
     assert assigned_variable_notes(script, {}, "single-node", 1) == []
     assert len(assigned_variable_notes(script, {}, "auto", 4)) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        ("--bs {micro_batch_per_gpu} --bs 4", "batch.micro_batch_per_gpu: 4"),
+        ("--bs={micro_batch_per_gpu} --lr 1 -b 4", "batch.micro_batch_per_gpu: 4"),
+        ("--amp {precision} --amp fp32", "precision: fp32"),
+        ("--lr {lr} --lr=3e-4", "remove one of them"),
+        ("--grad_acc {gradient_accumulation_steps} --grad_acc 2", "accumulation_steps: 2"),
+        ("data.batch={effective_batch} data.batch=64", "batch.effective: 64"),
+    ],
+)
+def test_argument_that_replaces_a_value_of_the_job_is_refused(words: str, key: str) -> None:
+    read = facts(
+        "import argparse\np = argparse.ArgumentParser()\np.add_argument('-b', '--bs')\n"
+        "p.add_argument('--amp')\np.add_argument('--lr')\np.parse_args()"
+    )
+    check_repeated_arguments(ProjectScript("a.py", read), words.split(), found := Findings())
+    (problem,) = found.problems
+    assert key in str(problem) and not found.notes
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--bs {micro_batch_per_gpu} --bs {micro_batch_per_gpu}",
+        "--bs 4 --bs {micro_batch_per_gpu}",
+        "--bs {micro_batch_per_gpu} --set {lr} --set lr=1",
+        "--set batch={micro_batch_per_gpu} --set lr=1",
+        "--unknown {lr} --unknown x",
+        "--bs {micro_batch_per_gpu} 4 -- --bs",
+    ],
+)
+def test_arguments_that_replace_no_value_of_the_job_are_accepted(words: str) -> None:
+    read = facts(
+        "import argparse\np = argparse.ArgumentParser()\np.add_argument('--bs')\n"
+        "p.add_argument('--set', action='append')\np.parse_args()"
+    )
+    for script in (ProjectScript("a.py", read), None):
+        check_repeated_arguments(script, words.split(), found := Findings())
+        assert found == Findings()
+
+
+def test_folder_given_after_the_checkpoint_folder_has_a_note() -> None:
+    read = facts(
+        "import argparse\np = argparse.ArgumentParser()\np.add_argument('--out')\np.parse_args()"
+    )
+    words = ["--out", "{checkpoint_dir}", "--out", "mine"]
+    check_repeated_arguments(ProjectScript("a.py", read), words, found := Findings())
+    assert not found.problems and "does not find checkpoints" in found.notes[0]

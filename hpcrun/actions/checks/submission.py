@@ -54,6 +54,7 @@ from hpcrun.plan import (
     check_arguments,
     check_on_cpus,
     check_own_deepspeed,
+    check_repeated_arguments,
     deepspeed_notes,
     difference_notes,
     fill_trial,
@@ -230,6 +231,8 @@ class Checks:
             findings.notes += path_notes(env, commands, editable)
         _check_partitions(context, answers, spec, plan, findings)
         findings.notes += _argument_notes(context, answers, spec, plan, program, extra_args, given)
+        if spec.command is None:
+            check_repeated_arguments(program.script, [*spec.args, *extra_args], findings)
         if program.script is not None and spec.command is None:
             typed = [*spec.args, *extra_args]
             check_own_deepspeed(spec, program.script, typed, findings)
