@@ -12,8 +12,11 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import yaml
 
+import hpcrun
 from docs.make_reference import faq
+from hpcrun.convert import Conversion, convert_script
 from hpcrun.slurm.reasons import explain_reason, refusal_fix
 from tests.source import ROOT, modules, tree
 
@@ -104,6 +107,93 @@ def test_reasons_are_in_the_words_of_status(row: list[str]) -> None:
     why = explain_reason(row[0].strip("`"), "JOB")
     assert why.words != row[0].strip("`")
     assert row[1:] == [why.words, why.fix]
+
+
+def convert(text: str) -> Conversion:
+    return convert_script(text, "old", project="/p", home="/h")
+
+
+def test_init_converts_the_script_of_the_guide_to_its_job_file() -> None:
+    """All keys but those that only a person can choose: placeholders, the batch, a framework."""
+    script = re.findall(r"```bash\n(.*?)```", COMING, re.DOTALL)[0]
+    made = convert(script.replace("KEY=...", f"KEY={40 * 'a1'}"))
+    wanted = yaml.safe_load(re.findall(r"```yaml\n(.*?)```", COMING, re.DOTALL)[0])
+    assert made.is_complete
+    assert made.job["script"] == wanted["script"]
+    options = [word for word in wanted["args"] if word.startswith("--")]
+    assert [word for word in made.job["args"] if word.startswith("--")] == options
+    same = ("secrets", "slurm")
+    assert {key: made.job[key] for key in same} == {key: wanted[key] for key in same}
+    given = made.job["resources"]
+    assert (given.pop("account"), given.pop("partition")) == ("abc123", "gpu")
+    assert given == wanted["resources"]
+    venv = made.job["setup"]["venv"]
+    assert (made.job["setup"]["modules"], venv) == (["cuda/12.4"], ".venv")
+
+
+# For each row of the table: lines of a script, and the keys that the job then has.
+CONVERTED = {
+    "directives": (
+        "#SBATCH --gpus=1 --qos=a --requeue --signal=USR1@60 --export=NONE\npython t.py",
+        ["resources", "slurm", "survive", "environment"],
+    ),
+    "`module load`": ("module load a\nsource venv/bin/activate\npython t.py", ["setup"]),
+    "other commands": ("umask 27\npython t.py", ["setup.commands"]),
+    "a directory": (
+        "if true; then cd a; fi\npython t.py",
+        ["setup.commands=export START_FOLDER=$PWD"],
+    ),
+    "`/path/to/torchrun`": (
+        "#SBATCH --gpus=1\n/a/bin/torchrun --nproc_per_node=1 t.py",
+        ["setup.python=/a/bin/python"],
+    ),
+    "`export NAME=value`": (
+        "export A=1\nexport NCCL_DEBUG=INFO\nexport HF_TOKEN=abcdefgh\npython t.py",
+        ["env", "nccl.env", "secrets"],
+    ),
+    "`srun torchrun`": (
+        "#SBATCH -N 2 --gres=gpu:2\n"
+        "srun torchrun --nnodes 2 --nproc_per_node 2 --max_restarts=1 -m a b",
+        ["launcher", "launcher_args", "module", "args"],
+    ),
+    "a program whose": (
+        "#SBATCH --gpus=1\nD=$(date)\ntorchrun --nproc_per_node=1 t.py --out $D",
+        ["command=bash", "launcher"],
+    ),
+    "`singularity exec`": ("singularity exec --nv a.sif python t.py", ["setup.container"]),
+    "`--array`": (
+        "#SBATCH --array=0-1\npython t.py $SLURM_ARRAY_TASK_ID",
+        ["sweep"],
+    ),
+    "several programs": (
+        "srun python a.py\nsrun python b.py",
+        ["command=python a.py\npython b.py"],
+    ),
+}
+
+
+def test_init_converts_each_row_of_the_guide() -> None:
+    table = COMING.partition("| in the script | in the job |\n")[2].partition("\n\n")[0]
+    lines = [line.removeprefix("| ") for line in table.splitlines()[1:]]
+    assert len(lines) == len(CONVERTED)
+    for line, (start, (script, keys)) in zip(lines, CONVERTED.items(), strict=True):
+        assert line.startswith(start)
+        made = convert(f"#!/bin/bash\n{script}\n")
+        assert made.is_complete, (script, made.missing)
+        for path in keys:
+            key, _, wanted = path.partition("=")
+            value = made.job
+            for word in key.split("."):
+                value = value[word]
+            assert value and (not wanted or wanted in value), path
+
+
+def test_functions_of_the_guide_exist() -> None:
+    """Functions of Python in the tables for users of other tools."""
+    for name in re.findall(r"`hpcrun\.(\w+)\(", COMING):
+        assert callable(getattr(hpcrun, name)), name
+    for name in re.findall(r"`run\.(\w+)\(", COMING):
+        assert callable(getattr(hpcrun.Run, name)), name
 
 
 def test_the_translated_script_asks_slurm_for_the_same(tmp_path: Path) -> None:

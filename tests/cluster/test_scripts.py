@@ -99,6 +99,16 @@ srun --label "$PROBER"
 """,
         [],
     ),
+    "heterogeneous": (
+        """#!/bin/bash
+#SBATCH -N1 -n1 -w node1
+#SBATCH hetjob
+#SBATCH -N1 -n2 -w node2 --gres=gpu:1
+"$PROBER" batch
+srun --het-group=1 "$PROBER" rank
+""",
+        ["x"],
+    ),
     "functions and traps": (
         """#!/bin/bash
 cleanup() { "$PROBER" cleanup; }
@@ -378,11 +388,13 @@ def test_converted_script_starts_the_same_ranks(site: Site) -> None:
 def test_check_compares_the_ranks_of_script_and_job(site: Site) -> None:
     """Directives, paths and modules of another cluster do not matter; nothing is changed."""
     text = (
-        "#!/bin/bash\n#SBATCH -p a100 -A project --gres=gpu:a100:2 --nodes=2 -t 1-0\nset -e\n"
+        "#!/bin/bash\n#SBATCH -p a100 -A project --gres=gpu:a100:2 --nodes=2 -t 1-0\n"
+        "#SBATCH --array=5-6\nset -e\n#SBATCH --ntasks=8\n"
         "module load cuda\nsource /appl/venv/bin/activate\nrm keep\n/bin/rm {keep}\n"
         "sed -i s/a/b/ {keep}\necho b > {keep}\nsort -o {keep} /dev/null\necho b | tee {keep}\n"
         "cd {folder}\necho b > keep\nexport A=1\n"
-        'srun torchrun --nnodes 2 --nproc-per-node 2 train.py --out "$USER" $1\n'
+        'srun torchrun --nnodes 2 --nproc-per-node 2 train.py --out "$USER" $1 '
+        "~/data $SLURM_ARRAY_TASK_ID\n"
     )
     text = text.replace("{folder}", str(site.project)).replace("{keep}", f"{site.project}/keep")
     (site.project / "old.sbatch").write_text(text)
@@ -391,6 +403,6 @@ def test_check_compares_the_ranks_of_script_and_job(site: Site) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     answer = json.loads(done.stdout)
     check_json("init", answer)
-    assert answer["job"]["check"] == {"ranks": 4, "differences": []}
+    assert answer["job"]["check"] == {"ranks": 8, "differences": []}
     assert (site.project / "keep").read_text() == "a"
     assert not (site.project / "jobs").exists()

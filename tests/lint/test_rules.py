@@ -279,3 +279,43 @@ def test_expanded_values_of_a_generated_script_are_not_guessed() -> None:
 def test_docker_needs_a_terminal_for_its_own_options_only(words: str, is_wrong: bool) -> None:
     found = [one.rule for one in lint(f"#SBATCH -N 1\ndocker {words}\n")]
     assert ("interactive-srun" in found) == is_wrong
+
+
+@pytest.mark.parametrize(
+    ("line", "rule", "is_found"),
+    [
+        ("export NCCL_IB_TIMEOUT=50", "bad-nccl-value", True),
+        ("export NCCL_IB_TIMEOUT=22 NCCL_IB_RETRY_CNT=7", "bad-nccl-value", False),
+        ("export NCCL_DEBUG=WARN NCCL_DEBUG_SUBSYS=ALL", "slow-debugging", False),
+        ("export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=ALL", "slow-debugging", True),
+        ("D=$(pwd)\ncd $D", "cd-unchecked", False),
+        ("cd $(pwd)/sub", "cd-unchecked", True),
+        ("conda deactivate\nmodule purge", "module-after-conda", False),
+        (
+            "source a/bin/activate\nmodule load python/3\nsource a/bin/activate",
+            "module-after-conda",
+            False,
+        ),
+        ("source a/bin/activate\nmodule load python/3", "module-after-conda", True),
+        ("ps aux | grep vllm | xargs kill -9", "kills-other-jobs", True),
+        ("virtualenv ~/env\npip install torch", "install-in-job", True),
+        ("virtualenv $SLURM_TMPDIR/env\npip install torch", "install-in-job", False),
+        ("if [ $A -eq $B ]; then true; fi", "text-compared-as-number", False),
+        ("N=2; if [[ $A -eq N ]]; then true; fi", "text-compared-as-number", False),
+    ],
+)
+def test_similar_lines_differ_in_their_findings(line: str, rule: str, is_found: bool) -> None:
+    found = [one.rule for one in lint(f"#SBATCH --gres=gpu:2\n{line}\npython t.py\n")]
+    assert (rule in found) == is_found
+
+
+def test_step_for_a_value_does_not_use_the_nodes() -> None:
+    text = "#SBATCH -N 2\nIP=$(srun -N1 -n1 hostname -i)\n{}python t.py --address $IP\n"
+    assert "nodes-unused" in [one.rule for one in lint(text.format(""))]
+    assert "nodes-unused" not in [one.rule for one in lint(text.format("srun "))]
+
+
+def test_port_of_a_rendezvous_is_reported_once() -> None:
+    text = "#SBATCH --gres=gpu:2\nPORT=7654\ntorchrun --nproc_per_node=2 --master_port=$PORT t.py\n"
+    found = [one.rule for one in lint(text) if one.rule.endswith("port")]
+    assert found == ["fixed-port"]

@@ -73,7 +73,7 @@ popd() { _probe_cd "${RANK_PROBE_STACK[0]-$PWD}"; RANK_PROBE_STACK=("${RANK_PROB
 source() {
   case $1 in
     */../*) : ;;
-    "${RANK_PROBE_BIN%/bin}"/*) builtin source "$@" ;;
+    "${RANK_PROBE_BIN%/bin}"/*) [ ! -e "$1" ] || builtin source "$@" ;;
     /*) : ;;
     *) [ ! -e "$1" ] || builtin source "$@" ;;
   esac
@@ -129,11 +129,11 @@ def check_conversion(
         home=home,
         arguments=arguments,
     )
-    return made, compare_ranks(text, script, made, arguments, home)
+    return made, compare_ranks(text, script, made, arguments)
 
 
 def compare_ranks(
-    text: str, name: str, conversion: Conversion, arguments: Sequence[str], home: str
+    text: str, name: str, conversion: Conversion, arguments: Sequence[str]
 ) -> Comparison:
     """Run a script and its conversion in a sandbox of their own, with a probe as the program.
 
@@ -155,12 +155,14 @@ def compare_ranks(
             (folder / one).mkdir()
         _write_programs(folder, text)
         directives, body = _reduce(text)
+        own = str(folder / "home")
         made = convert_script(
-            directives + body, "job", project=str(project), home=home, arguments=arguments
+            directives + body, "job", project=str(project), home=own, arguments=arguments
         )
-        cpus = (request.cpus or 1) * (request.tasks or 1)
+        each_gpu = made.job["resources"].get("cpus_per_gpu", 0) * max(1, request.gpus or 0)
+        cpus = max((request.cpus or 1) * (request.tasks or 1), each_gpu)
         with _sandbox(folder, int(request.nodes), request.gpus or 0, cpus) as environ:
-            environ["HOME"] = str(folder / "home")
+            environ["HOME"] = own
             script = f'{directives}. "$RANK_PROBE_START"\n{body}'
             plain = _run_script(script, name, arguments, folder, environ)
             ours = _run_job(made, folder, environ)
@@ -188,12 +190,16 @@ def _reduce(text: str) -> tuple[str, str]:
     Of an array, a few tasks are left. A Python with a path becomes the probe.
     """
     directives, lines = [], []
+    is_head = True
     for line in text.split("\n")[1:]:
+        is_head = is_head and (not line.strip() or line.lstrip().startswith("#"))
         if not re.match(r"#SBATCH\s", line):
             lines.append(
                 re.sub(r"(?<![\w.])[\w~$/{}.-]*/bin/(python|torchrun)[\d.]*(?=\s)", r"\1", line)
             )
             continue
+        if not is_head:
+            continue  # sbatch ignores it
         found, _ = parse_directives(line.encode("utf-8", "surrogateescape"))
         for one in found:
             value = one.value
@@ -394,9 +400,15 @@ def _normalize(text: str, environ: Mapping[str, str]) -> str:
 
 
 def _by_rank(records: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Return the records by the number of the task, counted from 0, and the rank.
+
+    The tasks of a sweep over the values of an array have other indices than those of the array.
+    """
     found: dict[str, list[dict[str, Any]]] = {}
+    tasks = sorted({int(one["task"]) for one in records if one["task"]})
     for one in records:
-        key = f"{one['task']}.{one['rank']}" if one["task"] else str(one["rank"])
+        number = f"{tasks.index(int(one['task']))}." if one["task"] else ""
+        key = f"{number}{one['rank']}"
         found.setdefault(key, []).append(one)
     for each in found.values():
         each.sort(key=lambda one: (one["argv"], one["directory"]))

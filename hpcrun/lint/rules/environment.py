@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from hpcrun.lint.launch import find_programs
 from hpcrun.lint.request import is_multi_node, list_training, uses_several_ranks
 from hpcrun.lint.rule import Found, rule
-from hpcrun.lint.script import OPEN, Assignment, Script, show
+from hpcrun.lint.script import OPEN, Assignment, Command, Script, show
 from hpcrun.plan import suggest_variable
 
 SECTION = "Environment variables"
@@ -51,6 +51,7 @@ def _(script: Script) -> Iterator[Found]:
         "NCCL_TIMEOUT": "use timeout= of init_process_group, or DEEPSPEED_TIMEOUT (minutes)",
         "DEEPSPEED_LOG_LEVEL": 'use "log_level" in DeepSpeed\'s JSON',
         "DEEPSPEED_HOSTFILE": "use deepspeed --hostfile",
+        "NCCL_SOCKET_TIMEOUT": "use timeout= of init_process_group",
         "NCCL_CHECKS_DISABLE": "removed from NCCL",
         "NCCL_IB_CUDA_SUPPORT": "removed in NCCL 2.4",
         "NCCL_RINGS": "removed from NCCL",
@@ -142,10 +143,10 @@ def _(script: Script) -> Iterator[Found]:
 @rule(
     "bad-nccl-value",
     "warning",
-    "a value of NCCL_DEBUG or NCCL_DEBUG_SUBSYS that NCCL does not know",
+    "a value that NCCL or InfiniBand does not have",
     section=SECTION,
-    source="NCCL user guide: VERSION, WARN, INFO, TRACE; and the names of subsystems",
-    fix="NCCL_DEBUG=WARN, or INFO for diagnosis",
+    source="NCCL user guide; ibv_modify_qp(3): time-outs have 5 bits, retry counts 3",
+    fix="NCCL_DEBUG=WARN, or INFO for diagnosis; NCCL_IB_TIMEOUT=22, NCCL_IB_RETRY_CNT=7",
     bad="export NCCL_DEBUG=DEBUG\n",
     good="export NCCL_DEBUG=INFO\nexport NCCL_DEBUG_SUBSYS=INIT,NET\n",
 )
@@ -153,6 +154,10 @@ def _(script: Script) -> Iterator[Found]:
     for one in _of_name(script, "NCCL_DEBUG", r"[A-Za-z0-9]+"):
         if one.value.text.upper() not in ("VERSION", "WARN", "INFO", "TRACE", "ABORT", "NONE"):
             yield Found(one.start, f"NCCL ignores NCCL_DEBUG={one.value.text}")
+    for name, largest in (("NCCL_IB_TIMEOUT", 31), ("NCCL_IB_RETRY_CNT", 7)):
+        for one in _of_name(script, name, r"\d{1,9}"):
+            if int(one.value.text) > largest:
+                yield Found(one.start, f"{one.value.text} is larger than {largest}, the most")
     known = {
         "INIT",
         "COLL",
@@ -305,7 +310,11 @@ def _(script: Script) -> Iterator[Found]:
         yield Found(one.start, "TORCH_DISTRIBUTED_DEBUG=DETAIL checks every collective")
     for one in _of_name(script, "NCCL_DEBUG", "(?i)trace"):
         yield Found(one.start, "NCCL_DEBUG=TRACE prints a line for every call")
+    prints = any(_of_name(script, "NCCL_DEBUG", "(?i)info|trace"))
+    is_set = any(_of_name(script, "NCCL_DEBUG"))
     for one in _of_name(script, "NCCL_DEBUG_SUBSYS", r"(?i)(.*,)?(all|coll)(,.*)?"):
+        if is_set and not prints:
+            continue
         yield Found(one.start, "NCCL prints a line for every collective")
     for one in _of_name(script, "PYTORCH_NO_CUDA_MEMORY_CACHING", _ON):
         yield Found(one.start, "each allocation calls cudaMalloc, which is slow")
@@ -806,8 +815,10 @@ def _(script: Script) -> Iterator[Found]:
 def _(script: Script) -> Iterator[Found]:
     if not script.directives or not list_training(script):
         return
-    if any(one.name in ("virtualenv", "venv") for one in script.commands):
-        return
+    for one in script.commands:
+        makes = one.name in ("virtualenv", "venv") or one.args[:2] == ["-m", "venv"]
+        if makes and any("TMP" in word or "JOB" in word for word in one.args):
+            return  # an environment of this job
     for program in find_programs(script):
         words = [program.kind, *program.args[:3]]
         is_pip = re.fullmatch(r"pip[0-9.]*", program.kind) and "install" in words
@@ -824,6 +835,12 @@ def _(script: Script) -> Iterator[Found]:
             return
 
 
+def _activates(command: Command) -> bool:
+    shown = " ".join(command.args)
+    names = ("source", ".", "conda")
+    return command.name in names and "activate" in shown and "deactivate" not in shown
+
+
 @rule(
     "module-after-conda",
     "note",
@@ -836,16 +853,20 @@ def _(script: Script) -> Iterator[Found]:
 )
 def _(script: Script) -> Iterator[Found]:
     active = False
+    last = max((one.start for one in script.commands if _activates(one)), default=0)
     for command in script.commands:
         if command.branch:
             continue
-        if "activate" in " ".join(command.args) and command.name in ("source", ".", "conda"):
-            active = True
+        if "deactivate" in (command.name, *command.args):
+            active = False
+        active = active or _activates(command)
         if active and command.name in ("module", "ml") and "purge" in command.args:
             yield Found(command.start, "module purge may remove what was activated above")
             return
         loads = command.name == "ml" or command.args[:1] in (["load"], ["add"])
         for word in command.args if active and command.name in ("module", "ml") and loads else ():
+            if command.start < last:
+                break  # activated again below
             if re.match(r"(?i)(.*/)?(python|anaconda|miniconda|tensorflow|pytorch)[\d/-]", word):
                 text = f"module {word} may put its own Python before the activated one"
                 yield Found(command.start, text)

@@ -331,6 +331,8 @@ def _(script: Script) -> Iterator[Found]:
             continue
         if command.args[0] in (".", "..", "-", "~") or "SLURM_SUBMIT_DIR" in command.args[0]:
             continue
+        if show(command.args[0]) in ("$(pwd)", "$PWD"):
+            continue  # where the script was at some time
         rest = script.data[command.end : command.end + 40].lstrip(b" \t")
         if rest.startswith((b"&&", b"||")):
             continue

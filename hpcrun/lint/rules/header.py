@@ -761,10 +761,15 @@ def _is_placeholder(value: str) -> bool:
 
     >>> [_is_placeholder(one) for one in ("<you>", "{{ x }}", "your_account", "a100", "{a}-%j")]
     [True, True, True, False, True]
+    >>> [_is_placeholder(one) for one in ("X", "JOB_NAME", "a_your_qos", "OUT/x.txt", "yourself")]
+    [True, True, True, False, False]
     """
     return bool(
         re.search(r"<[\w .@-]*[A-Za-z][\w .@-]*>|\{\{.*\}\}|\{[A-Za-z_]\w*\}|(?i:x{5,})", value)
         or re.search(r"(?i)\[(todo|your|my)\b[^]]*\]", value)
+        or re.search(r"(?i)(^|[/_-])your[-_]\w|name[-_]of[-_](the|your|my)[-_]", value)
+        or re.fullmatch(r"\(?(([A-Z]+_)*(NAME|PATH|MEMORY|CONSTRAINT)|X)\)?", value)
+        or re.fullmatch(r"\(?(ACCOUNT|PARTITION|QOS|TIME|PROJECT|EMAIL)\)?", value)
         or re.fullmatch(
             r"(?i)(your|my)[-_ ]?(account|project|partition|queue|email|user|name|qos)"
             r"([-_@].*)?|(?i:XXX+|TODO|CHANGE_?ME|REPLACE_?ME)",

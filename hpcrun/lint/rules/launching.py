@@ -492,7 +492,7 @@ def _(script: Script) -> Iterator[Found]:
         if program.get(*names) is not None or program.get("config-file") is not None:
             continue
         ranks = program.get("nproc-per-node", "num-gpus", "num-processes")
-        if ranks is None or (ranks == "1" and program.kind != "torchrun"):
+        if program.kind != "torchrun" and ranks in (None, "1"):
             continue
         is_set = any(one.name == "MASTER_PORT" for one in script.assignments)
         if not is_set or _ignores_master_port(script):
@@ -1039,6 +1039,7 @@ def _(script: Script) -> Iterator[Found]:
 def _(script: Script) -> Iterator[Found]:
     if is_exclusive(script) or not (script.directives or script.late):
         return
+    rendezvous = {value for _, value, _ in _ports(script)}
     servers = {
         "jupyter",
         "jupyter-lab",
@@ -1069,6 +1070,8 @@ def _(script: Script) -> Iterator[Found]:
         if re.fullmatch(r"(?i)\w*[a-z]_?port|port", one.name) and is_whole_number(one.value.text):
             if re.fullmatch(r"(?i)(master|main_process|rdzv)_port", one.name):
                 continue
+            if one.value.text in rendezvous:
+                continue  # reported by fixed-port
             if 1023 < int(one.value.text) < 65536:
                 text = f"port {one.value.text}: another job on the same node may use it"
                 yield Found(one.start, text)
@@ -1102,7 +1105,7 @@ def _reaches_other_nodes(script: Script, *, counts_srun: bool = True) -> bool:
     if counts_srun:
         words += r"|\bsrun\b"
     return any(
-        re.search(words, line)
+        re.search(words, re.sub(r"(\$\(|`)\s*srun\b", "", line))  # its output is only a value
         for line in script.text.split("\n")
         if not line.lstrip().startswith("#")
     )

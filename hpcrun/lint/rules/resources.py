@@ -815,7 +815,7 @@ def _(script: Script) -> Iterator[Found]:
         processes = _processes_per_node(script, program) or 1
         for name, value in _options_of(program.args):
             if not re.fullmatch(
-                r"(\w+\.)*(num[-_]?workers|workers|dataloader[-_]num[-_]workers)", name
+                r"(\w+\.)*(num[-_]?workers|(\w+[-_])?workers|dataloader[-_]num[-_]workers)", name
             ):
                 continue
             number = resolve_number(script, value)

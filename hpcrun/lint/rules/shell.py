@@ -573,6 +573,26 @@ def _(script: Script) -> Iterator[Found]:
 
 
 @rule(
+    "text-compared-as-number",
+    "warning",
+    "-eq or -ne with a text",
+    section=SECTION,
+    source="bash(1): [ ] refuses it; [[ ]] takes it for a variable, which is 0 if it is not set",
+    fix="= or !=",
+    bad="#SBATCH -N 1\nA=$1\nif [[ $A -eq small ]]; then python t.py; fi\n",
+    good="#SBATCH -N 1\nA=$1\nif [[ $A == small || $A -eq 2 ]]; then python t.py; fi\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    known = {one.name for one in script.assignments}
+    pattern = rb"(?m)^[^#\n]*\[[^\n]*?\s(-eq|-ne)\s+[\"']?([A-Za-z][\w+-]*)[\"']?\s*\]"
+    for found in re.finditer(pattern, script.data):
+        word = found[2].decode("utf-8", "surrogateescape")
+        if word not in known and word != "RANDOM" and not word.startswith("SLURM"):
+            yield Found(found.start(1), f"{found[1].decode()} compares numbers, not {word}")
+            return
+
+
+@rule(
     "old-arithmetic",
     "note",
     "`$[ ... ]`",
@@ -605,6 +625,10 @@ def _(script: Script) -> Iterator[Found]:
             yield Found(
                 program.command.start, f"{program.kind} ends other jobs of the same user, too"
             )
+            return
+        if program.kind == "xargs" and "kill" in program.args[:3]:
+            text = "this ends all processes that match, also those of other jobs"
+            yield Found(program.command.start, text)
             return
         if program.kind == "ray" and program.args[:1] == ["stop"]:
             yield Found(
