@@ -69,7 +69,9 @@ def seen(hpcrun: Caller, script: str, job: str, module: str = "accelerate") -> d
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", ["torchrun", "accelerate"])
+@pytest.mark.parametrize(
+    "launcher", [pytest.param("torchrun", marks=pytest.mark.thorough), "accelerate"]
+)
 @pytest.mark.parametrize(
     ("arguments", "job", "steps", "precision"),
     [

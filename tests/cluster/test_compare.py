@@ -10,6 +10,7 @@ from tests.cluster.site import Site
 from tests.cluster.training_jobs import finish, train
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(1800)
 def test_compare_of_one_and_two_ranks_shows_equal_curves(site: Site) -> None:
     """With the same global batch size the curves are equal, and only the settings differ."""

@@ -99,6 +99,8 @@ def test_range_of_nodes_trains_the_same_curve_on_any_number(wide_site: Site) -> 
     assert curves[0] == pytest.approx(curves[1], rel=TOLERANCE)
 
 
+# In CI, tests/workloads/test_resume.py resumes on one node, and test_survive.py restarts jobs.
+@pytest.mark.thorough
 @pytest.mark.timeout(1800)
 def test_resume_continues_the_curve(site: Site, alone: dict[int, float]) -> None:
     checkpoints = str(site.project / "checkpoints")

@@ -91,7 +91,14 @@ def test_ranks_training_separately_are_an_error(tmp_path: Path, text: str, found
     assert "launcher: srun" in output
 
 
-@pytest.mark.parametrize("text", [FROM_SLURM, TRAIN, LIGHTNING.format(devices=1)])
+@pytest.mark.parametrize(
+    "text",
+    [
+        FROM_SLURM,
+        TRAIN,
+        pytest.param(LIGHTNING.format(devices=1), marks=pytest.mark.thorough),
+    ],
+)
 def test_single_rank_is_no_error(tmp_path: Path, text: str) -> None:
     code, output = run(tmp_path, text)
     assert code == 0 and "hpcrun" not in output, output

@@ -247,7 +247,7 @@ GPU_JOBS = {
 }
 
 
-@pytest.mark.parametrize("words", shapes(GPU_JOBS, "zero2", "zero2 --nodes 2"))
+@pytest.mark.parametrize("words", shapes(GPU_JOBS, *GPU_JOBS.keys() - {"small", "zero3-offload"}))
 def test_the_guides_hardware_takes_it(example: Project, cluster_like_it: str, words: str) -> None:
     nodes, gres, zero, offloads = GPU_JOBS[words]
     example.env["HPCRUN_SANDBOX_DIR"] = cluster_like_it

@@ -298,7 +298,7 @@ GPU_JOBS = {
 }
 
 
-@pytest.mark.parametrize("words", shapes(GPU_JOBS, f"train {ONE_PLACE}"))
+@pytest.mark.parametrize("words", shapes(GPU_JOBS, *GPU_JOBS.keys() - {"train", "zero3"}))
 def test_the_guides_hardware_takes_it(example: Project, cluster_like_it: str, words: str) -> None:
     nodes, gpus, stage, precision = GPU_JOBS[words]
     example.env["HPCRUN_SANDBOX_DIR"] = cluster_like_it

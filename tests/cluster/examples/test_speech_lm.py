@@ -180,7 +180,9 @@ GPU_JOBS = {
 }
 
 
-@pytest.mark.parametrize("words", shapes(GPU_JOBS, "zero3-offload", "zero2"))
+@pytest.mark.parametrize(
+    "words", shapes(GPU_JOBS, "zero3-offload", "zero2", "zero2 --gpus-per-node 1")
+)
 def test_the_guides_hardware_takes_it(example: Project, cluster_like_it: str, words: str) -> None:
     partition, nodes, gres, stage, precision, batch = GPU_JOBS[words]
     example.env["HPCRUN_SANDBOX_DIR"] = cluster_like_it
