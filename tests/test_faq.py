@@ -139,6 +139,10 @@ CONVERTED = {
     ),
     "`module load`": ("module load a\nsource venv/bin/activate\npython t.py", ["setup"]),
     "other commands": ("umask 27\npython t.py", ["setup.commands"]),
+    "`source config.sh`": (
+        "source config.sh\npython t.py $LR",
+        ["setup.commands=export LR"],
+    ),
     "a directory": (
         "if true; then cd a; fi\npython t.py",
         ["setup.commands=export START_FOLDER=$PWD"],

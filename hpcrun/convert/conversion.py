@@ -46,6 +46,17 @@ _SETUP = {
     *("cd", "pushd", "source", ".", "conda", "mamba", "micromamba", "module", "ml", "export"),
     "set",
 }
+# Commands that may define variables, arrays and functions.
+_DEFINING = {"source", ".", "eval"}
+_KNOWN_PROGRAMS = {
+    "torchrun",
+    "deepspeed",
+    "accelerate",
+    "python",
+    "mpirun",
+    "horovodrun",
+    "script",
+}
 # Commands that prepare a training, or print.
 _PREPARING = {
     *_SETUP,
@@ -397,8 +408,10 @@ def _read_body(
     ):
         node = node.statement  # as in the foreground
     body.before = " ".join(_text_of(script, node).split())
+    sourced = _find_sourced_name(script, preamble, program, node)
     is_simple = (
         len(programs) == 1
+        and not sourced
         and not after
         and not program.command.branch
         and _is_simple(node, program.command.start)
@@ -409,6 +422,8 @@ def _read_body(
         "the program is in a loop, branch or pipeline, in the background or reads stdin, or there "
         "are several"
     )
+    if sourced:
+        problem = f"{sourced} may be a function or an array of a file that the script sources"
     if is_simple:
         _report_redirections(script, node, remarks)
         converted = convert_program(program, script, request, home)
@@ -440,6 +455,37 @@ def _read_body(
         return body
     _finish(body, converted, preamble, call, request.indices, remarks)
     return body
+
+
+def _find_sourced_name(
+    script: Script, preamble: Preamble, program: LaunchedProgram, node: Any
+) -> str:
+    """Return a name of the training's line that only a sourced file can define as more than a text.
+
+    Functions and arrays cannot be exported to a rank as variables can.
+    """
+    if not any(one.calls & _DEFINING for one in preamble.kept):
+        return ""
+    name = program.command.name
+    is_known = "/" in name or program.kind in _KNOWN_PROGRAMS or program.step is not None
+    if not is_known and name not in script.functions:
+        return name
+    assigned = {one.name for one in script.assignments}
+    for found in re.findall(r"\$\{#?(\w+)\[", _text_of(script, node)):
+        if found not in assigned:
+            return str(found)
+    return ""
+
+
+def _export_sourced_variables(script: Script, kept: Sequence[Statement], names: set[str]) -> None:
+    """Export the variables of the training's line that only a sourced file can set."""
+    sources = [one for one in kept if one.calls & _DEFINING]
+    assigned = {name for one in kept for name in one.assigns}
+    assigned |= {one.name for one in script.assignments}
+    unknown = {one for one in names - assigned if re.fullmatch(r"[A-Za-z_]\w*", one)}
+    unknown = {one for one in unknown if not re.match(r"SLURM_|HPCRUN_|START_FOLDER", one)}
+    if sources and unknown:
+        sources[-1].exports = sorted({*sources[-1].exports, *unknown})
 
 
 def _index_of(statements: Sequence[Any], start: int) -> int:
@@ -559,6 +605,7 @@ def _finish(
         if one.is_array and not one.is_plain and changes_files(one):
             reason = "its commands would run in the setup and again in each rank"
             remarks.missing(one.start, one.text, reason)
+    _export_sourced_variables(remarks.script, kept, names)
     moving = [one for one in by_index if one.moves]
     if moving and not preamble.wanders:
         needs_folder = False  # it is among the lines of each task

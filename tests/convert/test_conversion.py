@@ -580,6 +580,27 @@ def test_selected_gpus_are_those_of_the_job_or_reported(devices: str) -> None:
     assert made.is_complete == (devices == "0,1")
 
 
+def test_variables_of_a_sourced_file_reach_the_ranks() -> None:
+    sourced = (
+        'OUT=/o\nsource config.sh\nsrun python t.py --lr $LR --out "$OUT" --id $SLURM_JOB_ID\n'
+    )
+    made = job(f"#SBATCH --gpus=1\n{sourced}")
+    assert made["setup"]["commands"][-2:] == ["source config.sh", "export LR"]
+    for line in ('eval "$(cat config)"', ". ./config.sh"):
+        made = job(f"#SBATCH --gpus=1\n{line}\npython t.py $LR\n")
+        assert made["setup"]["commands"][-1] == "export LR"
+
+
+def test_functions_and_arrays_of_a_sourced_file_are_not_exported() -> None:
+    for line in ("train_it 1", 'python t.py "${ARGS[@]}"'):
+        text = f"#SBATCH --gpus=1\nsource config.sh\n{line}\n"
+        shown = line.replace("${ARGS[@]}", "${{ARGS[@]}}")
+        assert job(text)["command"] == ["bash", "-c", f"source config.sh\n{shown}"]
+        assert missing(text.replace("--gpus=1", "-N 2 --gpus=2")) != []
+    text = f'{TWO}source config.sh\nsrun python t.py "${{ARGS[@]}}"\n'
+    assert "ARGS may be" in missing(text)[0]
+
+
 def test_only_program_of_any_name_is_the_command() -> None:
     for line in ("wandb agent --count=2 a/b/c", "podman-hpc run --rm image train"):
         made = job(f"#SBATCH --gpus=1\nmkdir -p out\n{line}\necho done\n")
