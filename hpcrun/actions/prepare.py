@@ -53,7 +53,7 @@ from hpcrun.plan import (
     placeholder_names,
     zero_stage_of,
 )
-from hpcrun.remote import Query
+from hpcrun.remote import ClockOffset, Query
 from hpcrun.render import RenderedFile, open_templates, quote_comment, render_array, render_files
 from hpcrun.runs import Sweep, Task, make_run_id, sweep_folder, task_run_id
 from hpcrun.spec import (
@@ -262,11 +262,10 @@ def prepare_spec(
     origin = origin or Origin(spec.name or "job")
     if spec.sweep_keys:
         spec, extra_args = _only_run(spec, extra_args, origin)
-    if run_id is None:
-        run_id = new_run_id(spec)
     has_range = isinstance(spec.resources.nodes, str)
     if spec.roles or has_range:
         host = query_host(context, spec, extra_args, host)
+        run_id = run_id or new_run_id(spec, host)
         how = {
             "host": host,
             "after": after,
@@ -286,6 +285,7 @@ def prepare_spec(
     if (checks or Checks()).in_queue:
         refuse_other_clusters(context.cluster, context.environ)
     host = query_host(context, spec, extra_args, host)
+    run_id = run_id or new_run_id(spec, host)
     with _collect_error(errors):
         found = find_interpreter(context, spec, host)
     login = host.login
@@ -574,9 +574,16 @@ def _only_run(
     return msgspec.structs.replace(runs[0].spec, name=spec.name), runs[0].extra_args
 
 
-def new_run_id(spec: JobSpec) -> str:
-    """Create a run id from the job's name, the time and a random number."""
+def new_run_id(spec: JobSpec, host: ClusterHost | None = None) -> str:
+    """Create a run id from the job's name, the time and a random number.
+
+    Args:
+        host: The host of the cluster, whose clock counts. Runs of several machines are ordered by
+            their ids, so a fast clock of one would make its runs the newest for hours.
+    """
     now = time.time()
+    if host is not None and ClockOffset() in host.answers:
+        now += host.answers[ClockOffset()]
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
     chance = int.from_bytes(os.urandom(4), "big")
     return make_run_id(spec.name or "job", stamp, now % 1, chance)
@@ -711,8 +718,8 @@ def prepare_job(
         )
 
     origin = origin or Origin(spec.name or "job")
-    sweep_id = new_run_id(spec)
     host = query_host(context, spec, extra_args, host)
+    sweep_id = new_run_id(spec, host)
     code = sweep_folder(host.login.runs_dir, sweep_id).code
     templates = project_templates(context)
     checks = checks or Checks()

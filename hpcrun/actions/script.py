@@ -145,7 +145,7 @@ def prepare_script(
             gpus_per_node=max(one.gpus_per_node for one in sizes),
         )
         spec = structs.replace(spec, resources=resources)
-    run_id = new_run_id(spec)
+    run_id = new_run_id(spec, host)
     templates = project_templates(context)
     runs_dir = host.login.runs_dir
     if _is_far(context):

@@ -5,6 +5,7 @@ from hpcrun.remote.connection import SshSettings as SshSettings
 from hpcrun.remote.far import quote as quote
 from hpcrun.remote.far import quote_profile_path as quote_profile_path
 from hpcrun.remote.local import LocalTransport as LocalTransport
+from hpcrun.remote.queries import ClockOffset as ClockOffset
 from hpcrun.remote.queries import FolderProbe as FolderProbe
 from hpcrun.remote.queries import FolderState as FolderState
 from hpcrun.remote.queries import LoginEnvironment as LoginEnvironment

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
@@ -26,6 +27,7 @@ from hpcrun.remote.transport import Answers, Query, Result
 
 # A Python on a cold file system and a busy slurmctld both take this long.
 COMMAND_TIMEOUT_S = 60.0
+_LEAST_OFFSET_S = 60.0
 _LONGEST_FILE_BYTES = 1 << 20
 _LONGEST_OWN_FILE_BYTES = 4096
 # Exit codes of timeout(1), and of a shell for a program that cannot be run or found.
@@ -61,6 +63,26 @@ class UserId(Struct, frozen=True):
 
     def answer_here(self, transport: LocalTransport) -> int | None:
         return os.getuid()
+
+
+class ClockOffset(Struct, frozen=True):
+    """How many seconds the host's clock is ahead of this machine's; 0 for less than a minute.
+
+    A smaller difference may be the time that the answer took.
+    """
+
+    def to_bash(self) -> str:
+        return "date +%s"
+
+    def parse_answer(self, result: Result) -> float:
+        text = result.stdout.strip()
+        if not re.fullmatch("[0-9]{1,11}", text):
+            return 0.0
+        offset = int(text) - time.time()
+        return offset if abs(offset) >= _LEAST_OFFSET_S else 0.0
+
+    def answer_here(self, transport: LocalTransport) -> float:
+        return 0.0
 
 
 class PathState(Struct, frozen=True, kw_only=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -17,12 +18,14 @@ from hpcrun.actions.prepare import (
     load_spec,
     prepare_job,
     prepare_spec,
+    query_host,
 )
 from hpcrun.actions.run import adapt_to_this_machine, assign_cpus
 from hpcrun.actions.submit import write_run
 from hpcrun.context import Context, load_context
 from hpcrun.errors import InputError, SpecError
-from hpcrun.runs.layout import RUN_ID
+from hpcrun.remote import Answers, ClockOffset
+from hpcrun.runs.layout import RUN_ID, parse_creation_time
 from hpcrun.spec.load import Origin
 from tests.plan.making import cluster, job
 
@@ -74,6 +77,22 @@ def test_each_preparation_gets_a_new_run_id_and_writes_nothing(context: Context)
     assert len({plan.run_id for plan in plans}) == 20
     assert all(RUN_ID.fullmatch(plan.run_id) for plan in plans)
     assert sorted(context.project.rglob("*")) == before and not context.runs_dir.exists()
+
+
+def test_run_id_has_the_time_of_the_clusters_clock(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = job("command: [a]\nname: x")
+    before = prepare_spec(context, spec).plan.run_id
+    host = query_host(context, spec, [])
+    # This machine's clock is two hours fast: the cluster's is behind.
+    host.answers = host.answers | Answers({ClockOffset(): -7200.0})
+    late = time.time() + 7200
+    monkeypatch.setattr("hpcrun.actions.prepare.time.time", lambda: late)
+    after = prepare_spec(context, spec, host=host).plan.run_id
+    assert before < after
+    assert parse_creation_time(after) - parse_creation_time(before) < 600
+    assert prepare_spec(context, spec).plan.run_id > after
 
 
 def test_command_line_arguments_are_recorded_unchanged(context: Context) -> None:

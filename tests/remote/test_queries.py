@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from msgspec import structs
 from hpcrun.errors import OutOfReach
 from hpcrun.remote.local import LocalTransport
 from hpcrun.remote.queries import (
+    ClockOffset,
     FolderProbe,
     FolderState,
     LoginEnvironment,
@@ -26,7 +28,7 @@ from hpcrun.remote.queries import (
     parse_answers,
     query_script,
 )
-from hpcrun.remote.transport import Query
+from hpcrun.remote.transport import Query, Result
 from tests.remote.transport_sides import Side, laptop, side
 
 __all__ = ["laptop", "side"]  # fixtures
@@ -111,6 +113,26 @@ def test_home_is_expanded_on_the_host(side: Side) -> None:
     probe = FolderProbe("~", expands=True, writes=False)
     if "HOME" in environ:
         assert side.transport.run_queries([probe])[probe].at == Path(environ["HOME"])
+
+
+def test_offset_of_the_hosts_clock_is_zero_for_the_same_clock(
+    query: Callable[[Query[Any]], float],
+) -> None:
+    assert query(ClockOffset()) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("ahead", "offset"), [(7200, 7200.0), (-90 * 86_400, -90 * 86_400.0), (20, 0.0)]
+)
+def test_clock_offset_is_the_difference_from_the_host(ahead: int, offset: float) -> None:
+    text = f"{time.time() + ahead:.0f}\n"
+    found = ClockOffset().parse_answer(Result(["date"], 0, text, ""))
+    assert found == pytest.approx(offset, abs=30)
+
+
+@pytest.mark.parametrize("text", ["", "date: not found", "9" * 12, "-5", "١٢٣", "1e9"])
+def test_odd_answer_of_a_clock_is_no_offset(text: str) -> None:
+    assert ClockOffset().parse_answer(Result(["date"], 0, text, "")) == 0.0
 
 
 def test_queried_command_gets_input_and_environment(

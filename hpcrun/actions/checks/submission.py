@@ -75,7 +75,7 @@ from hpcrun.plan import (
     trained_values,
     uncopied_read_notes,
 )
-from hpcrun.remote import Answers, LocalTransport, PathProbe, Query, RunCommand
+from hpcrun.remote import Answers, ClockOffset, LocalTransport, PathProbe, Query, RunCommand
 from hpcrun.runs import TASK_ID, git_command
 from hpcrun.slurm import SINFO, parse_sinfo
 from hpcrun.spec import JobSpec, set_variables
@@ -425,7 +425,7 @@ def first_queries(context: Context, args: Sequence[str]) -> list[Query[Any]]:
     """Return the queries that the checks need for any job, and for one with these arguments."""
     paths = [path for _, value in _read_paths(args) for path in (value, str(Path(value).parent))]
     probes = [PathProbe(path) for path in paths]
-    return [bad_nodes_query(context), *place_queries(context), *probes]
+    return [ClockOffset(), bad_nodes_query(context), *place_queries(context), *probes]
 
 
 def _module_check(
