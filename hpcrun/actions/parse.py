@@ -40,6 +40,7 @@ from hpcrun.logs import list_log_files
 from hpcrun.monitor import STDIN, Source, find_sources
 from hpcrun.patterns import time_limit
 from hpcrun.runs import read_plan
+from hpcrun.text import format_count
 
 _PIPE_CHUNK_BYTES = 1 << 20
 # A pipe is read for this long at most before its curve is drawn.
@@ -68,6 +69,7 @@ def parse_runs(
     full: bool = False,
     every: int = 1,
     verbose: bool = False,
+    training: int | None = None,
 ) -> list[ParsedRun]:
     """Read the runs and logs that the arguments name; without arguments, the newest run.
 
@@ -77,6 +79,7 @@ def parse_runs(
         full: keep every point and every sample; otherwise long metrics are thinned.
         every: keep only every N-th row of each layout.
         verbose: explain what looks like a metric and is not used.
+        training: number of the training to show of several in one log; None for the last one.
 
     Raises InputError.
     """
@@ -92,8 +95,14 @@ def parse_runs(
             show(sum(read.values()) / 1e6, sum(sizes.values()) / 1e6)
 
         for source in sources:
-            log = CurveLog(context, source, own, every=every)
+            log = CurveLog(context, source, own, every=every, training=training)
             log.read(advance)
+            if training and training > (found := log.curve().trainings):
+                count = format_count(found, "training")
+                raise InputError(
+                    f"{source.name}: --training {training}, but the log contains {count}",
+                    fix="leave out --training, or give a lower number",
+                )
             run = structs.replace(log.run(full=full), stated=log.read_stated_numbers())
             runs.append(structs.replace(run, unused=log.explain_unused()) if verbose else run)
     return runs
@@ -116,6 +125,7 @@ class CurveLog:
         *,
         tail: int | None = None,
         every: int = 1,
+        training: int | None = None,
     ) -> None:
         """Set what to read.
 
@@ -123,10 +133,12 @@ class CurveLog:
             own: line formats of the user.
             tail: read only this many bytes at the end of each log, and no large number of files.
             every: keep only every N-th row of each layout.
+            training: number of the training to show of several; None for the last one.
         """
         self.source = source
         self.is_over = False
         self._context, self._tail, self._every = context, tail, every
+        self._training = training
         if source.run is not None:
             plan = read_plan(source.run)
             own = (*own, *build_own_formats(plan.log_patterns if plan else (), "log_patterns"))
@@ -175,7 +187,7 @@ class CurveLog:
 
     def curve(self, *, full: bool = False) -> Curve:
         """Derive the curve from what was read so far; ``full``: with all points."""
-        return derive_curve(self._store, build_series if full else thin_series)
+        return derive_curve(self._store, build_series if full else thin_series, self._training)
 
     def explain_unused(self) -> tuple[str, ...]:
         """Explain what looks like a metric and is not used, in the lines read and at the start."""
@@ -235,6 +247,7 @@ class CurveLog:
             lines=sum(reader.lines for reader in readers),
             size=self._size,
             notes=[self._masked(note) for reader in readers for note in reader.notes],
+            training=self._training,
         )
         parsed = structs.replace(parsed, warnings=find_warnings(parsed.curve))
         self._known = None if full else parsed

@@ -87,6 +87,12 @@ def why(jobs: tuple[str, ...], cluster: str | None, as_json: bool) -> int:
 @click.option("-f", "--follow", is_flag=True, help="Redraw the report as the logs grow.")
 @click.option("--metric", metavar="NAME", help="Plot this metric instead of the loss.")
 @click.option(
+    "--training",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Show the Nth of several trainings in a log instead of the last one.",
+)
+@click.option(
     "--pattern",
     "patterns",
     metavar="REGEX",
@@ -116,6 +122,7 @@ def parse(
     logs: tuple[str, ...],
     follow: bool,
     metric: str | None,
+    training: int | None,
     patterns: tuple[str, ...],
     as_json: bool,
     full: bool,
@@ -140,8 +147,8 @@ def parse(
     """
     from hpcrun.curves import check_files
 
-    if follow and verbose:
-        raise click.UsageError("-v cannot be combined with -f")
+    if follow and (verbose or training):
+        raise click.UsageError(f"{'-v' if verbose else '--training'} cannot be combined with -f")
     where = make_context(cluster)
     check_files(where.cwd, logs, files)
     if where.cluster.host is not None:
@@ -158,7 +165,15 @@ def parse(
     else:
         from hpcrun.actions import parse_runs
 
-        runs = parse_runs(where, logs, patterns=patterns, full=full, every=every, verbose=verbose)
+        runs = parse_runs(
+            where,
+            logs,
+            patterns=patterns,
+            full=full,
+            every=every,
+            verbose=verbose,
+            training=training,
+        )
         ok = True
     if as_json:
         from hpcrun.curves import json_text

@@ -119,6 +119,7 @@ class Curve(Struct, frozen=True):
         seconds_from: Where the log shows how long the run took.
         is_over: Whether the log shows that the training has ended.
         peak_memory: The most memory in bytes that a line of the training states, or None.
+        trainings: Number of trainings in the log, of which the curve is one.
     """
 
     metrics: dict[str, Series]
@@ -130,6 +131,7 @@ class Curve(Struct, frozen=True):
     seconds_from: str = ""
     is_over: bool = False
     peak_memory: float | None = None
+    trainings: int = 1
 
     def arrays(self, name: str) -> tuple[Floats, Floats, Floats]:
         """Return steps (nan if unknown), values and times of a metric.

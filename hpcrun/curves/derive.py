@@ -15,7 +15,8 @@ The logs are stored as columns (``store``); the curve is a view of them. Decisio
    has more than twice as many points and they are no running means of the lines' values.
 5. *One value for each step*: the last one in the log. If the counter restarts with each epoch and
    there is one training loss for each epoch, the epoch is the step.
-6. *What users should know*: restarts, the total number of steps, and notes.
+6. *Several trainings in one log*: the last one is shown, or the one that the user selects.
+7. *What users should know*: restarts, the total number of steps, and notes.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ from hpcrun.curves.rows import (
     join_steps,
 )
 from hpcrun.curves.steps import BY_EPOCH, IN_ORDER, LogSteps, choose_placement, find_steps
-from hpcrun.curves.store import Store, StoredLog, choose_stand_in_loss
+from hpcrun.curves.store import Store, StoredLog, choose_stand_in_loss, cut_log
 
 # Fractional epochs are followed like a counter, in ten-thousandths.
 _EPOCH_PARTS = 10_000
@@ -83,6 +84,7 @@ _MIN_MEANS, _PRINTED_TOLERANCE = 3, 2e-3
 _PassAndStep = tuple[int, int]
 # The fields of MetricPoints that all metrics of the same rows share.
 _Points = tuple[list[Rows], Ints, Ints, Floats, list[int]]
+_END_OF_LOG = 1 << 62
 _OTHER_RUN = "read as another run in the same file, not as a requeue"
 _NEXT_EPOCH = "read as the next epoch, or another run in the same file, not as a requeue"
 _UNKNOWN = "their steps are unknown, so they are plotted in order"
@@ -92,7 +94,9 @@ _BAR_METRICS = frozenset({"step_seconds", "epoch"})
 _REPEATED = "the run was resumed, and its lines have no steps: repeated parts are plotted twice"
 
 
-def derive_curve(store: Store, build: Callable[..., Series] = build_series) -> Curve:
+def derive_curve(
+    store: Store, build: Callable[..., Series] = build_series, training: int | None = None
+) -> Curve:
     """Derive the curve.
 
     ``build`` makes a series of steps, values and times, and may thin it.
@@ -113,7 +117,18 @@ def derive_curve(store: Store, build: Callable[..., Series] = build_series) -> C
     """
     logs, stand_in = choose_stand_in_loss(store.proven_logs())
     selector = PointSelector([find_steps(log) for log in logs])
-    training, losses = selector.training, selector.find(LOSS)
+    notes: list[str] = []
+    if starts := _find_training_starts(selector):
+        shown = min(training or len(starts), len(starts))
+        end = starts[shown] if shown < len(starts) else _END_OF_LOG
+        logs = [cut_log(logs[0], starts[shown - 1], end)]
+        selector = PointSelector([find_steps(log) for log in logs])
+        which = "the last one" if shown == len(starts) else f"number {shown}"
+        notes.append(
+            f"the file contains {len(starts)} trainings, one after the other: {which} is shown; "
+            "--training N shows another"
+        )
+    bar, losses = selector.training, selector.find(LOSS)
     metrics = {}
     for name in selector.names():
         # Process one metric at a time, because the columns of all metrics together would need far
@@ -122,20 +137,15 @@ def derive_curve(store: Store, build: Callable[..., Series] = build_series) -> C
         if column is not None:
             by_epoch = all(map(selector.is_logged_once_per_epoch, (losses, column)))
             metrics[name] = build(*column.series_columns(by_epoch=by_epoch))
-    counted = [axis for axis in (selector.by_step, selector.by_epoch) if axis.priority]
-    axis = losses.axis if losses is not None else [*counted, selector.in_order][0]
+    axis = selector.choose_axis(losses)
     total = None
     if axis is selector.by_step and not selector.within_epoch:
         total = axis.total
-        if (
-            total is None
-            and training is not None
-            and not any(x.through_epochs for x in selector.logs)
-        ):
-            total = training.total
+        if total is None and bar is not None and not any(x.through_epochs for x in selector.logs):
+            total = bar.total
     is_buffered = axis is selector.by_step and any(log.is_buffered for log in selector.logs)
-    is_unknown = axis is selector.in_order and training is not None
-    notes = [*axis.notes(losses)]
+    is_unknown = axis is selector.in_order and bar is not None
+    notes += axis.notes(losses)
     if is_buffered or is_unknown:
         notes.append(
             "the losses come in groups between updates of the progress bar, as if the program "
@@ -166,7 +176,45 @@ def derive_curve(store: Store, build: Callable[..., Series] = build_series) -> C
         seconds_from,
         _is_over(logs),
         _peak_memory(selector),
+        max(len(starts), 1),
     )
+
+
+def _find_training_starts(selector: PointSelector) -> list[int]:
+    """Return the offsets at which the trainings in a log begin, if it contains several.
+
+    A counter that falls to its start is that of another training if the epoch falls, too, or if the
+    log says in between that the training is over. Otherwise it may count within epochs that the log
+    does not show. Trainings of other lengths beside a longer one are left out by the axis.
+    """
+    if len(selector.logs) != 1:
+        return []  # attempts of a run, or the logs of its ranks
+    (log,), axis = selector.logs, selector.choose_axis(selector.find(LOSS))
+    main = axis.main_counters[0]
+    counted = main.counted
+    if counted is None or axis.left_out:
+        return []
+    starts = []
+    for turn in main.turns:
+        if turn.reached is None or turn.is_resumption:
+            continue
+        index = int(np.searchsorted(counted.offsets, turn.offset))
+        before = int(counted.offsets[index - 1])
+        marks = [each for each in log.log.marks if before < each.offset < turn.offset]
+        if axis is not selector.by_step:
+            falls = True
+        elif axis.within_epochs:
+            falls = 0 <= turn.at.epoch < turn.reached.epoch
+        else:
+            falls = counted.epochs is not None and bool(
+                counted.epochs[index] < counted.epochs[index - 1]
+            )
+        if falls or any(each.ends for each in marks):
+            headings = [x.offset for x in marks if x.epoch is not None and x.split in ("", "train")]
+            starts.append(headings[-1] if headings else turn.offset)
+    # More starts than points in each are those of an inner loop, such as the epochs of each round.
+    is_loop = (len(starts) + 1) ** 2 > len(counted.steps)
+    return [] if is_loop or not starts else [0, *starts]
 
 
 def _name_axis(selector: PointSelector, losses: MetricPoints | None, axis: StepAxis) -> str:
@@ -457,10 +505,11 @@ class StepAxis:
         """
         if self.in_order:
             rows = [each for each in rows if each.has_losses and EPOCH in each.names]
-            _, epochs = join_epochs([replace(each, epochs=each.column(EPOCH)) for each in rows])
-            epochs = epochs[(epochs >= 0) & (epochs < _MAX_EPOCHS)]
-            parts = np.rint(epochs * _EPOCH_PARTS).astype(np.int64)
-            return CountedSteps(parts, parts) if parts.size else None
+            rows = [replace(each, epochs=each.column(EPOCH)) for each in rows]
+            offsets, epochs = join_epochs(rows)
+            is_known = (epochs >= 0) & (epochs < _MAX_EPOCHS)
+            parts = np.rint(epochs[is_known] * _EPOCH_PARTS).astype(np.int64)
+            return CountedSteps(offsets[is_known], parts) if parts.size else None
         rows = [each for each in rows if each.priority == self.priority and each.steps is not None]
         if not self.priority:  # no rows of the training: evaluations separate the runs
             rows = [each for each in rows if LOSSES.intersection(each.names)]
@@ -745,6 +794,11 @@ class PointSelector:
         is_through = any(log.through_epochs for log in logs)
         description = self.training.description if self.training and not is_through else ""
         self.within_epoch = self.by_step.within_epochs or "epoch" in description.lower()
+
+    def choose_axis(self, losses: MetricPoints | None) -> StepAxis:
+        """Return the axis of the losses, or without losses the best one."""
+        counted = [axis for axis in (self.by_step, self.by_epoch) if axis.priority]
+        return losses.axis if losses is not None else [*counted, self.in_order][0]
 
     def names(self) -> list[str]:
         """List the metrics."""

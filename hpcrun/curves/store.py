@@ -8,7 +8,7 @@ their offsets. ``hpcrun.curves.derive`` derives the curve.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain
 
@@ -106,6 +106,27 @@ class StoredLog(Struct, eq=False):
         same = [*(each for each in self.stamps if each.clock == mark.clock), mark]
         same.sort(key=lambda each: each.offset)
         self.stamps = [*others, same[0], *([same[-1]] if len(same) > 1 else [])]
+
+
+def cut_log(log: StoredLog, start: int, end: int) -> StoredLog:
+    """Return the part of a log that begins at an offset and ends before another."""
+    forms: dict[object, StoredRows] = {}
+    for key, form in log.forms.items():
+        first, last = bisect_left(form.offsets, start), bisect_left(form.offsets, end)
+        if first < last:
+            forms[key] = replace(
+                form,
+                offsets=form.offsets[first:last],
+                steps=None if form.steps is None else form.steps[first:last],
+                epochs=None if form.epochs is None else form.epochs[first:last],
+                times=None if form.times is None else form.times[first:last],
+                columns=tuple(column[first:last] for column in form.columns),
+                rows=last - first,
+            )
+    marks, stamps = (
+        [each for each in marks if start <= each.offset < end] for marks in (log.marks, log.stamps)
+    )
+    return StoredLog(log.attempt, log.file, forms, marks, stamps)
 
 
 class Store:

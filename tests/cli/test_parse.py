@@ -41,6 +41,18 @@ def test_parse_shows_the_curve_and_the_table(hpcrun: Caller, log: Path) -> None:
         assert text in done.out, done
 
 
+def test_parse_shows_the_selected_training_of_a_log(hpcrun: Caller) -> None:
+    lines = [f"epoch: {n}, loss: {top / n:.3f}\n" for top in (6, 3) for n in range(1, 9)]
+    (hpcrun.project / "two.log").write_text("".join(lines))
+    last, first = hpcrun("parse", "two.log"), hpcrun("parse", "--training", "1", "two.log")
+    assert re.search(r"loss first +3\.000 at step 1\b", last.out), last
+    assert re.search(r"loss first +6\.000 at step 1\b", first.out), first
+    assert "the file contains 2 trainings, one after the other: the last one is shown" in last.out
+    assert "number 1 is shown" in first.out
+    done = hpcrun("parse", "--training", "3", "two.log")
+    assert done.code == 2 and "two.log: --training 3, but the log contains 2 trainings" in done.err
+
+
 @pytest.mark.slow
 def test_pipe_gets_no_escape_sequences(hpcrun: Caller, log: Path) -> None:
     done = hpcrun.process("parse", "train.log")

@@ -82,10 +82,11 @@ def test_train_runtime_counts_although_time_stamps_cover_less() -> None:
     assert (curve.seconds, curve.seconds_from) == (919.2, "stated")
 
 
-def test_totals_of_ranks_count_once_and_those_of_runs_add_up() -> None:
+def test_totals_of_ranks_count_once_and_only_the_last_training_counts() -> None:
     total = "Training time 0:10:00"
     assert parse([*steps(), total, total]).curve.seconds == 600
-    assert parse([*steps(), total, *steps(), total]).curve.seconds == 1200
+    curve = parse([*steps(), "Training time 0:30:00", *steps(), total]).curve
+    assert (curve.seconds, curve.trainings) == (600, 2)
 
 
 def test_elapsed_time_of_the_progress_bar_is_the_time() -> None:

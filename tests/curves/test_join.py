@@ -321,7 +321,7 @@ class TestTwoCounters:
         assert "40 steps in all or per epoch instead of 100: its 6 losses" in note
         assert curve.restarts == ()
 
-    def test_second_training_of_similar_length_is_shown(self) -> None:
+    def test_last_training_of_similar_length_is_shown(self) -> None:
         """Other data of the same kind, or another size of batches."""
         lines = [
             at(0, step, 1.0, epoch=float(epoch), total=length)
@@ -329,7 +329,9 @@ class TestTwoCounters:
             for epoch in range(3)
             for step in range(0, length, 10)
         ]
-        assert build(lines).steps("loss") == [*range(0, 300, 10), *range(0, 240, 10)]
+        curve = build(lines)
+        assert (curve.steps("loss"), curve.trainings) == ([*range(0, 240, 10)], 2)
+        assert ["contains 2 trainings" in note for note in curve.notes] == [True]
 
     def test_resumption_in_an_earlier_epoch_replaces_steps(self) -> None:
         def epochs(*numbers: int) -> list[Line]:

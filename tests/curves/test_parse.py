@@ -153,8 +153,9 @@ def test_last_bar_of_a_keras_epoch_is_its_mean(
         lines.append(f"90/90 [{'=' * 30}] - 6s 22ms/step - {closing}\n")
     curve = parse_chunks("x", [(0, ["".join(lines).encode()])]).curve
     for name, values in (("loss", [8.0125, 7.0125, 6.0125]), ("eval_loss", [7.5, 6.5, 5.5])):
-        assert curve.steps(name) == [1, 2, 3] * trainings
-        assert curve.values(name) == values * trainings
+        assert curve.steps(name) == [1, 2, 3]
+        assert curve.values(name) == values
+    assert curve.trainings == trainings
 
 
 def test_step_heading_applies_to_lines_below() -> None:

@@ -274,7 +274,7 @@ def _rename_total(fields: list[Field], is_placed: bool) -> list[Field]:
         return fields
     # "Total: 2.5 | PDE: 1.25 | IC: 0.5", but not "data 0.1 forward 0.2 total 0.5".
     parts = [f for f in fields if not (isinstance(f.value, str) or f.unit or is_known(f.key))]
-    timed = any(fold(part.key) in _TIMED for part in parts)
+    timed = sum(fold(part.key) in _TIMED for part in parts) > 1  # "data" alone is a term
     summed = len(parts) > 2 and not timed and all(float(part.value) % 1 for part in parts)
     errors: dict[str, str] = {}
     if is_placed and not lost and any(fold(field.key) in _TRAINING_ERROR for field in fields):

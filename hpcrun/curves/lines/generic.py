@@ -62,6 +62,8 @@ _WORD = (
 KEY = (
     rf"{_WORD}(?:[ ]{{1,2}}(?!(?<=oss[ ])(?:nan|inf)[ ,]){_WORD}){{0,6}}"
     r"(?:[ ]?[(\[][ ]?(?!\w*[ ]\d|\d)[\w/%@. ]{1,24}[ ]?[)\]])?"
+    # A threshold or a rank: "IoU @ 0.5: 0.75".
+    r"(?:(?<!oss)[ ]@[ ]\d{1,3}(?:\.\d{1,3})?(?=[ ]{0,4}[:=]))?"
 )
 # Units that may be separated from their number by a space.
 SPACED_UNIT = (
@@ -361,6 +363,8 @@ class LineScan(LineFields):
         word = word.rstrip(".").lower()
         if word in SPLITS:
             self.split = SPLITS[word]
+        elif word == "check" and self.split and not self.stray_items:
+            return True  # "Validation check - Accuracy: 0.75", unlike "Sanity check"
         elif word not in _FILLERS:
             self.stray_items += 1
         return self.stray_items <= _MAX_STRAY_ITEMS and not _ELSEWHERE.match(word)

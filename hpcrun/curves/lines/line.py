@@ -55,9 +55,10 @@ NEEDLES: tuple[bytes, ...] = (
     *b"accura, acc,_acc,acc@,acc:,prec@,auc,auroc,iou,map@,map:,map=,map50,bleu,chrf,psnr".split(
         b","
     ),
-    *b"lpips,ssim,f1,dice,rouge,wer,cer:,fid,recall,precision,reward,rew_mean,rewmean,perplex,ppl,rmse,mae,ndcg".split(
+    *b"lpips,ssim,f1,dice,rouge,wer,cer:,fid,recall,precision,reward,rew_mean,rewmean,perplex,ppl".split(
         b","
     ),
+    *b"mse,mae,ndcg, r2,_r2".split(b","),
 )
 _NEEDLES = tuple(map(bytes.decode, NEEDLES))
 # Searched for in every block of a very long log.
@@ -191,16 +192,20 @@ _HEADING = pattern_of(
     r"[\s.,:=*#<>|~…\])+-]{0,200}",
     re.IGNORECASE,
 )
-# The heading of a block of results: "***** Eval results *****", "Validation:", "--- Test ---".
+# The heading of a block of results: "***** Eval results *****", "Validation:", "--- Test ---",
+# and the head of scikit-learn's classification report.
 _BLOCK = pattern_of(
-    r"[\s=*>|┃│~<\[+-]{0,100}(?:dataloader:\d )?"
+    r"(?:[\s=*>|~<\[+-]|[^\w\s\x00-\x7f]){0,100}(?:dataloader:\d )?"
     r"(?:(?:start(?:ing)?|begin(?:ning)?|running|performing|final)[ ]{1,2}(?:the[ ])?){0,2}"
     r"(?P<split>train(?:ing)?|eval(?:uation|uating|uate)?|val(?:id(?:ation|ating)?)?|test(?:ing)?)"
     r"(?:[ ]{1,2}(?:on|the|set|data|split|model|results?|metrics?|scores?|performance|summary"
-    r"|report|stats|statistics)){0,4}(?:[\s|┃│]{1,60}dataloader \d)?"
+    r"|report|stats|statistics"
+    r"|(?P<data>train(?:ing)?|val(?:idation)?|test|dev)(?= (?:set|data|split)))){0,5}"
+    r"(?:[\s|┃│]{1,60}dataloader \d)?"
     r"(?:[\s┃│.,:*#<>|~…\]+-]|={2,100}){0,100}",
     re.IGNORECASE,
 )
+_CLASSIFICATION_REPORT = ["precision", "recall", "f1-score", "support"]
 _COUNTED = pattern_of(r"[ ]{0,4}-{2,4} (\d{1,9}) ?/ ?(\d{1,9}) -{2,4}")  # "-- 010 / 040 --"
 _STEP = r"(?:global[_ ]?)?(?:steps?|iter(?:ation)?s?|updates?)[ :=#_-]{0,3}"
 _RESTARTED = pattern_of(
@@ -261,7 +266,9 @@ def read_mark(text: str) -> Mark | Row | None:
         total = int(begun["total"]) if begun["total"] else None
         return Row(step=int(begun["count"]), total=total, is_sure=is_sure)
     if block := _BLOCK.fullmatch(text):
-        return Mark(split=SPLITS[block["split"].lower()])
+        return Mark(split=SPLITS[(block["data"] or block["split"]).lower()])
+    if text.split() == _CLASSIFICATION_REPORT:
+        return Mark(split="eval")
     if counted := _COUNTED.fullmatch(text):
         return Row(step=int(counted[1]), total=int(counted[2]))
     if resumed := _RESTARTED.match(text):

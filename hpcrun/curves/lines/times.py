@@ -208,10 +208,10 @@ _DAYS_AND_CLOCK = pattern_of(
 )
 _UNIT_SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 _PART = (
-    r"\d{1,9}(?:\.\d{1,12})? ?(?:d(?:ays?)?|h(?:ours?|rs?)?|m(?:in(?:ute)?s?)?|s(?:ec(?:ond)?s?)?)"
+    r"\d{1,9}(?:\.\d{1,20})? ?(?:d(?:ays?)?|h(?:ours?|rs?)?|m(?:in(?:ute)?s?)?|s(?:ec(?:ond)?s?)?)"
 )
 _PARTS = pattern_of(rf"{_PART}(?:(?:, | and |,| ){{0,2}}{_PART}){{0,3}}(?![\w/])", re.IGNORECASE)
-_A_PART = pattern_of(r"(\d{1,9}(?:\.\d{1,12})?) ?([dhms])", re.IGNORECASE)
+_A_PART = pattern_of(r"(\d{1,9}(?:\.\d{1,20})?) ?([dhms])", re.IGNORECASE)
 
 
 def read_duration(text: str) -> float | None:
@@ -283,6 +283,9 @@ _TOTAL = pattern_of(
 )
 
 
+_SENTENCE_END = pattern_of(r"(?<=[a-z\d)]\. )(?=total )", re.IGNORECASE)
+
+
 def read_total_time(text: str) -> float | None:
     """Return the seconds that a line states as the time of the whole training, or None.
 
@@ -290,12 +293,16 @@ def read_total_time(text: str) -> float | None:
     (919.0, 919.25)
     >>> read_total_time("5 epochs completed in 0.5 hours."), read_total_time("total time (s): 12.5")
     (1800.0, 12.5)
+    >>> read_total_time("Model trained. Best val F1: 0.75 at epoch 7. Total time: 9.5 min")
+    570.0
     >>> read_total_time("Epoch 3 training time: 12 s"), read_total_time("eta: 0:15:19")
     (None, None)
     """
-    if len(text) > 200 or _NOT_TOTAL.search(text):
+    if len(text) > 200:
         return None
-    found = _TOTAL.match(text)
+    # The last sentence of "training complete. Best val F1: 0.75 at epoch 7. Total time: 9.9 min".
+    text = _SENTENCE_END.split(text)[-1]
+    found = None if _NOT_TOTAL.search(text) else _TOTAL.match(text)
     if found is None:
         return None
     seconds = read_duration(found["duration"])
@@ -316,7 +323,7 @@ _LAP = pattern_of(
             (?:[ ]?/[ ]?\d{{1,6}})?)?|run|iters?|iterations?|steps? ) (?:[ :=,-]{{1,6}}|\b) ){{1,9}}
     (?: \( (?P<unit> s|sec|seconds|min|minutes|h|hours ) \) [ :=]{{1,3}} )?
     (?P<duration>
-        \d[\d.:]{{0,20}} (?:[ ]?[a-z]{{1,8}}\b)? (?:[ ]?\d{{1,2}}[ ]?[a-z]{{1,8}}\b){{0,2}} )
+        \d[\d.:]{{0,28}} (?:[ ]?[a-z]{{1,8}}\b)? (?:[ ]?\d{{1,2}}[ ]?[a-z]{{1,8}}\b){{0,2}} )
     (?: [ ](?:at|for|in|per)[ ](?:(?:the|this|current|one|each)[ ])?\w{{1,12}}(?:[ ]\d{{1,6}})?
       | ,[ ]per[ ]step[ ]time:[ ]\d[\d.]{{0,20}}[ ]?m?s )?
     [.\s)*=-]{{0,10}} \Z
@@ -346,9 +353,9 @@ def read_lap_time(text: str) -> float | None:
 
 
 _MILLISECONDS = pattern_of(
-    r"(\d{1,12}(?:\.\d{1,12})?) ?m(?:illi)?s(?:ec(?:ond)?s?)?", re.IGNORECASE
+    r"(\d{1,12}(?:\.\d{1,20})?) ?m(?:illi)?s(?:ec(?:ond)?s?)?", re.IGNORECASE
 )
-_A_NUMBER = pattern_of(r"\d{1,9}(?:\.\d{1,12})?(?=\W{0,3}\Z)")
+_A_NUMBER = pattern_of(r"\d{1,9}(?:\.\d{1,20})?(?=\W{0,3}\Z)")
 
 # Lines that show that a run is over.
 _ENDED = pattern_of(

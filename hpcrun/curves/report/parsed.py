@@ -181,6 +181,7 @@ def parse_stored(
     lines: int = 0,
     size: int = 0,
     notes: Sequence[str] = (),
+    training: int | None = None,
 ) -> ParsedRun:
     """Build a run from the stored rows of its logs.
 
@@ -193,6 +194,7 @@ def parse_stored(
         lines: Number of lines before the first line with a metric.
         size: Number of bytes that were read.
         notes: Additional notes for the curve.
+        training: Number of the training to show of several in one log; None for the last one.
 
     >>> from hpcrun.curves.lines.log_reader import LogReader
     >>> store, reader = Store(), LogReader()
@@ -201,7 +203,7 @@ def parse_stored(
     >>> parse_stored("a.log", store).points
     2
     """
-    curve = derive_curve(store, build)
+    curve = derive_curve(store, build, training)
     curve = structs.replace(curve, notes=(*curve.notes, *notes))
     return ParsedRun(
         source=source,

@@ -249,7 +249,8 @@ FORMATS: tuple[LineFormat, ...] = (
         "keras",
         "loss: ",
         r"(?:\s*\d+/(?:\d+|Unknown)\s+|[ ]?(?=- \d+s(?: \d+m?s/\w+)? - ))"
-        r"(?P<rest>(?:- \d+s|\[[=>. ]{5,80}\]|[━ ]{3,80}|\s*\d+s \d+m?s/step)\s.*?\bloss: ⟨N⟩"
+        r"(?P<rest>(?:- (?P<epoch_seconds>\d+)s|\[[=>. ]{5,80}\]|[━ ]{3,80}"
+        r"|\s*\d+s \d+m?s/step)\s.*?\bloss: ⟨N⟩"
         r"(?:\s{0,40}- (?:[^:]{1,60}: ⟨N⟩|\d\S{1,12}))*)",
         "1563/1563 - 37s - loss: 1.4910 - accuracy: 0.4697 - val_loss: 1.7780 - 24ms/step",
         names={"loss": "mean_loss", "batch": "", "size": ""},

@@ -1,0 +1,98 @@
+"""A log with several trainings shows one of them, with its own time and axis."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpcrun.curves.curve import Curve
+from hpcrun.curves.lines.log_reader import LogReader
+from hpcrun.curves.report.parsed import parse_stored
+from hpcrun.curves.store import Store
+
+
+def read(lines: list[str], training: int | None = None) -> Curve:
+    store, reader = Store(), LogReader()
+    store.begin(0)
+    text = "".join(f"{line}\n" for line in lines).encode()
+    store.add([*reader.feed(text), *reader.finish()])
+    return parse_stored("a.log", store, training=training).curve
+
+
+def epochs(hour: int, count: int, loss: float) -> list[str]:
+    """Return the lines of a training that logs an epoch and an evaluation each minute."""
+    lines = [f"2026-11-20 {hour:02d}:00:00 INFO model: small"]
+    for epoch in range(1, count + 1):
+        stamp = f"2026-11-20 {hour:02d}:{epoch:02d}:00 INFO"
+        lines += [f"{stamp} epoch: {epoch}, train loss: {loss / epoch:.4f}"]
+        lines += [f"{stamp} epoch: {epoch}, val acc: {0.5 + epoch / 100 + loss / 1000:.4f}"]
+    return lines
+
+
+THREE = [*epochs(8, 7, 3.0), *epochs(11, 9, 5.0), *epochs(14, 5, 4.0)]
+
+
+@pytest.mark.parametrize(
+    ("training", "points", "first", "score", "note"),
+    [
+        (None, 5, 4.0, 0.554, "the last one is shown"),
+        (3, 5, 4.0, 0.554, "the last one is shown"),
+        (2, 9, 5.0, 0.595, "number 2 is shown"),
+        (1, 7, 3.0, 0.573, "number 1 is shown"),
+    ],
+)
+def test_one_of_several_trainings_is_shown(
+    training: int | None, points: int, first: float, score: float, note: str
+) -> None:
+    curve = read(THREE, training)
+    assert curve.steps("loss") == [*range(1, points + 1)]
+    assert curve.values("loss")[0] == first
+    assert curve.values("val acc")[-1] == score
+    assert (curve.axis, curve.trainings) == ("epoch", 3)
+    assert curve.seconds == pytest.approx(60 * points, abs=60)
+    (text,) = curve.notes
+    assert text.startswith(f"the file contains 3 trainings, one after the other: {note}")
+
+
+def test_stated_end_separates_trainings_without_epochs() -> None:
+    def steps(loss: float) -> list[str]:
+        return [f"step {step} loss {loss / step:.4f}" for step in range(10, 110, 10)]
+
+    curve = read([*steps(9.0), "Training finished.", *steps(5.0)])
+    assert (curve.steps("loss"), curve.values("loss")[0]) == ([*range(10, 110, 10)], 0.5)
+    # Without it, the counter may count within epochs that the log does not show.
+    joined = read([*steps(9.0), *steps(5.0)])
+    assert (len(joined.steps("loss")), joined.trainings) == (20, 1)
+
+
+def test_heading_above_the_first_line_belongs_to_the_next_training() -> None:
+    lines = []
+    for loss in (3.0, 2.0):
+        for epoch in range(1, 6):
+            lines.append(f"Epoch {epoch}/5")
+            lines += [f"[{step}/20] loss: {loss / epoch:.3f}" for step in (5, 10, 15, 20)]
+    curve = read(lines)
+    assert (curve.steps("loss")[0], curve.values("loss")[0], curve.trainings) == (5, 2.0, 2)
+    assert len(curve.steps("loss")) == 20
+
+
+def test_resumed_training_is_one_training() -> None:
+    lines = [f"epoch: {epoch}, loss: {3 / epoch:.3f}" for epoch in (*range(1, 9), *range(5, 12))]
+    curve = read(lines)
+    assert (curve.trainings, curve.steps("loss")) == (1, [*range(1, 12)])
+
+
+def test_inner_loop_is_one_training() -> None:
+    lines = [f"epoch: {epoch}, loss: {3 / (n + 1):.3f}" for n in range(9) for epoch in (1, 2, 3, 4)]
+    curve = read(lines)
+    assert (curve.trainings, len(curve.steps("loss"))) == (1, 36)
+
+
+def test_time_of_repeated_trainings_is_that_of_the_shown_one() -> None:
+    lines = []
+    for runtime in (33.5, 15.25):
+        for part in range(1, 11):
+            lines.append(f"{{'loss': {3 / part:.3f}, 'learning_rate': 1e-4, 'epoch': {part / 10}}}")
+        lines.append(f"{{'train_runtime': {runtime}, 'train_loss': 1.5, 'epoch': 1.0}}")
+    curve = read(lines)
+    assert (curve.seconds, curve.seconds_from, curve.trainings) == (15.25, "stated", 2)
+    assert len(curve.steps("loss")) == 10
