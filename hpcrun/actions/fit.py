@@ -61,8 +61,13 @@ def build_training_settings(options: Mapping[str, Any]) -> Training:
         raise InputError("--offload all: only ZeRO 3 offloads parameters", fix="--zero 3")
     is_half = options["precision"] != "fp32"
     weights: Weights = "pure" if not is_half else "master" if strategy == "zero" else "autocast"
+    if options["pure"]:
+        if strategy == "zero":
+            raise InputError(
+                "--pure: DeepSpeed keeps fp32 master weights", fix="--pure with --ddp or --fsdp"
+            )
+        weights = "pure"
     trainable = options["trainable"]
-
     return Training(
         strategy=strategy,
         zero_stage=stage,
@@ -78,6 +83,7 @@ def build_training_settings(options: Mapping[str, Any]) -> Training:
         sequence=options["seq"],
         checkpointing=options["checkpointing"],
         attention=options["attention"],
+        keeps_gradients=options["keep_gradients"],
         trainable=None if trainable is None else parse_parameter_count(trainable),
         reduce_bucket=BUCKET,
     )

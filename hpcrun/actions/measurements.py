@@ -130,5 +130,5 @@ def _training_kind(training: Training) -> tuple[object, ...]:
     """Return the settings on which activations depend beyond what is computed."""
     return (
         *(training.precision, training.weights, training.attention),
-        *(training.checkpointing, training.trainable),
+        *(training.checkpointing, training.trainable, training.keeps_gradients),
     )

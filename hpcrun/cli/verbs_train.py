@@ -352,6 +352,17 @@ def _read_numbers(model: str | None, options: dict[str, Any]) -> tuple[ModelShap
     default="adamw",
     help="The optimizer (default: adamw).",
 )
+@click.option(
+    "--pure",
+    is_flag=True,
+    help="Weights, gradients and optimizer states in the format of --precision, without autocast.",
+)
+@click.option(
+    "--keep-gradients",
+    is_flag=True,
+    help="Gradients exist until the backward pass: torch before 2.0, "
+    "zero_grad(set_to_none=False), or zero_grad after the forward pass.",
+)
 @click.option("--checkpointing", is_flag=True, help="Recompute activations in the backward pass.")
 @click.option(
     "--attention",

@@ -112,6 +112,8 @@ def describe_training(training: Training) -> list[tuple[str, str]]:
         batch += f", {training.accumulation} accumulated"
     if training.checkpointing:
         batch += ", activation checkpointing"
+    if training.keeps_gradients and training.strategy != "zero":
+        batch += ", gradients kept between steps"
     if training.attention == "eager":
         batch += ", eager attention"
     return [("sharding", ", ".join([name, *moved])), ("precision", precision), ("batch", batch)]

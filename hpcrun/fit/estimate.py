@@ -94,7 +94,8 @@ def estimate_memory(
 
     The peak is the larger of two moments: the start of the backward pass, when all activations and
     the logits exist, and with accumulation the gradients of earlier passes; and the end of the
-    backward pass or the step of the optimizer, without activations.
+    backward pass or the step of the optimizer, without activations. Gradients that the training
+    keeps from one step to the next exist at each moment.
     """
     states = compute_states(shape, training)
     found = compute_activations(shape, training)
@@ -113,12 +114,12 @@ def estimate_memory(
         Part("master weights", states.master),
         Part("optimizer", states.optimizer),
     ]
-    # Gradients of earlier passes, or buffers that exist all the time.
-    early = states.gradients + (states.staging if training.accumulation > 1 else 0)
-    if training.accumulation == 1 and not (
-        training.strategy == "zero" and training.zero_stage == 3
-    ):
-        early = 0.0
+    # Gradients of earlier passes or of the previous step, or buffers that exist all the time.
+    early = 0.0
+    if training.accumulation > 1:
+        early = states.gradients + states.staging
+    elif training.zero_stage == 3 if training.strategy == "zero" else training.keeps_gradients:
+        early = states.gradients
     moments = {
         "backward": [
             *persistent,

@@ -41,6 +41,7 @@ class Family(Struct, frozen=True, kw_only=True):
     segments: int = 0
     embedding_norm: bool = False
     softmax_fp32: bool = True
+    fused_projections: bool = False
     upcast_logits: bool = True
     dropout: tuple[str, float] = ("", 0.0)
     attention_dropout: tuple[str, float] = ("", 0.0)
@@ -48,6 +49,7 @@ class Family(Struct, frozen=True, kw_only=True):
 
 _LLAMA = Family()
 _GPT2 = Family(
+    fused_projections=True,
     tied=True,
     gated=False,
     norm="layer",
@@ -81,12 +83,14 @@ _FAMILIES = {
     "qwen2_moe": Family(qkv_bias=True),
     "qwen3": Family(head_norms=True),
     "qwen3_moe": Family(head_norms=True),
-    "phi3": _LLAMA,
+    "phi3": Family(fused_projections=True),
     "olmo": _LLAMA,
     "gemma": Family(tied=True, norm="rms_fp32", activation="gelu_pytorch_tanh"),
     "gemma2": Family(tied=True, norm="rms_fp32", activation="gelu_pytorch_tanh", norms=4),
     "gpt2": _GPT2,
-    "gpt_neox": Family(gated=False, norm="layer", bias=True, activation="gelu"),
+    "gpt_neox": Family(
+        gated=False, norm="layer", bias=True, activation="gelu", fused_projections=True
+    ),
     "opt": Family(
         tied=True,
         gated=False,
@@ -98,6 +102,7 @@ _FAMILIES = {
         attention_dropout=("attention_dropout", 0.0),
     ),
     "bloom": Family(
+        fused_projections=True,
         tied=True,
         gated=False,
         norm="layer",
@@ -213,6 +218,7 @@ def read_model_config(config: Mapping[str, Any], source: str) -> ModelShape:
                 vocab=shape.vocab,
                 other_parameters=shape.other_parameters,
                 embedding_parameters=shape.embedding_parameters,
+                tied=shape.tied,
                 notes=[*shape.notes, note],
             )
     fields = _Fields(config, source)
@@ -267,6 +273,7 @@ def _read_stack(fields: _Fields, kind: str, family: Family, notes: list[str]) ->
         dropout=fields.is_active(family.dropout),
         attention_dropout=fields.is_active(family.attention_dropout),
         softmax_fp32=family.softmax_fp32,
+        fused_projections=family.fused_projections,
     )
     norm = hidden * (2 if stack.norm == "layer" else 1)
     embedding = vocab * hidden
@@ -285,6 +292,7 @@ def _read_stack(fields: _Fields, kind: str, family: Family, notes: list[str]) ->
         vocab=vocab,
         other_parameters=other,
         embedding_parameters=embedding,
+        tied=tied,
         upcast_logits=family.upcast_logits,
         notes=notes,
     )
@@ -334,6 +342,7 @@ def _read_t5(fields: _Fields, kind: str) -> ModelShape:
         vocab=vocab,
         other_parameters=embedding * (1 if tied else 2) + 2 * hidden + 2 * buckets * heads,
         embedding_parameters=embedding,
+        tied=tied,
         upcast_logits=False,
     )
 
@@ -374,6 +383,7 @@ def _read_whisper(fields: _Fields) -> ModelShape:
         vocab=vocab,
         other_parameters=vocab * hidden + (frames + targets) * hidden + 4 * hidden + convolutions,
         embedding_parameters=vocab * hidden,
+        tied=True,
         # Inputs and outputs of gelu after the two convolutions, the first at twice the frames.
         stem_numbers=6 * frames * hidden,
         upcast_logits=False,

@@ -42,6 +42,11 @@ class Training(Struct, frozen=True, kw_only=True):
         trainable: Number of trained parameters; None: all.
         state_bytes: Bytes of optimizer states per trained parameter; None: those of ``optimizer``.
         frozen_bytes: Bytes of a frozen parameter; 0.5 for 4 bits.
+        keeps_gradients: Gradients of the previous step exist during the forward pass, because
+            zero_grad fills them with zeros or is called after the forward pass. set_to_none=True,
+            which frees them, is the default since torch 2.0 (torch/optim/optimizer.py and
+            torch/nn/modules/module.py, zero_grad; release notes of 2.0.0, pytorch PR 92731).
+            DeepSpeed's engine frees them itself.
         gradient_bytes: Bytes of an accumulated gradient; None: those of the weights.
         reduce_bucket: Elements in a bucket of gradients (DeepSpeed's reduce_bucket_size).
         prefetch_bucket: Elements that ZeRO-3 gathers ahead (stage3_prefetch_bucket_size).
@@ -65,6 +70,7 @@ class Training(Struct, frozen=True, kw_only=True):
     trainable: int | None = None
     state_bytes: float | None = None
     frozen_bytes: float | None = None
+    keeps_gradients: bool = False
     gradient_bytes: int | None = None
     reduce_bucket: int = 500_000_000
     overlap_comm: bool = False

@@ -32,6 +32,8 @@ class Stack(Struct, frozen=True, kw_only=True):
         attention_dropout: Dropout of the attention is active during training.
         softmax_fp32: eager attention computes the softmax in fp32.
         causal: Positions attend only to earlier ones.
+        fused_projections: Queries, keys and values are one matrix multiplication, and the gate and
+            the other projection too.
         position_bias: Scores have a trained bias, for which fused kernels keep all scores (T5).
         length: Fixed sequence length, as of images or audio; None: that of the batch.
     """
@@ -57,6 +59,7 @@ class Stack(Struct, frozen=True, kw_only=True):
     dropout: bool = False
     attention_dropout: bool = False
     softmax_fp32: bool = True
+    fused_projections: bool = False
     position_bias: bool = False
     length: int | None = None
 
@@ -121,7 +124,8 @@ class ModelShape(Struct, frozen=True, kw_only=True):
         vocab: Size of the vocabulary whose logits are computed; 0 without a language model head.
         other_parameters: Embeddings, heads and everything else outside the blocks.
         given_parameters: The number of parameters that was given, instead of the counted one.
-        embedding_parameters: Parameters of the input embedding, which autocast does not copy.
+        embedding_parameters: Parameters of the input embedding.
+        tied: The input embedding is also the weight of the head.
         stem_numbers: Numbers of each sample that layers before the blocks keep.
         upcast_logits: The loss converts the logits to fp32.
         given_layer: Parameters of the largest block, if they were counted in a trace.
@@ -135,6 +139,7 @@ class ModelShape(Struct, frozen=True, kw_only=True):
     vocab: int = 0
     other_parameters: int = 0
     embedding_parameters: int = 0
+    tied: bool = False
     given_parameters: int | None = None
     stem_numbers: int = 0
     upcast_logits: bool = True
@@ -208,5 +213,6 @@ def build_shape(
         vocab=vocab or 0,
         other_parameters=embedding * (1 if tied else 2) + hidden,
         embedding_parameters=embedding,
+        tied=tied,
         given_parameters=parameters,
     )

@@ -19,6 +19,7 @@ class StepTrace(Struct, frozen=True, kw_only=True):
         activations: What is live when the backward pass starts, without states of the model.
         peak: The maximum of that before the optimizer's step.
         at_end: The same when all gradients exist.
+        keeps_gradients: Gradients of the first step existed when the second one started.
         step_temporary: The maximum that the optimizer's step adds.
     """
 
@@ -39,6 +40,7 @@ class StepTrace(Struct, frozen=True, kw_only=True):
     strategy: str = "none"
     autocast: str = ""
     checkpointing: bool = False
+    keeps_gradients: bool = False
     error: str = ""
     notes: list[str] = []
 
@@ -105,4 +107,5 @@ def apply_trace(training: Training, trace: StepTrace) -> Training:
         trainable=trace.trained,
         frozen_bytes=trace.frozen_bytes / trace.frozen if trace.frozen else None,
         checkpointing=trace.checkpointing,
+        keeps_gradients=trace.keeps_gradients,
     )

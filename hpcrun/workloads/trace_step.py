@@ -178,7 +178,7 @@ def is_cuda(value: Any) -> bool:
 
 # Operations that autocast runs in fp32 on GPUs but not on CPUs (aten/src/ATen/autocast_mode.h,
 # AT_FORALL_FP32 and AT_FORALL_FP32_SET_OPT_DTYPE).
-_FP32 = {
+FP32_ON_GPUS = {
     *(functional.layer_norm, functional.group_norm, functional.softmax, torch.softmax),
     *(torch.Tensor.softmax, functional.log_softmax, torch.log_softmax, torch.Tensor.log_softmax),
     *(functional.cross_entropy, functional.nll_loss, functional.mse_loss, functional.l1_loss),
@@ -186,7 +186,7 @@ _FP32 = {
     *(torch.pow, torch.Tensor.pow, torch.Tensor.__pow__, torch.exp, torch.Tensor.exp, torch.log),
     *(torch.Tensor.log, torch.rsqrt, torch.Tensor.rsqrt, torch.sum, torch.Tensor.sum),
     *(torch.prod, torch.cumsum, torch.Tensor.cumsum, torch.norm, torch.Tensor.norm),
-    *(functional.cosine_similarity, functional.gelu)[:1],
+    functional.cosine_similarity,
 }
 _CONSTRUCTORS = set(_device_constructors()) - {torch.from_file}
 _LIKE = {
@@ -234,7 +234,7 @@ class Devices(TorchFunctionMode):
                 kwargs["grad_tensors"] = kwargs.pop("gradient")
             with self:  # recomputed blocks and hooks run in the backward pass
                 return torch.autograd.backward(first, *args[1:], **kwargs)
-        if function in _FP32 and is_fake and is_autocasting():
+        if function in FP32_ON_GPUS and is_fake and is_autocasting():
             args, kwargs = tree_map(to_fp32, (args, kwargs))
             with torch.autocast("cpu", enabled=False):
                 return function(*args, **kwargs)
@@ -446,6 +446,12 @@ class Report:
         self.notes: list[str] = []
         self.last: dict[str, Any] = {}
         self.checkpointing = False
+        self.keeps_gradients: bool | None = None
+
+    def start_forward(self) -> None:
+        """Record whether gradients of the first step exist when the second one starts."""
+        if self.steps and self.keeps_gradients is None:
+            self.keeps_gradients = any(each.grad is not None for each in PARAMETERS)
 
     def start_backward(self) -> None:
         """Record what is live when a backward pass starts."""
@@ -537,6 +543,7 @@ class Report:
             "zero_stage": self.stage,
             "autocast": self.precision,
             "checkpointing": self.checkpointing,
+            "keeps_gradients": bool(self.keeps_gradients),
             "torch": str(torch.__version__),
             "notes": self.notes,
             **self.last,
@@ -792,6 +799,7 @@ def patch_modules() -> None:
         return backward(*args, **kwargs)
 
     torch.autograd.backward = start_backward
+    nn.modules.module.register_module_forward_pre_hook(lambda *_: REPORT.start_forward())
     patch(torch.hub, "load_state_dict_from_url", returning(_NoWeights()))
     patch(torch, "save", returning(None))
     from torch.optim import optimizer

@@ -61,6 +61,20 @@ def test_fit_with_numbers_prints_json_that_conforms_to_its_schema(hpcrun: Caller
     assert sizes["ZeRO-3, checkpointing"] < sizes["ZeRO-3"]
 
 
+def test_weights_in_16_bits_and_kept_gradients_change_the_estimate(hpcrun: Caller) -> None:
+    def sizes(*options: str) -> dict[str, float]:
+        answer = hpcrun("fit", *NUMBERS, "--seq", "8192", "--ddp", *options, "--json").json
+        parts: dict[str, float] = answer["gpu"]["parts"]
+        return parts
+
+    assert sizes("--pure")["parameters"] * 2 == sizes()["parameters"]
+    assert sizes("--pure", "--batch", "4")["gradients"] == 0
+    kept = sizes("--pure", "--batch", "4", "--keep-gradients")
+    assert kept["gradients"] == kept["parameters"]
+    done = hpcrun("fit", *NUMBERS, "--seq", "512", "--ddp", "--keep-gradients")
+    assert "gradients kept between steps" in done.out
+
+
 def test_fit_without_dimensions_says_that_activations_are_missing(hpcrun: Caller) -> None:
     done = hpcrun("fit", "--params", "7B", "--zero", "3", "--gpus-per-node", "8", "--gpu", "h100")
     assert "activations are not included" in done.err
@@ -78,6 +92,7 @@ def test_fit_without_dimensions_says_that_activations_are_missing(hpcrun: Caller
         (("--params", "7B", "--gpu", "h1000"), "unknown to hpcrun", "did you mean h100?"),
         (("--params", "7B", "--zero", "2", "--offload", "all"), "only ZeRO 3", "--zero 3"),
         (("--params", "7B", "--ddp", "--offload", "optimizer"), "needs ZeRO", "--zero 2"),
+        (("--params", "7B", "--zero", "2", "--pure"), "fp32 master weights", "--ddp or --fsdp"),
         (("--params", "7B", "--zero", "2", "--ddp"), "choose one", ""),
         (("--model", "bad", "--layers", "3"), "--model and --layers", ""),
         (("--model", "bad"), "no hidden_size or n_embd or d_model", "give numbers"),

@@ -116,6 +116,8 @@ def train(config: dict[str, Any], hidden: int, layers: int) -> dict[str, Any]:
             loss = engine(data).float().mean()
             engine.backward(loss)
             del loss, data
+            for _ in range(4):  # Gloo's threads release the last bucket when they have other work.
+                torch.distributed.barrier()
             gc.collect()
             moments[f"after backward {micro_step}"] = bytes_by_role(engine)
             engine.step()

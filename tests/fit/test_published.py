@@ -12,7 +12,7 @@ from msgspec import structs
 
 from hpcrun.fit.estimate import CONTEXT_BYTES, NCCL_BYTES, estimate_memory
 from hpcrun.fit.model_config import read_model_config
-from hpcrun.fit.settings import Training
+from hpcrun.fit.settings import Strategy, Training
 
 DATA: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "published.yaml").read_text())
 MIB = 2**20
@@ -52,9 +52,21 @@ def errors(*, held_back: bool) -> dict[str, float]:
     }
 
 
-@pytest.mark.parametrize(("held_back", "least"), [(False, 13), (True, 10)])
+@pytest.mark.parametrize(("held_back", "least"), [(False, 17), (True, 11)])
 def test_published_measurements_within_a_fifth(held_back: bool, least: int) -> None:
-    """Batches of several samples with eager attention are underestimated by 20 to 28 %."""
     found = errors(held_back=held_back)
-    assert sum(abs(error) <= 0.2 for error in found.values()) >= least, found
-    assert all(abs(error) <= 0.3 for error in found.values()), found
+    assert all(abs(error) <= 0.2 for error in found.values()), found
+    assert sum(abs(error) <= 0.15 for error in found.values()) >= least, found
+
+
+def test_gradients_of_the_previous_step_count_where_they_are_kept() -> None:
+    shape = read_model_config(DATA["models"]["mingpt_xl"], "mingpt_xl")
+    added: float
+    strategy: Strategy
+    for strategy, added in (("ddp", 4.0), ("fsdp", 1.0), ("zero", 0.0)):
+        freed = Training(strategy=strategy, gpus=4, sequence=1024, micro_batch=8)
+        kept = structs.replace(freed, keeps_gradients=True)
+        difference = (
+            estimate_memory(shape, kept).allocated - estimate_memory(shape, freed).allocated
+        )
+        assert difference == pytest.approx(added * shape.parameters)

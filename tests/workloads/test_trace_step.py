@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import convert
 
 import hpcrun.workloads
 from hpcrun.fit.activations import compute_activations
 from hpcrun.fit.model_config import read_model_config
 from hpcrun.fit.settings import Training
+from hpcrun.fit.step_trace import StepTrace, apply_trace
 
 TRACER = Path(hpcrun.workloads.__file__).parent / "trace_step.py"
 SCRIPT = Path(__file__).parent / "traced_script.py"
@@ -76,6 +78,36 @@ def test_trace_counts_what_a_script_for_gpus_keeps(tmp_path: Path) -> None:
     # layer's input is not needed; and the loss.
     batch = 64 * (1024 * (4 + 2) + 4096 * (2 + 1 + 2) + 1024 * 4)
     assert found["activations"] == batch + 2 * 1024 * 4096 + 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("before_forward", "before_backward", "expected"),
+    [
+        ("optimizer.zero_grad()", "", False),
+        ("optimizer.zero_grad(set_to_none=False)", "", True),
+        ("", "optimizer.zero_grad()", True),
+    ],
+)
+def test_trace_finds_gradients_that_exist_in_the_next_forward_pass(
+    tmp_path: Path, before_forward: str, before_backward: str, expected: bool
+) -> None:
+    script = f"""
+import torch
+model = torch.nn.Linear(64, 64).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(3):
+    {before_forward}
+    loss = model(torch.ones(8, 64, device="cuda")).sum()
+    {before_backward}
+    loss.backward()
+    optimizer.step()
+"""
+    (tmp_path / "train.py").write_text(script)
+    found = trace(tmp_path, "train.py")
+    assert found["error"] == "" and found["keeps_gradients"] is expected
+    settings = apply_trace(Training(), convert(found, StepTrace))
+    assert settings.keeps_gradients is expected
 
 
 @pytest.mark.slow
