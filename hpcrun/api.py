@@ -173,10 +173,11 @@ class Run:
     def metrics(self, *, patterns: str | Sequence[str] = ()) -> ParsedRun:
         """Read the metrics logged so far, of all attempts as one curve; see parse()."""
         from hpcrun.actions import CurveLog, build_own_formats
-        from hpcrun.monitor import Source
+        from hpcrun.monitor import Source, fetch_evaluations
 
         own = build_own_formats([patterns] if isinstance(patterns, str) else patterns, "patterns")
         fetch_records(self._context, [self._folder], whole=True)
+        fetch_evaluations(self._context, self._folder)
         log = CurveLog(self._context, Source(self.id, run=self._folder), own)
         log.read()
         return log.run(full=True)

@@ -9,6 +9,7 @@ import select
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
@@ -39,8 +40,11 @@ from hpcrun.errors import InputError
 from hpcrun.logs import list_log_files
 from hpcrun.monitor import STDIN, Source, find_sources
 from hpcrun.patterns import time_limit
-from hpcrun.runs import read_plan
+from hpcrun.runs import EVALUATIONS, RunFolder, read_plan
 from hpcrun.text import format_count
+
+if TYPE_CHECKING:
+    from hpcrun.actions.evaluation_scores import EvaluationScores
 
 _PIPE_CHUNK_BYTES = 1 << 20
 # A pipe is read for this long at most before its curve is drawn.
@@ -146,6 +150,7 @@ class CurveLog:
         # Index of the files of _file_choices() that are read, and the size at the last check.
         self._choice, self._checked_size = 0, 0.0
         self._is_decided = source.run is None
+        self._scores = _open_scores(context, source.run)
         # Load the secrets now: their file is removed at the end of the run.
         self._masked = masker_of(context, [] if source.run is None else [source.run]).text
         self._start_over()
@@ -173,7 +178,8 @@ class CurveLog:
         if was_replaced:
             self._start_over()
         self._read(self._read_new)
-        return was_replaced or self._size != before
+        is_evaluated = self._scores is not None and self._scores.update()
+        return was_replaced or self._size != before or is_evaluated
 
     def finish(self) -> None:
         """Read last lines without a line end; call it when nothing can follow."""
@@ -213,6 +219,9 @@ class CurveLog:
         parsed, run = self._parsed(full=full), self.source.run
         if run is None:
             return parsed
+        if self._scores is not None:
+            self._scores.update()
+            parsed = structs.replace(parsed, curve=self._scores.add(parsed.curve))
         from hpcrun.actions.run_facts import (  # deferred: YAML takes 20 ms
             add_attempts,
             measure_step_time,
@@ -350,6 +359,20 @@ class CurveLog:
         except OSError:
             return False
         return now is not None and (now.st_size < reader.bytes or now.st_ino != reader.inode)
+
+
+def _open_scores(context: Context, run: RunFolder | None) -> EvaluationScores | None:
+    """Return the scores of a training's checkpoints; None if nothing evaluates them."""
+    if run is None or not (run.path / EVALUATIONS).is_file():
+        return None
+    from hpcrun.actions.evaluation_scores import EvaluationScores  # deferred: rarely needed
+
+    def read_curve(evaluation: RunFolder) -> Curve:
+        log = CurveLog(context, Source(evaluation.run_id, run=evaluation))
+        log.read()
+        return log.curve(full=True)
+
+    return EvaluationScores(context, run, read_curve)
 
 
 def build_own_formats(patterns: Iterable[str], where: str) -> tuple[LineFormat, ...]:

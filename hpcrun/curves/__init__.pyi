@@ -1,4 +1,5 @@
 from hpcrun.curves.curve import Curve as Curve
+from hpcrun.curves.curve import Series as Series
 from hpcrun.curves.curve import build_series as build_series
 from hpcrun.curves.derive import derive_curve as derive_curve
 from hpcrun.curves.lines.formats import LineFormat as LineFormat

@@ -1,6 +1,7 @@
 from hpcrun.jobside.channels import is_http_url as is_http_url
 from hpcrun.jobside.channels import name_channels as name_channels
 from hpcrun.jobside.checkpoints import newest_checkpoint as newest_checkpoint
+from hpcrun.jobside.checkpoints import parse_position as parse_position
 from hpcrun.jobside.delivery import FOLDER as FOLDER
 from hpcrun.jobside.delivery import PER_HOUR as PER_HOUR
 from hpcrun.jobside.delivery import Ledger as Ledger

@@ -241,18 +241,31 @@ def order_units(units: List[Unit]) -> List[Unit]:
     return [unit for _, _, _, unit in heapq.merge(*groups)]
 
 
+def parse_position(name: str) -> Tuple[str, Optional[float]]:
+    """Return what the number in the name of a checkpoint counts, and the number.
+
+    >>> parse_position("checkpoint-500"), parse_position("epoch=1-step=40.ckpt")
+    (('checkpoint', 500), ('step', 40))
+    >>> parse_position("model_0012.pt"), parse_position("last")
+    (('model_', 12), ('', None))
+    """
+    name = name.lower()
+    if re.match("last|latest", name):
+        return "", None
+    match = _STEP.search(name) or _OTHER.search(name) or _OTHER_PLAIN.search(name)
+    if match:
+        return match.group(1), read_number(match.group(2))
+    at_end = _AT_THE_END.search(name)
+    if at_end:
+        return name[: at_end.start()] or "number", read_number(at_end.group(1))
+    return "", None
+
+
 def _place(unit: Unit, name: str) -> Tuple[_Place, int]:
-    word, tier = "", 0
-    step: Optional[float] = None
-    if not re.match("last|latest", name):
-        match = _STEP.search(name) or _OTHER.search(name) or _OTHER_PLAIN.search(name)
-        at_end = None if match else _AT_THE_END.search(name)
-        if match:
-            word, step = match.group(1), read_number(match.group(2))
-        elif at_end:
-            word, step = name[: at_end.start()] or "number", read_number(at_end.group(1))
-        elif not _NAMED.search(name):
-            tier = 1
+    tier = 0
+    word, step = parse_position(name)
+    if step is None and not re.match("last|latest", name) and not _NAMED.search(name):
+        tier = 1
     if _BEST.search(name):
         tier = 1
     epoch = _EPOCH.search(name)

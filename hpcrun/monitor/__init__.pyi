@@ -35,6 +35,7 @@ from hpcrun.monitor.progress import read_checkpoint_seconds as read_checkpoint_s
 from hpcrun.monitor.progress import with_steps as with_steps
 from hpcrun.monitor.sources import STDIN as STDIN
 from hpcrun.monitor.sources import Source as Source
+from hpcrun.monitor.sources import fetch_evaluations as fetch_evaluations
 from hpcrun.monitor.sources import find_sources as find_sources
 from hpcrun.monitor.status import Level as Level
 from hpcrun.monitor.status import SlurmAnswers as SlurmAnswers
@@ -60,6 +61,7 @@ from hpcrun.monitor.targets import find_target as find_target
 from hpcrun.monitor.targets import find_targets as find_targets
 from hpcrun.monitor.targets import find_targets_by_word as find_targets_by_word
 from hpcrun.monitor.targets import is_job_id as is_job_id
+from hpcrun.monitor.targets import list_group as list_group
 from hpcrun.monitor.targets import list_names as list_names
 from hpcrun.monitor.targets import list_recent_runs as list_recent_runs
 from hpcrun.monitor.targets import list_runs as list_runs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 from msgspec import Struct, structs
 
 from hpcrun.context import Context, slurm_transport
-from hpcrun.errors import InputError
+from hpcrun.errors import HpcrunError, InputError
 from hpcrun.monitor.targets import (
     Target,
     describe_no_runs,
@@ -19,7 +20,14 @@ from hpcrun.monitor.targets import (
     unknown_run_error,
 )
 from hpcrun.remote import NO_SUCH_FILE
-from hpcrun.runs import RunFolder, runs_of
+from hpcrun.runs import (
+    EVALUATIONS,
+    PipelineRecord,
+    RunFolder,
+    SweepFolder,
+    read_record,
+    runs_of,
+)
 
 STDIN = Path("/dev/stdin")
 # The part of a file's name that differs between a job's standard output and error: 7.out and
@@ -112,9 +120,13 @@ def _find_run_sources(
                 fix=f"hpcrun parse -f {name} waits for it",
             )
     elif target is not None:
+        for run in runs_of(target):
+            fetch_evaluations(context, run)
         return [Source(run.run_id, run=run) for run in runs_of(target)]
     elif group := find_group(context, name, whole=True):
-        return [Source(run.run_id, run=run) for each in group for run in runs_of(each)]
+        # The scores of evaluations are part of the curve of their training.
+        folders = _list_without_evaluations(group)
+        return [Source(run.run_id, run=run) for each in folders for run in runs_of(each)]
     raise unknown_run_error(context, name, or_file=True)
 
 
@@ -145,3 +157,32 @@ def _classify_stream(source: Source) -> tuple[Path | None, bool]:
             common = path.with_name(f"{path.name[:begin]}\0{path.name[end:]}")
             return common, named[-1].lastgroup == "err"
     return None, False
+
+
+def fetch_evaluations(context: Context, training: RunFolder) -> None:
+    """Fetch the logs of the evaluations of a training from a remote cluster."""
+    if context.cluster.host is None or not (training.path / EVALUATIONS).is_file():
+        return
+    record = read_record(training.pipeline, PipelineRecord)
+    if record is not None and record.checkpoint is None:
+        find_group(context, record.id, whole=True)
+
+
+def _list_without_evaluations(
+    group: Sequence[RunFolder | SweepFolder],
+) -> list[RunFolder | SweepFolder]:
+    """List the runs of a group, except the evaluations of trainings that are among them."""
+    stages: dict[RunFolder | SweepFolder, PipelineRecord] = {}
+    for each in group:
+        with contextlib.suppress(HpcrunError):
+            if (record := read_record(each.pipeline, PipelineRecord)) is not None:
+                stages[each] = record
+    there = {record.stage for record in stages.values() if record.checkpoint is None}
+
+    def is_evaluation(each: RunFolder | SweepFolder) -> bool:
+        record = stages.get(each)
+        if record is None or record.checkpoint is None:
+            return False
+        return record.stages[record.stage].for_each_checkpoint_of in there
+
+    return [each for each in group if not is_evaluation(each)]

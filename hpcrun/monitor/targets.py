@@ -276,7 +276,7 @@ def _find_targets_by_word(
 def _find_stage(runs_dir: Path, word: str) -> RunFolder | SweepFolder | None:
     """Find the newest run of a stage of a pipeline, named as ID.STAGE."""
     pipeline_id, _, stage = word.rpartition(".")
-    for one in reversed(_list_group(runs_dir, pipeline_id) if pipeline_id else []):
+    for one in reversed(list_group(runs_dir, pipeline_id) if pipeline_id else []):
         record = None
         with contextlib.suppress(HpcrunError):
             record = read_record(one.pipeline, PipelineRecord)
@@ -556,10 +556,10 @@ def find_group(
     """
     if word is None or not GROUP_NAME.fullmatch(word):
         return []
-    found = _list_group(context.runs_dir, word)
+    found = list_group(context.runs_dir, word)
     if not found and context.cluster.host is not None:  # submitted from another machine
         fetch_records(context, list_runs(context.runs_dir), by_word=True)
-        found = _list_group(context.runs_dir, word)
+        found = list_group(context.runs_dir, word)
     fetch_records(context, found, by_word=True, whole=whole)
     if context.cluster.host is not None and any(
         (one.path / EVALUATIONS).is_file() for one in found
@@ -567,12 +567,13 @@ def find_group(
         # Jobs on the cluster have submitted further runs of the group.
         context.session.synced.discard(context.runs_dir)
         fetch_run_names(context)
-        found = _list_group(context.runs_dir, word)
+        found = list_group(context.runs_dir, word)
         fetch_records(context, found, by_word=True, whole=whole)
     return [one for one in found if one.path.is_dir()]
 
 
-def _list_group(runs_dir: Path, word: str) -> list[RunFolder | SweepFolder]:
+def list_group(runs_dir: Path, word: str) -> list[RunFolder | SweepFolder]:
+    """List the runs and sweeps of a group by the records known here, oldest first."""
     found: list[tuple[float, RunFolder | SweepFolder]] = []
     for name in list_names(runs_dir):
         sweep_id = parse_sweep_id(name)

@@ -39,6 +39,7 @@ from hpcrun.monitor import (
     WatchedJobs,
     WatchedSlurmJobs,
     add_wait_reasons,
+    fetch_evaluations,
     fetch_records,
     find_slurm_conf,
     find_sources,
@@ -545,6 +546,7 @@ class Board:
             raise InputError(f"{key}: a sweep", fix="select one of its runs")
         with self._trip:
             fetch_records(self._context, [run], by_word=True, whole=True)
+            fetch_evaluations(self._context, run)
         return Source(run.run_id, run=run)
 
     def _is_job(self, key: str) -> bool:

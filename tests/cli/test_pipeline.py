@@ -460,3 +460,56 @@ def test_training_of_evaluations_must_keep_its_checkpoints(slurm: Caller) -> Non
     slurm.write("pipelines/main.yaml", f"train: {{job: train}}\n{EVAL}\n")
     done = slurm("submit", "main")
     assert done.code == 2 and "may remove checkpoints before stage eval" in done.err, done
+
+
+def write_log(run: Path, log: str, exit_code: int | None = 0) -> None:
+    """Write the log of a run, and its end unless it goes on (None)."""
+    (run / "logs/0").mkdir(parents=True, exist_ok=True)
+    (run / "logs/0/rank-0.log").write_text(log)
+    attempt = run / "attempts/0"
+    attempt.mkdir(parents=True, exist_ok=True)
+    end = {"attempt": 0, "job_id": "17", "exit_code": exit_code, "signal": None}
+    end |= {"stopped_by": None, "first_failure": None, "begun_at": 1e9, "ended_at": 1e9 + 40}
+    if exit_code is not None:
+        (attempt / "end.json").write_text(json.dumps(end))
+
+
+@pytest.fixture
+def evaluated(slurm: Caller, training: Path) -> Caller:
+    """Evaluate the checkpoints of the steps 4 and 8; the training goes on to step 14."""
+    write_checkpoints(training, 4, 8)
+    show_queue(slurm, {training: "RUNNING"})
+    slurm("wait", "one", "--timeout", "1")
+    lines = (f"step={n} loss={3 - n / 10} eval_loss={3 - n / 9}\n" for n in range(2, 16, 2))
+    write_log(training, "".join(lines), None)
+    for name, run in evaluations(slurm).items():
+        accuracy = 0.4 if name == "step-4.pt" else 0.5
+        batches = "".join(f"step={n} loss=1.{n}\n" for n in range(1, 4))
+        write_log(run, f"{batches}[EVAL] mIoU: {accuracy}\n")
+    return slurm
+
+
+def test_evaluations_are_drawn_at_the_steps_of_their_checkpoints(evaluated: Caller) -> None:
+    (run,) = evaluated.runs.glob("*-train-*")
+    for word in ("one", run.name, "one.train"):
+        (found,) = evaluated("parse", "--json", word).json["runs"]
+        score = found["metrics"]["eval.eval_mIoU"]
+        assert (found["source"], score["count"]) == (run.name, 2)
+        assert score["first"] == {"step": 4, "value": 0.4}
+        assert score["last"] == {"step": 8, "value": 0.5}
+        assert found["metrics"]["eval_loss"]["count"] == 7, "the training's own"
+        assert not {"eval.loss", "eval.eval_loss"} & {*found["metrics"]}
+        assert (
+            "eval: not drawn, because an evaluation logged it several times: loss" in found["notes"]
+        )
+    assert "eval.eval_mIoU" in evaluated("parse", "one").out
+    drawn = evaluated("parse", "one", "--metric", "eval.eval_mIoU", "--html", "page.html")
+    assert f"{run.name}: eval.eval_mIoU" in drawn.out
+    assert "eval.eval_mIoU" in (evaluated.project / "page.html").read_text()
+
+
+def test_scores_of_failed_evaluations_are_not_drawn(evaluated: Caller) -> None:
+    write_log(evaluations(evaluated)["step-8.pt"], "[EVAL] mIoU: 0.5\n", 1)
+    write_log(evaluations(evaluated)["step-4.pt"], "[EVAL] mIoU: 0.4\n")
+    (found,) = evaluated("parse", "--json", "one").json["runs"]
+    assert found["metrics"]["eval.eval_mIoU"]["last"] == {"step": 4, "value": 0.4}

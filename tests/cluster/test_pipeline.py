@@ -116,6 +116,12 @@ EACH = 'for_each_checkpoint_of: train, args: ["{checkpoint}"], parallel: 2'
 WITH_EVALUATIONS = f"train: {{job: train}}\neval: {{job: eval, {EACH}}}\n"
 
 
+# Prints 0.8 as the score of step-8.pt.
+SCORE = (
+    """[bash, -c, 'echo evaluated "$1"; basename "$1" .pt | sed "s/.*-/[EVAL] acc: 0./"', bash]"""
+)
+
+
 def write_evaluations(folder: Path, steps: int) -> None:
     """Write a pipeline with a training that saves every fourth step, and its evaluation."""
     text = JOB
@@ -125,7 +131,7 @@ def write_evaluations(folder: Path, steps: int) -> None:
     files = {
         "train.py": TRAIN,
         "jobs/train.yaml": text,
-        "jobs/eval.yaml": MARK.replace("[bash, -c, 'date +%s.%N; sleep 1']", "[echo, evaluated]"),
+        "jobs/eval.yaml": MARK.replace("[bash, -c, 'date +%s.%N; sleep 1']", SCORE),
         "pipelines/main.yaml": WITH_EVALUATIONS,
     }
     for name, text in files.items():
@@ -155,6 +161,13 @@ def test_each_of_five_checkpoints_is_evaluated_once(wide_site: Site) -> None:
         assert sum(wanted in log for log in logs) == 1, logs
     assert site.hpcrun("wait", group).returncode == 0
     assert len(stage()["run_ids"]) == 5
+    (curve,) = json.loads(site.hpcrun("parse", "--json", group).stdout)["runs"]
+    score = curve["metrics"]["eval.eval_acc"]
+    assert (score["count"], score["first"], score["last"]) == (
+        5,
+        {"step": 4, "value": 0.4},
+        {"step": 20, "value": 0.2},
+    )
     again = site.hpcrun("resubmit", stage()["run_ids"][0])
     assert again.returncode == 0, again.stderr
 
@@ -213,6 +226,8 @@ def test_checkpoints_are_evaluated_over_ssh(laptop: Laptop) -> None:
     laptop.does("wait", group)
     (stage,) = laptop.json("status", group)["pipeline"]["stages"][1:]
     assert (stage["state"], len(stage["run_ids"])) == ("COMPLETED", 3)
+    (curve,) = laptop.json("parse", group)["runs"]
+    assert curve["metrics"]["eval.eval_acc"]["last"] == {"step": 12, "value": 0.12}
     logs = [laptop.does("logs", run) for run in stage["run_ids"]]
     for step in (4, 8, 12):
         assert sum(f"/checkpoints/step-{step}.pt" in log for log in logs) == 1, logs

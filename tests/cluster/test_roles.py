@@ -5,7 +5,12 @@ from __future__ import annotations
 import json
 import sys
 
+import pytest
+
 from tests.cluster.site import Site
+from tests.cluster.survive_job import TRAIN as SAVING
+from tests.cluster.survive_job import insist_on_the_whole_curve, preempt, preempting, steps_of
+from tests.waiting import until
 
 SERVER = """
 import http.server, os, sys, time
@@ -40,6 +45,26 @@ roles:
   judge: {command: [PYTHON, server.py, "{port}"]}
   train: {nodes: 2, gpus: 2, script: train.py, launcher: srun, framework: torch,
           args: ["STEPS", "http://{server.host}:{server.port}", "http://{judge.host}:{judge.port}"]}
+"""
+
+# Needs the server in each step, also when it saves because it was asked to end.
+NEEDING = SAVING.replace(
+    "    step += 1\n",
+    "    step += 1\n"
+    "    if rank == 0:\n"
+    "        import urllib.request\n"
+    "        urllib.request.urlopen(sys.argv[1], timeout=20).read()\n",
+)
+LASTING = """
+resources: {gpus_per_node: 1, time: 30}
+slurm: {exclusive: true}
+survive: {when: [preempted]}
+checkpoint: {resume: "--resume {resume}"}
+env: {BREAK: "{project_dir}/break", TOTAL: "24", STEP: "0.5", AGAIN: "0.05"}
+roles:
+  server: {command: [PYTHON, server.py, "{port}"], ready: "http://{host}:{port}/"}
+  train: {nodes: 10, script: train.py, launcher: srun, framework: torch,
+          args: ["http://{server.host}:{server.port}"]}
 """
 
 
@@ -86,3 +111,20 @@ def test_the_failure_of_a_server_ends_the_job_and_is_named(wide_site: Site) -> N
     assert answer["rank"] == first["rank"]
     assert f"roles/{first['role']}/logs/0/" in answer["file"]
     assert f"role {first['role']}" in wide_site.hpcrun("status", run.run_id).stdout
+
+
+@pytest.mark.parametrize("mode", ["REQUEUE", pytest.param("CANCEL", marks=pytest.mark.thorough)])
+def test_roles_resume_after_preemption(wide_site: Site, mode: str) -> None:
+    """Slurm signals the servers, too, when it preempts a job."""
+    site = wide_site
+    (site.project / "server.py").write_text(SERVER)
+    (site.project / "train.py").write_text(NEEDING)
+    (site.project / "job.yaml").write_text(LASTING.replace("PYTHON", sys.executable))
+    with preempting(site, f"GraceTime=30 PreemptMode={mode}"):
+        run = site.submit("./job.yaml")
+        until(lambda: len(steps_of(run, 0)) >= 6, "some steps")
+        preempt(site)
+        shown = insist_on_the_whole_curve(site, run, 24)
+    first, second = shown["attempts"]
+    assert first["end"]["why"] == "preempted", first
+    assert {each["state"] for each in second["roles"].values()} == {"ended"}
