@@ -131,6 +131,8 @@ def _add_stage(
         unit = _find_unit(word)
         if number is None or number != int(number) or unit == "other":
             problem = f"the name of {name} has no number of a step or an epoch"
+        elif curve.trainings > 1:
+            problem = f"the log contains {curve.trainings} trainings"
         elif curve.axis not in ("step", "epoch"):
             problem = "the training's log has neither steps nor epochs"
         elif unit and unit != curve.axis:

@@ -78,3 +78,11 @@ def test_evaluations_without_scores_are_noted() -> None:
     )
     assert [*curve.metrics] == ["loss"]
     assert curve.notes == ("eval: 1 of 1 evaluations logged no score that hpcrun reads",)
+
+
+def test_scores_are_not_drawn_if_the_log_contains_several_trainings() -> None:
+    one = _Evaluation(stage="eval", checkpoint="/a/step-1", scores={"acc": 0.5}, repeated=[])
+    twice = Curve({"loss": build_series([1], [5.0])}, (), trainings=2)
+    curve = _add_stage(twice, "eval", [one], is_newest=True)
+    assert [*curve.metrics] == ["loss"]
+    assert curve.notes == ("eval: the scores are not drawn: the log contains 2 trainings",)
