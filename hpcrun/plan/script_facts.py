@@ -94,6 +94,7 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
         uncopied_reads: Lines and expressions that read code from the working folder, where the
             project lies, instead of the run's copy.
         sibling_paths: Paths relative to the script's folder that it builds from ``__file__``.
+        finds_root: It finds the root of its project by rootutils or a similar library.
         divided_names: Names of values that it divides by the number of ranks.
         loader_batch_names: Names of values that it passes to a data loader as batch_size.
         checkpoint_loads: Calls that load a checkpoint, and keywords that make a framework load one.
@@ -127,6 +128,7 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     deepspeed_configs: list[tuple[str, str]] = []
     uncopied_reads: list[tuple[int, str]] = []
     sibling_paths: list[str] = []
+    finds_root: bool = False
     divided_names: list[str] = []
     loader_batch_names: list[str] = []
     checkpoint_loads: list[str] = []
@@ -193,6 +195,9 @@ def read_script(tree: ast.Module, *, is_imported: bool = False) -> ScriptFacts:
         ),
         uncopied_reads=sorted(set(_find_uncopied_reads(nodes))),
         sibling_paths=sorted(set(_find_sibling_paths(nodes))),
+        finds_root=not {"rootutils", "pyrootutils", "pyprojroot"}.isdisjoint(
+            name.partition(".")[0] for name in imports
+        ),
         divided_names=sorted(set(_find_divided_names(nodes))),
         loader_batch_names=sorted(set(_find_loader_batch_names(nodes))),
         checkpoint_loads=sorted(set(_find_checkpoint_loads(nodes))),

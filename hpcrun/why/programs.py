@@ -1111,6 +1111,42 @@ FILES = [
         source=("R, MATLAB, Snakemake, Java, Fortran, Go, Rust, Lua, C++, make, bash, glog, absl"),
     ),
     FailureRule(
+        id="ranks_apart",
+        cls="launch",
+        title="the ranks would train apart: {why}, and the job has {ranks} ranks",
+        patterns=(
+            r"^(?:RuntimeError: )?hpcrun: (?P<why>.+?), and the job has (?P<ranks>\d+) ranks: each "
+            r"would train by itself",
+        ),
+        needles=("each would train by itself",),
+        fixes=(
+            "let the script join the job's ranks: init_process_group(), or Trainer(devices=..., "
+            'num_nodes=...) of Lightning, in Hydra "trainer.devices={ranks_per_node}"',
+            "launcher: srun, if it reads its rank from SLURM_PROCID",
+            "--gpus-per-node 1, if it is written for one GPU",
+        ),
+        verdict="fix",
+        example="RuntimeError: hpcrun: the process group has 1 rank, and the job has 4 ranks: each "
+        "would train by itself, and write over the others' checkpoints.",
+        unlike="RuntimeError: hpcrun: the process group has 1 rank",
+        source="hpcrun/jobside/rank_hook.py",
+    ),
+    FailureRule(
+        id="hydra_target",
+        cls="other",
+        title="Hydra could not create {why}",
+        kind=SYMPTOM,
+        patterns=(
+            r"^(?:hydra\.errors\.)?InstantiationException: "
+            r"Error in call to target '(?P<why>[^']+)'",
+        ),
+        needles=("InstantiationException",),
+        verdict="fix",
+        example="hydra.errors.InstantiationException: Error in call to target 'model.Net':",
+        unlike="except InstantiationException:",
+        source="hydra/_internal/instantiate/_instantiate2.py",
+    ),
+    FailureRule(
         id="hpcrun_error",
         cls="other",
         title="hpcrun ended the job: {why}",

@@ -362,6 +362,21 @@ def test_data_missing_from_the_copy_is_noted(hpcrun: Caller) -> None:
     assert len(found) == 1 and notes(hpcrun, GOOD + "snapshot: false") == []
 
 
+def test_data_below_a_root_that_a_library_finds_is_noted(hpcrun: Caller) -> None:
+    hpcrun.write("train.py", "import rootutils\nrootutils.setup_root(__file__)\n")
+    hpcrun.write("data/train.bin", "")
+    hpcrun.write("data/.gitkeep", "")
+    hpcrun.write(".gitignore", "/data/\n")
+    git(hpcrun, "init", "-q")
+    git(hpcrun, "add", "-f", "data/.gitkeep")
+    (note,) = notes(hpcrun, GOOD)
+    assert "git ignores data, so it is not in the copy" in note
+    assert '"{project_dir}/data"' in note
+    assert notes(hpcrun, GOOD + 'args: ["data={project_dir}/data"]') == []
+    (hpcrun.project / "data/train.bin").unlink()
+    assert notes(hpcrun, GOOD) == notes(hpcrun, GOOD + "snapshot: false") == []
+
+
 def test_module_jobs_are_checked(hpcrun: Caller) -> None:
     hpcrun.write("pkg/__init__.py", "")
     hpcrun.write("pkg/train.py", PARSER)

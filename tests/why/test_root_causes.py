@@ -141,6 +141,30 @@ def test_original_of_a_reraised_exception_is_as_fatal_as_the_outer_one() -> None
     assert told(f"{text}\nsaving\nuploading the logs\n")[0] == "code_error"
 
 
+@pytest.mark.parametrize(
+    ("error", "id_", "says"),
+    [
+        (
+            "RuntimeError: hpcrun: Lightning's Trainer has 1 rank, and the job has 2 ranks: each "
+            "would train by itself, and write over the others' checkpoints.",
+            "ranks_apart",
+            "Lightning's Trainer has 1 rank, and the job has 2 ranks",
+        ),
+        ("FileNotFoundError: [Errno 2] No such file or directory: '/d/x'", "no_file", "/d/x"),
+        ("KeyError: 'label'", "code_error", "'label'"),
+    ],
+)
+def test_error_inside_a_class_that_hydra_creates_is_the_cause(
+    error: str, id_: str, says: str
+) -> None:
+    link = "\nThe above exception was the direct cause of the following exception:\n\n"
+    outer = "hydra.errors.InstantiationException: Error in call to target 'model.Net':"
+    shown = f'{outer}\n{error.partition(":")[0]}("{error.partition(": ")[2]}")\nfull_key: model\n'
+    cause = cause_in(traceback(error) + link + traceback(outer) + shown.partition("\n")[2])
+    assert cause.id == id_ and says in cause.title
+    assert cause_in(traceback(outer)).id == "hydra_target"
+
+
 # ---- ended while waiting
 
 FRAMES = "".join(f"frame #{n}: c10::run() + 0x{n:x} (libtorch.so)\n" for n in range(60))

@@ -647,6 +647,8 @@ def _live_notes(
         ]
     if program.path is None:
         return notes
+    if script.facts.finds_root:
+        notes += _root_notes(context, script, given)
     beside = [os.path.normpath(program.path.parent / place) for place in script.facts.sibling_paths]
     for place in dict.fromkeys(beside):
         path = Path(place)
@@ -660,6 +662,26 @@ def _live_notes(
                 f"it is not in the run's copy of the code; {_BRING if is_far else fix}"
             )
     return notes
+
+
+def _root_notes(context: Context, script: ProjectScript, given: Sequence[str]) -> list[str]:
+    """Note the project's folders of data that are not in the copy, whose root the script finds."""
+    project = context.project
+    ignored = [
+        path.name
+        for path in sorted(project.glob("*data*"))
+        if path.is_dir()
+        and not any(str(path) in word for word in given)
+        and _has_ignored(project, path, context.environ)
+    ]
+    if not ignored:
+        return []
+    fix = f'give it the path as an argument, "{{project_dir}}/{ignored[0]}", or set snapshot: false'
+    return [
+        f"{script.name} finds the project's root by a library, in the run's copy of the code, "
+        f"and git ignores {', '.join(ignored)}, so it is not in the copy; "
+        f"{_BRING if context.cluster.host is not None else fix}"
+    ]
 
 
 def _config_files(args: Sequence[str], facts: ScriptFacts) -> Iterator[tuple[str, str]]:
@@ -774,14 +796,24 @@ def _names_file(option: str, value: str) -> bool:
 
 
 def _is_ignored(project: Path, path: Path, environ: Mapping[str, str]) -> bool:
+    # A tracked directory may contain only ignored files.
+    return _list_files(project, path, environ, "-co") == ""
+
+
+def _has_ignored(project: Path, folder: Path, environ: Mapping[str, str]) -> bool:
+    """Return True if Git ignores a file in a folder, which may also have tracked ones."""
+    return bool(_list_files(project, folder, environ, "-oi", "--directory"))
+
+
+def _list_files(project: Path, path: Path, environ: Mapping[str, str], *options: str) -> str | None:
+    """List files by git; None if the project has no repository, or git fails."""
     path = Path(os.path.normpath(path))
     is_known = any((folder / ".git").exists() for folder in path.parents)
     if not is_known or not path.is_relative_to(project):
-        return False
-    # A tracked directory may contain only ignored files.
-    argv = git_command(path.parent, "ls-files", "-co", "--exclude-standard", "--", path.name)
+        return None
+    argv = git_command(path.parent, "ls-files", *options, "--exclude-standard", "--", path.name)
     try:
         result = LocalTransport(environ).run(argv, cwd="/", timeout=_GIT_TIMEOUT_S)
     except OutOfReach:
-        return False
-    return result.exit_code == 0 and not result.stdout
+        return None
+    return result.stdout if result.exit_code == 0 else None
