@@ -169,6 +169,8 @@ _HOOK_MODULES = {"sitecustomize.py": "rank_start.py", "rank_hook.py": "rank_hook
 JOB_FEATURES = {
     "evaluations": ("evaluations.py",),
     "notify": ("channels.py", "delivery.py", "events.py", "notifier.py"),
+    "hosts": ("hosts.py",),
+    "nodes": ("nodes.py",),
     "ray": ("ray_node.py",),
     "roles": ("roles.py",),
     "search": ("sampler.py", "search.py"),

@@ -13,7 +13,7 @@ interface_to() {
         routed_interface "$1" ''
         return
     fi
-    line=$(ip -o address show to "$1" 2>/dev/null)
+    line=$(exec ip -o address show to "$1" 2>/dev/null)
     if [ -n "$line" ]; then
         line=${line#*: }
         printf '%s\n' "${line%%[[:space:]]*}"
@@ -102,13 +102,13 @@ omni-path_devices() { rdma_devices "$1" omni-path InfiniBand; }
 
 # rdma_devices ROOT KIND LAYER: print the devices of a kind with an active port of this link layer.
 rdma_devices() {
-    local device port
+    local device port layer state
     for device in "$1"/sys/class/infiniband/*; do
-        [ "$(rdma_kind "$device")" = "$2" ] || continue
         for port in "$device"/ports/*; do
-            if [ "$(cat -- "$port/link_layer" 2>/dev/null)" = "$3" ] &&
-                [[ $(cat -- "$port/state" 2>/dev/null) == *ACTIVE* ]]; then
-                printf '%s\n' "${device##*/}"
+            layer='' state=''
+            { read -r layer <"$port/link_layer"; read -r state <"$port/state"; } 2>/dev/null
+            if [[ $layer == "$3" && $state == *ACTIVE* ]]; then
+                [ "$(rdma_kind "$device")" != "$2" ] || printf '%s\n' "${device##*/}"
                 break
             fi
         done
@@ -117,9 +117,8 @@ rdma_devices() {
 
 # rdma_kind DEVICE: print the kind, by driver. EFA and Omni-Path also appear here, and need plugins.
 rdma_kind() {
-    local driver
-    driver=$(readlink -- "$1/device/driver")
-    case ${driver##*/} in
+    cd -P -- "$1/device/driver" 2>/dev/null || cd / # in a process of its own
+    case ${PWD##*/} in
     efa) printf 'efa\n' ;;
     hfi1*) printf 'omni-path\n' ;;
     *) printf 'verbs\n' ;;

@@ -61,39 +61,35 @@ beside() (
 # ---- launch ------------------------------------------------------------------------------------
 
 launch() {
-    local hosts=("$host") ends open_ports=''
+    local hosts=("$host") names='' place='' ends
     . "$HPCRUN_RUN_DIR/jobside.sh"
     HPCRUN_END_TIME=''
-    [[ $1 != @(ssh|pdsh) ]] || { prepare_ranks && . "$HPCRUN_RUN_DIR/hosts.sh" && launch_hosts "$@"; exit 1; }
-    exec {ends}< <(end_time) # while the next commands run
-    if [ -n "${HPCRUN_PREFLIGHT-}" ] && [ "$HPCRUN_NODES" -gt 1 ]; then
-        exec {open_ports}< <(. "$HPCRUN_RUN_DIR/preflight.sh" && ports '')
-    fi
+    [[ $1 != @(ssh|pdsh) ]] || { . "$HPCRUN_RUN_DIR/hosts.sh" && launch_hosts "$@"; exit 1; }
+    # Slurm's commands run while the rest is prepared.
     if [[ -n ${SLURM_JOB_ID-} && $SLURM_JOB_NODELIST == *[[,]* ]]; then
-        mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+        exec {names}< <(exec scontrol show hostnames "$SLURM_JOB_NODELIST")
     elif [ -n "${SLURM_JOB_ID-}" ]; then
         hosts=("$SLURM_JOB_NODELIST")
+    fi
+    exec {ends}< <(end_time)
+    MASTER_PORT=$(free_port)
+    if [ -n "$names" ]; then
+        mapfile -t hosts <&"$names"
+        exec {names}<&-
     fi
     [ "${#hosts[@]}" -eq "$HPCRUN_NODES" ] ||
         die "the job wants $HPCRUN_NODES node(s) and has ${#hosts[@]}: ${hosts[*]-}"
 
-    [ -z "${SLURM_JOB_ID-}" ] || [ "$HPCRUN_NODES" -gt 1 ] || show_node "$host" >/dev/null
-    MASTER_ADDR=${HPCRUN_HOST:-127.0.0.1} # a role may communicate with others
-    if is_bare && [ "$HPCRUN_NODES" -gt 1 ]; then
-        MASTER_ADDR=$(first_address "${hosts[0]}" "${hosts[1]}" 2>/dev/null)
-    elif [ "$HPCRUN_NODES" -gt 1 ]; then
-        MASTER_ADDR=$(first_address "${hosts[0]}" "${hosts[1]}") || exit 1
-    fi
-    MASTER_PORT=$(free_port)
+    exec {place}< <(find_place "${hosts[@]:0:2}")
+    prepare_ranks
+    IFS= read -r MASTER_ADDR <&"$place" || is_bare || exit 1
     export MASTER_ADDR MASTER_PORT
     IFS= read -r HPCRUN_END_TIME <&"$ends" || HPCRUN_END_TIME=$(end_time) # now slurmctld answers
-    prepare_ranks
-    if [ -n "$open_ports" ]; then
-        IFS= read -r HPCRUN_FIRST_NODE <&"$open_ports"
-        export HPCRUN_FIRST_NODE # the others are compared with it
-        exec {open_ports}<&-
+    exec {place}<&- {ends}<&-
+    if [ -n "${HPCRUN_PREFLIGHT-}" ] && [ "$HPCRUN_NODES" -gt 1 ] && [ "${NCCL_NET-}" = IB ]; then
+        HPCRUN_FIRST_NODE=$(. "$HPCRUN_RUN_DIR/preflight.sh" && ports '')
+        export HPCRUN_FIRST_NODE # another node must have some, too
     fi
-    exec {ends}<&-
     write_hostfile "${hosts[@]}"
     say "rank 0 is on ${hosts[0]}, at ${MASTER_ADDR:-no known address} port $MASTER_PORT"
 
@@ -174,6 +170,19 @@ write_hostfile() {
     export HPCRUN_HOSTFILE=$attempt_dir/hostfile
     printf -v lines "%s slots=$HPCRUN_RANKS_PER_NODE\n" "$@"
     write_record "$HPCRUN_HOSTFILE" "${lines%?}"
+}
+
+# find_place FIRST [SECOND]: print the address of rank 0, when Slurm answers; FIRST and SECOND are the
+# first nodes of the job.
+find_place() {
+    if [ "$HPCRUN_NODES" -eq 1 ]; then
+        [ -z "${SLURM_JOB_ID-}" ] || show_node "$host" >/dev/null
+        printf '%s\n' "${HPCRUN_HOST:-127.0.0.1}" # a role may communicate with others
+    elif is_bare; then
+        first_address "$1" "$2" 2>/dev/null
+    else
+        first_address "$1" "$2"
+    fi
 }
 
 # first_address FIRST SECOND: print the address at which the other nodes reach the first one. That
@@ -260,7 +269,7 @@ node() {
         . "$HPCRUN_RUN_DIR/preflight.sh" || exit 1
     trap 'code=$?; end_strays; leave_folder $code' EXIT
     if [ "${SLURM_LOCALID:-0}" -eq 0 ]; then
-        compare_clocks "$batch" &
+        check_beside "$batch" &
         preflight "$batch" || die
     fi
     exec {batch}>&-
@@ -370,7 +379,8 @@ guarded() {
     (
         trap - INT QUIT
         # Checked once per node, not for each rank; an image has another version.
-        which=${HPCRUN_INSIDE-}$(type -P setpriv)
+        which=${HPCRUN_INSIDE-}
+        ! hash setpriv 2>/dev/null || which+=${BASH_CMDS[setpriv]-}
         if [ "$which" = "${HPCRUN_SETPRIV-no}" ] || setpriv --pdeathsig KILL true 2>/dev/null; then
             export HPCRUN_SETPRIV=$which
             exec setpriv --pdeathsig KILL -- "$@"
@@ -573,7 +583,7 @@ launch | node | rank | ask | beside) "$mode" "$@" ;;
 batch | guard) . "${BASH_SOURCE[0]%/*}/batch.sh" && "$mode" "$@" ;;
 stacks) . "${BASH_SOURCE[0]%/*}/stacks.sh" && stacks ;;
 clean) . "${BASH_SOURCE[0]%/*}/local.sh" && clean_node "$host" "$@" ;;
-address | session | task)
+address | session | task | end_marked)
     . "${BASH_SOURCE[0]%/*}/hosts.sh" && "$mode" "$@"
     ;;
 *) die "no such mode: $mode" ;;

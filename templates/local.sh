@@ -22,9 +22,10 @@ first_task() { [ "${SLURM_LOCALID:-0}" -eq 0 ]; }
 # local_folder ROOT TASKS: create the run's own folder on this node, and record the architecture.
 local_folder() {
     local root=$1 records=$HPCRUN_RUN_DIR/attempts/$HPCRUN_ATTEMPT/local folder pipe
-    local of_run=$root/hpcrun-$run_name.
+    local of_run=$root/hpcrun-$run_name. hardware
     if first_task; then
         [ -d "$root" ] || fail "local_dir: $root: no such folder"
+        exec {hardware}< <(architecture) # while the folders are prepared
         # Remove folders of attempts that were killed before they could clean up.
         for folder in "$root"/hpcrun-*; do
             if [[ $folder == "$of_run"* ]]; then
@@ -45,15 +46,17 @@ local_folder() {
         # Recorded before the folder is created, so that a task that is stopped in between finds
         # what to remove. The recorded folder is removed at the end, so nobody else may write to the
         # record.
-        (umask go-w && mkdir -p -- "$records" &&
+        (umask go-w && { [ -d "$records" ] || mkdir -p -- "$records"; } &&
             printf '%s %s\n' "$2" "$folder" >"$records/$HPCRUN_NODE_RANK") ||
             fail "cannot write to $records"
-        mkdir -m 700 -- "$folder" "$folder/.part" ||
+        mkdir -m 700 -- "$folder" "$folder/.hpcrun" ||
             fail "local_dir: cannot make $folder$(room "$root")"
-        if ! { : >"$folder/.part/task-0" &&
-            printf '%s\n' "${records%/*}" >"$folder/.part/attempt" &&
-            architecture >"$folder/.part/architecture" &&
-            mv -- "$folder/.part" "$folder/.hpcrun"; }; then
+        IFS= read -r HPCRUN_ARCHITECTURE <&"$hardware"
+        exec {hardware}<&-
+        if ! { : >"$folder/.hpcrun/task-0" &&
+            printf '%s\n' "${records%/*}" >"$folder/.hpcrun/attempt" &&
+            printf '%s\n' "$HPCRUN_ARCHITECTURE" >"$folder/.hpcrun/architecture" &&
+            : >"$folder/.hpcrun/complete"; }; then
             fail "local_dir: cannot write to $folder$(room "$root")"
         fi
         wake "$node_pipe".*
@@ -63,13 +66,13 @@ local_folder() {
         fi
         exec {pipe}<>"$node_pipe.$SLURM_LOCALID" || exit 1
         until read -r _ HPCRUN_LOCAL_DIR 2>/dev/null <"$records/$HPCRUN_NODE_RANK" &&
-            [ -d "$HPCRUN_LOCAL_DIR/.hpcrun" ] && [ -O "$HPCRUN_LOCAL_DIR" ]; do
+            [ -e "$HPCRUN_LOCAL_DIR/.hpcrun/complete" ] && [ -O "$HPCRUN_LOCAL_DIR" ]; do
             IFS= read -rt 5 -u "$pipe" _
         done
         exec {pipe}>&-
         mv -- "$node_pipe.$SLURM_LOCALID" "$HPCRUN_LOCAL_DIR/.hpcrun/task-$SLURM_LOCALID" || exit 1
+        IFS= read -r HPCRUN_ARCHITECTURE <"$HPCRUN_LOCAL_DIR/.hpcrun/architecture"
     fi
-    HPCRUN_ARCHITECTURE=$(<"$HPCRUN_LOCAL_DIR/.hpcrun/architecture")
     export HPCRUN_LOCAL_DIR HPCRUN_ARCHITECTURE
     unset HPCRUN_GPUS
 }
@@ -227,7 +230,7 @@ leave_folder() {
     rm -f -- "$node_pipe.$task"
     read -r tasks folder 2>/dev/null <"$record" || return 0
     # Until the folder is complete only the first task uses it.
-    [ -d "$folder/.hpcrun" ] || first_task || return 0
+    [ -e "$folder/.hpcrun/complete" ] || first_task || return 0
     { : >"$folder/.hpcrun/ended-$task"; } 2>/dev/null
     rm -f -- "$folder/.hpcrun/task-$task"
     ended=("$folder"/.hpcrun/ended-*) using=("$folder"/.hpcrun/task-*)

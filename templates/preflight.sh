@@ -23,6 +23,11 @@ set -u
 preflight() {
     local why line
     [ -n "${HPCRUN_PREFLIGHT-}" ] || return 0
+    if lacks_ports ''; then
+        tell "$(not_fit "no InfiniBand or RoCE port is up here, and the first node has $HPCRUN_FIRST_NODE")" "$1"
+        return 1
+    fi
+    wants_gpus || return 0
     while IFS= read -r line; do
         why=${line#bad: }
         if [ "$why" != "$line" ]; then
@@ -38,7 +43,12 @@ preflight() {
             tell "$(warn "$line")" "$1"
             ;;
         esac
-    done < <(look_at_gpus 60 && look_at_node '')
+    done < <(look_at_gpus 60)
+}
+
+# wants_gpus: succeed if the task needs NVIDIA's GPUs, or AMD's by ROCm's names of CUDA.
+wants_gpus() {
+    [ "${HPCRUN_GPUS_PER_TASK:-${HPCRUN_GPUS_PER_NODE:-0}}" -gt 0 ] && [ "${HPCRUN_DEVICE-}" = cuda ]
 }
 
 # examine_node: after a rank has failed, check whether its node's GPUs are the cause; once per node.
@@ -110,7 +120,7 @@ gpu_fields=(compute_cap name index pci.bus_id mig.mode.current memory.total memo
 look_at_gpus() {
     local wanted=${HPCRUN_GPUS_PER_TASK:-${HPCRUN_GPUS_PER_NODE:-0}} answer known='' code pipe late=''
     local fields=("${gpu_fields[@]}")
-    [ "$wanted" -gt 0 ] && [ "${HPCRUN_DEVICE-}" = cuda ] || return 0
+    wants_gpus || return 0
     # Slurm allocated none, which check_allocation reports.
     [ "${CUDA_VISIBLE_DEVICES-}" != NoDevFiles ] || return 0
     if ! command -v nvidia-smi >/dev/null; then
@@ -195,9 +205,7 @@ kernel_lines() { ! command -v dmesg >/dev/null || dmesg 2>/dev/null | grep -F NV
 judge_gpus() {
     local wanted=$1 code=$2 answer=$3 found listed timed_out=''
     shift 3
-    # shellcheck disable=SC1091 # the file is beside this one
-    . "$HPCRUN_RUN_DIR/jobside.sh"
-    [ -n "${HPCRUN_JOBSIDE_PYTHON-}" ] || HPCRUN_JOBSIDE_PYTHON=$(find_python)
+    load_jobside
     listed=$(timeout 60 nvidia-smi --list-gpus 2>/dev/null)
     [ $? -ne 124 ] || timed_out=1
     if ! found=$(jobside judge_gpus < <(
@@ -211,6 +219,13 @@ judge_gpus() {
     fi
     [ -z "$found" ] || printf '%s\n' "$found"
     [[ $'\n'$found != *$'\nbad: '* ]]
+}
+
+# load_jobside: define jobside, and find its Python.
+load_jobside() {
+    # shellcheck disable=SC1091 # the file is beside this one
+    . "$HPCRUN_RUN_DIR/jobside.sh"
+    [ -n "${HPCRUN_JOBSIDE_PYTHON-}" ] || HPCRUN_JOBSIDE_PYTHON=$(find_python)
 }
 
 # look_at_amd ROOT WANTED: judge by the kernel's files; rocm-smi would start a Python for less.
@@ -230,11 +245,13 @@ look_at_amd() {
 # ports ROOT: print the active InfiniBand and RoCE ports on one line, as in "8 InfiniBand 400 Gb/sec
 # (4X NDR)".
 ports() {
-    local port key line=''
+    local port key state layer rate line=''
     local -A count=()
     for port in "$1"/sys/class/infiniband/*/ports/*; do
-        [[ -e $port/state && $(<"$port/state") == *ACTIVE* ]] || continue
-        key="$(cat -- "$port/link_layer" 2>/dev/null) $(cat -- "$port/rate" 2>/dev/null)"
+        state='' layer='' rate=''
+        { read -r state <"$port/state"; read -r layer <"$port/link_layer"; read -r rate <"$port/rate"; } 2>/dev/null
+        [[ $state == *ACTIVE* ]] || continue
+        key="$layer $rate"
         count[$key]=$((${count[$key]-0} + 1))
     done
     [ "${#count[@]}" -gt 0 ] || return 0
@@ -244,70 +261,55 @@ ports() {
     printf '%s\n' "$line"
 }
 
-# look_at_node ROOT: print warnings about the machine itself.
-look_at_node() {
-    local here free
+# lacks_ports ROOT: succeed if NCCL shall use InfiniBand or RoCE, and no port is up here, but on the
+# first node (HPCRUN_FIRST_NODE).
+lacks_ports() {
+    [ "${NCCL_NET-}" = IB ] && [ -n "${HPCRUN_FIRST_NODE-}" ] && [ "${HPCRUN_NODE_RANK:-0}" -gt 0 ] &&
+        [ -z "$(ports "$1")" ]
+}
+
+# check_shm ROOT: print a warning if little shared memory is free.
+check_shm() {
+    local free
     free=$(df --block-size=1M --output=avail -- "$1/dev/shm" 2>/dev/null)
     free=${free##*[!0-9]}
     [[ ! $free =~ ^[0-9]+$ || $free -ge 256 ]] ||
         printf '/dev/shm has %s MB free, which data loaders and NCCL share\n' "$free"
-    [ "${HPCRUN_NODE_RANK:-0}" -gt 0 ] || return 0
-    here=$(ports "$1")
-    if [ -n "${HPCRUN_FIRST_NODE-}" ] && [ -z "$here" ] && [ "${NCCL_NET-}" = IB ]; then
-        printf 'bad: no InfiniBand or RoCE port is up here, and the first node has %s\n' "$HPCRUN_FIRST_NODE"
-        return 1
-    fi
-    [ "$here" = "${HPCRUN_FIRST_NODE-$here}" ] ||
-        printf 'its network ports that are up: %s; those of the first node: %s\n' \
-            "${here:-none}" "${HPCRUN_FIRST_NODE:-none}"
 }
 
-# compare_clocks BATCH: in parallel, warn if this node's clock differs by more than a second from
-# the first node's, which sends its time once to each node. Runs in a process of its own.
-compare_clocks() {
-    local batch=$1
-    [ -n "${HPCRUN_PREFLIGHT-}" ] && [ "${HPCRUN_NODES:-1}" -gt 1 ] && [ -n "${MASTER_ADDR-}" ] &&
-        type -P python3 >/dev/null || return 0 # nodes are alike
-    sleep 1 {batch}>&- # the launch goes first
+# check_beside BATCH: checks that run in parallel to the ranks, since they result in warnings only.
+# Runs in a process of its own, which may be killed at any time: its children hold neither BATCH, for
+# whose end srun waits, nor the pipe of the warnings.
+check_beside() {
+    local batch=$1 line
+    [ -n "${HPCRUN_PREFLIGHT-}" ] || return 0
+    exec > >(while IFS= read -r line; do tell "$(warn "$line")" "$batch"; done)
+    exec {batch}>&-
+    check_shm ''
+    [ "${HPCRUN_NODES:-1}" -gt 1 ] && [ -n "${MASTER_ADDR-}" ] || exit 0
+    sleep 5 >&- # the launch goes first, and its imports
+    compare_node ''
+}
+
+# compare_node ROOT: print warnings about this node's clock and ports, compared with those of the
+# other nodes. Each node connects to the first one, where Python compares them
+# (hpcrun/jobside/nodes.py), and which becomes that Python.
+compare_node() {
+    local server line tries=0 port=$((MASTER_PORT + 2))
     if [ "${HPCRUN_NODE_RANK:-0}" -eq 0 ]; then
-        exec python3 -ISc "$clock_server" "$MASTER_ADDR" $((MASTER_PORT + 2)) "$HPCRUN_NODES" \
-            </dev/null >/dev/null 2>&1 {batch}>&-
-    else
-        look_at_clock "$batch"
+        load_jobside && exec "$HPCRUN_JOBSIDE_PYTHON" -I -S "$HPCRUN_RUN_DIR/jobside.pyz" compare_nodes \
+            "$MASTER_ADDR" "$port" "$HPCRUN_NODES" < <(ports "$1")
+        return
     fi
-}
-
-clock_server='
-import socket, sys, time
-address, port, nodes = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-server = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
-server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-server.bind((address, port))
-server.listen(nodes)
-server.settimeout(15)
-for _ in range(nodes - 1):
-    other = server.accept()[0]
-    other.sendall(b"%d\n" % (time.time() * 1000))
-    other.close()
-'
-
-# look_at_clock BATCH: the first node's time lies between the local times before the request and
-# after the answer, plus or minus the clock's error. So a late answer does not cause a warning.
-look_at_clock() {
-    local batch=$1 before there='' after tries=0 off way
-    while [ -z "$there" ] && [ $((tries += 1)) -le 25 ]; do
-        [ $tries -eq 1 ] || sleep 0.2 {batch}>&-
-        before=$(date +%s%3N)
-        # shellcheck disable=SC2016 # the inner shell expands it
-        there=$(timeout 2 bash -c 'exec 3<>"/dev/tcp/$1/$2" && head -n 1 <&3' - \
-            "$MASTER_ADDR" $((MASTER_PORT + 2)) 2>/dev/null {batch}>&-)
-        after=$(date +%s%3N)
+    until { exec {server}<>"/dev/tcp/$MASTER_ADDR/$port"; } 2>/dev/null; do
+        [ $((tries += 1)) -le 60 ] || return 0
+        sleep 0.5 >&-
     done
-    [[ $there =~ ^[0-9]{13}$ ]] || return 0
-    off=$((there - after)) way=behind
-    [ $off -gt 1000 ] || off=$((before - there)) way='ahead of'
-    [ $off -le 1000 ] ||
-        tell "$(warn "its clock is at least $((off / 1000)).$((off % 1000 / 100)) s $way the first node's")" "$1"
+    IFS= read -rt 60 line <&"$server" && [ "$line" = 'hpcrun: ports?' ] || return 0
+    printf '%s\n' "$(ports "$1")" >&"$server"
+    while IFS= read -rt 60 line <&"$server"; do
+        if [ "$line" = 'hpcrun: time?' ]; then date +%s%3N >&"$server"; else printf '%s\n' "$line"; fi
+    done
 }
 
 # ---- Speed ------------------------------------------------------------------------------------

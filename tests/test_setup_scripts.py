@@ -238,8 +238,8 @@ def test_a_disk_without_room_is_named(tmp_path: Path) -> None:
     "stop",
     [
         'mkdir() { command mkdir "$@"; [ "$1" = -p ] || kill -9 $$; }',
-        "architecture() { kill -9 $$; }",
-        "mv() { kill -9 $$; }",
+        "read() { kill -9 $$; }",
+        "wake() { kill -9 $$; }",
     ],
 )
 # The guard's program may be gone before the guard learns that the job is being stopped.

@@ -67,16 +67,7 @@ def test_repository_has_no_other_top_level_entries() -> None:
 SHELL_STATE = {
     "batch.sh": {"attempt_dir", "child", "stopped", "warned", "overdue"},
     "harness.sh": {"attempt_dir", "child", "stopped", "released"},
-    "hosts.sh": {
-        "attempt_dir",
-        "child",
-        "stopped",
-        "hosts",
-        "lines",
-        "pipes",
-        "runner",
-        "sessions",
-    },
+    "hosts.sh": {"attempt_dir", "child", "stopped"},
     "local.sh": {"hpcrun_exported"},
     "script.sh": {"stopped"},
     "usage.sh": {
@@ -161,7 +152,6 @@ def test_arrays_that_may_be_empty_are_iterated_by_index() -> None:
         "fields",
         "gpu_fields",
         "harness.sh: hosts",
-        "hosts.sh: hosts",
         "hpcrun_own",
         "kept",
         "lines",
@@ -172,7 +162,6 @@ def test_arrays_that_may_be_empty_are_iterated_by_index() -> None:
         "paths",
         "pids",
         "rows",
-        "ssh_options",
         "words",
     }
     scripts = sorted((ROOT / "templates").glob("*.sh"))

@@ -253,6 +253,7 @@ def _start_batch_script(
         cpus = min(expand_node_counts(env.get("SLURM_JOB_CPUS_PER_NODE", "1")))
         if prepared.plan.tasks_per_node > cpus:
             env["SLURM_OVERCOMMIT"] = "1"
+    env["HPCRUN_OWN_PYTHON"] = sys.executable  # if the job's is not found
     with run.batch_log.open("ab") as log:
         return subprocess.Popen(
             [shutil.which("bash") or "bash", str(run.script)],

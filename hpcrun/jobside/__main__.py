@@ -134,6 +134,26 @@ def judge_gpus(words: List[str]) -> None:
         _say("gpus: " + ";".join(found.gpus))
 
 
+def compare_nodes(words: List[str]) -> None:
+    """ADDRESS PORT COUNT: compare the job's nodes with this one, whose ports are on stdin.
+
+    Prints the warnings about this node.
+    """
+    from hpcrun.jobside.nodes import compare_nodes as compare
+
+    ports = sys.stdin.buffer.readline().decode("ascii", "replace").rstrip("\n")
+    for warning in compare(words[0], int(words[1]), int(words[2]), ports):
+        _say(warning)
+
+
+def launch_hosts(words: List[str]) -> None:
+    """ssh|pdsh PYTHON HOST...: run the ranks on the hosts of a hostfile; exit with their code."""
+    from hpcrun.jobside.hosts import HostsLauncher
+
+    way, python, *hosts = words
+    sys.exit(HostsLauncher(os.environ, way, python, hosts, _say, _complain).launch())
+
+
 def end(words: List[str]) -> None:
     """CODE BEGUN STOPPED OVERDUE: end the attempt, and start the next one if the run continues.
 
@@ -228,8 +248,8 @@ COMMANDS: Dict[str, Callable[[List[str]], None]] = {
     for each in (
         *(answer, next_attempt, distrust_rebooted_node, choose_nodes, prepare_launch, time_left),
         *(replace_host, newest_checkpoint, judge_checkpoints, prune_checkpoints, save_room),
-        *(judge_gpus, end, submit_evaluations, prepare_trial, sample_trial, ray_node, run_roles),
-        *(watch,),
+        *(judge_gpus, compare_nodes, launch_hosts, end, submit_evaluations, prepare_trial),
+        *(sample_trial, ray_node, run_roles, watch),
     )
 }
 

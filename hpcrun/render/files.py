@@ -96,6 +96,8 @@ def job_features(plan: Plan) -> frozenset[str]:
     """Return the keys of JOB_FEATURES that a job uses."""
     used = {
         "notify": plan.notify is not None,
+        "hosts": bool(plan.hosts),
+        "nodes": plan.nodes > 1 or bool(plan.hosts),
         "ray": plan.launcher == "ray",
         "roles": bool(plan.roles),
         "search": plan.search,

@@ -171,9 +171,9 @@ def test_hosts_end_if_hpcrun_is_killed(site: Site, hosts: Lab) -> None:
     driver = [
         int(proc.name)
         for proc in Path("/proc").glob("[0-9]*")
-        if f"{run.folder}/harness.sh\0launch" in _command_line(proc)
+        if f"{run.folder}/jobside.pyz\0launch_hosts" in _command_line(proc)
     ]
-    assert driver, "the harness that launched is there"
+    assert driver, "the launcher is there"
     processes = site.rig.processes(site.rig.node_names[1])
     deaf = [pid for pid, command in processes if " node" in command]
     assert deaf, "the second host's own harness is there"

@@ -94,8 +94,8 @@ GUARDS = [
     guard(
         46,
         HARNESS,
-        ' MASTER_ADDR=$(first_address "${hosts[0]}" "${hosts[1]}") || exit 1\n',
-        ' export MASTER_ADDR=$(first_address "${hosts[0]}" "${hosts[1]}") || exit 1\n',
+        ' IFS= read -r MASTER_ADDR <&"$place" || is_bare || exit 1\n',
+        ' IFS= read -r MASTER_ADDR <&"$place"\n',
         f"{RENDEZVOUS}::test_failing_address_lookup_ends_the_job",
     ),
     guard(
