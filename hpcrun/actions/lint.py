@@ -14,7 +14,7 @@ from msgspec import Struct
 from hpcrun.context import Context
 from hpcrun.errors import InputError
 from hpcrun.files import read_plain, write_atomically, write_error
-from hpcrun.lint import Finding, apply_fixes, lint_request, lint_script
+from hpcrun.lint import Finding, SourcedFile, apply_fixes, lint_request, lint_script
 
 # Files of a folder that may be sbatch scripts.
 _SUFFIXES = {".sh", ".bash", ".sbatch", ".slurm", ".sl", ".job", ".cmd", ".batch", ""}
@@ -81,7 +81,12 @@ def lint_file(
     if b"\0" in data[:4096]:
         raise InputError(f"{name}: not a script: it contains bytes that are no text")
     text = data.decode("utf-8", "surrogateescape")
-    findings = lint_script(text, name, syntax=_check_syntax(data))
+    folders = [Path(), *([path.parent] if path is not None else [])]
+
+    def read_sourced(word: str) -> SourcedFile | None:
+        return _read_sourced(word, folders)
+
+    findings = lint_script(text, name, syntax=_check_syntax(data), read_sourced=read_sourced)
     if context is not None:
         source = context.cluster_source
         findings += lint_request(text, name, context.cluster, source, options)
@@ -144,6 +149,26 @@ def _is_batch_script(path: Path) -> bool:
     except (OSError, InputError):
         return False
     return data.startswith(b"#!") and b"\n#SBATCH" in data
+
+
+def _read_sourced(word: str, folders: Sequence[Path]) -> SourcedFile | None:
+    """Read a file beside the script, or below the directory of submission; None if there is none.
+
+    Environments are left to the rules for activation.
+    """
+    inner = Path(word)
+    if inner.is_absolute() or ".." in inner.parts or inner.name in ("activate", "conda.sh"):
+        return None
+    for folder in folders:
+        path = folder / inner
+        try:
+            data = read_plain(path, _LARGEST)
+        except (OSError, InputError):
+            continue
+        if b"\0" in data or _check_syntax(data):
+            return None
+        return SourcedFile(str(path), data.decode("utf-8", "surrogateescape"))
+    return None
 
 
 def _check_syntax(data: bytes) -> str:

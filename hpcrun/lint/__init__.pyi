@@ -1,4 +1,5 @@
 from hpcrun.lint.check import Finding as Finding
+from hpcrun.lint.check import SourcedFile as SourcedFile
 from hpcrun.lint.check import apply_fixes as apply_fixes
 from hpcrun.lint.check import lint_script as lint_script
 from hpcrun.lint.cluster import lint_request as lint_request

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -40,15 +42,41 @@ class Finding(Struct, frozen=True):
     edit: Edit | None = None
 
 
-def lint_script(text: str, name: str = "script", *, syntax: str = "") -> list[Finding]:
+class SourcedFile(Struct, frozen=True):
+    """A file that a script sources: its name in findings, and its text."""
+
+    name: str
+    text: str
+
+
+class _Origin(Struct, frozen=True):
+    """The file and the line from which a line of a combined text stems."""
+
+    file: str
+    line: int
+
+
+def lint_script(
+    text: str,
+    name: str = "script",
+    *,
+    syntax: str = "",
+    read_sourced: Callable[[str], SourcedFile | None] | None = None,
+) -> list[Finding]:
     """Return the findings of all rules in a script, in the order of its lines.
 
     Args:
         syntax: The message of ``bash -n``, which is stricter than the parser.
+        read_sourced: Read the file of a ``source`` statement; None if it is not available. Its
+            lines are checked in place of the statement.
 
     >>> [one.rule for one in lint_script("#!/bin/bash\\n#SBATCH --time=1\\nls\\n#SBATCH -N 2\\n")]
     ['late-directive']
     """
+    if read_sourced is not None and not syntax:
+        whole, origins = _insert_sourced(text, name, read_sourced)
+        if origins:
+            return _lint_combined(whole, text, name, origins)
     script = parse_script(text, name)
     script.cache["syntax"] = syntax
     ignored = list_ignored(script)
@@ -82,6 +110,69 @@ def lint_script(text: str, name: str = "script", *, syntax: str = "") -> list[Fi
         ]
     rank = {severity: index for index, severity in enumerate(SEVERITIES)}
     return sorted(found, key=lambda one: (one.line, one.column, rank[one.severity], one.rule))
+
+
+def _insert_sourced(
+    text: str, name: str, read_sourced: Callable[[str], SourcedFile | None]
+) -> tuple[str, list[_Origin]]:
+    """Replace statements that source a file by its lines; no origins if there are none."""
+    sources: dict[int, SourcedFile] = {}
+    script = parse_script(text, name)
+    lines = text.split("\n")
+    for command in script.commands:
+        if command.name not in ("source", ".") or len(command.words) != 2 or command.branch:
+            continue
+        line = script.line_of(command.start)
+        whole = script.data[command.start : command.end].decode("utf-8", "surrogateescape")
+        is_alone = not command.words[1].unknown and lines[line - 1].strip() == whole
+        if is_alone and (one := read_sourced(command.args[0])) is not None:
+            sources[line] = one
+    if not sources:
+        return text, []
+    made: list[str] = []
+    origins: list[_Origin] = []
+    for number, line_text in enumerate(lines, 1):
+        if (one := sources.get(number)) is None:
+            made.append(line_text)
+            origins.append(_Origin(name, number))
+            continue
+        for inner, sourced in enumerate(one.text.split("\n"), 1):
+            # sbatch does not read the directives of a sourced file.
+            made.append("#" if sourced.startswith("#SBATCH") else sourced)
+            origins.append(_Origin(one.name, inner))
+    return "\n".join(made), origins
+
+
+def _lint_combined(
+    text: str, original: str, name: str, origins: Sequence[_Origin]
+) -> list[Finding]:
+    """Check a text with inserted lines, and name the file and line of each finding."""
+    before, after = _list_offsets(original), _list_offsets(text)
+
+    def find_shift(position: int) -> int | None:
+        index = bisect_right(after, position) - 1
+        origin = origins[index]
+        return after[index] - before[origin.line - 1] if origin.file == name else None
+
+    found = []
+    for one in lint_script(text, name):
+        origin, edit = origins[one.line - 1], one.edit
+        if edit is not None:
+            shift = find_shift(edit.start)
+            if shift is None or find_shift(edit.end) != shift:
+                edit = None
+            else:
+                edit = Edit(edit.start - shift, edit.end - shift, edit.text)
+        found.append(
+            replace(one, file=origin.file, line=origin.line, edit=edit, fixable=edit is not None)
+        )
+    return found
+
+
+def _list_offsets(text: str) -> list[int]:
+    """Return the position of the first byte of each line."""
+    sizes = [len(line.encode("utf-8", "surrogateescape")) + 1 for line in text.split("\n")]
+    return [0, *accumulate(sizes)][:-1]
 
 
 def _list_generated(script: Script) -> Iterator[tuple[int, str, bool]]:

@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import pytest
 
-from hpcrun.actions import find_script_errors, lint
+from hpcrun.actions import find_script_errors, lint, lint_paths
 from hpcrun.context import load_context
 
 
@@ -22,3 +22,48 @@ def test_fault_of_the_checks_does_not_stop_a_submission(
     context = load_context(clean_environ, tmp_path)
     (found,) = find_script_errors(context, str(tmp_path / "a.sbatch"), {})
     assert "internal error of hpcrun lint: IndexError" in found.message
+
+
+def test_sourced_files_are_checked_in_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "env.sh").write_text(
+        "#!/bin/bash\nexport NCCL_DEBUG=DEBUG\n#SBATCH -N 9\nexport PYTHONUNBUFFERED=1\nset -e\n"
+    )
+    script = tmp_path / "jobs" / "a.sbatch"
+    head = "#!/bin/bash\n#SBATCH --gres=gpu:1 -t 5 -c 8 # ü\n"
+    body = "source env.sh\npython t.py \\ \n  --lr 1\necho done\n"
+    script.write_text(head + body)
+    (found,) = lint_paths(["jobs/a.sbatch"])
+    shown = [(one.file, one.line, one.rule) for one in found.findings if one.severity != "note"]
+    assert shown == [
+        ("jobs/env.sh", 2, "bad-nccl-value"),
+        ("jobs/a.sbatch", 4, "blank-after-backslash"),
+        ("jobs/a.sbatch", 5, "dangling-arguments"),
+    ]
+    assert found.fixed == (head + body).replace("\\ \n", "\\\n")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "source /etc/env.sh",
+        "source ../env.sh",
+        "source missing.sh",
+        "source broken.sh",
+        "source $DIR/env.sh",
+        "if true; then source env.sh; fi",
+        "source env.sh; ls",
+    ],
+)
+def test_other_sourced_files_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "env.sh").write_text("export NCCL_DEBUG=DEBUG\n")
+    (tmp_path / "broken.sh").write_text("export NCCL_DEBUG=DEBUG\nif\n")
+    (tmp_path / "a.sbatch").write_text(f"#!/bin/bash\n#SBATCH -N 1 -t 5\n{line}\nls\n")
+    (found,) = lint_paths(["a.sbatch"])
+    assert "bad-nccl-value" not in [one.rule for one in found.findings]
