@@ -1112,7 +1112,7 @@ FILES = [
     ),
     FailureRule(
         id="ranks_apart",
-        cls="launch",
+        cls="rendezvous",
         title="the ranks would train apart: {why}, and the job has {ranks} ranks",
         patterns=(
             r"^(?:RuntimeError: )?hpcrun: (?P<why>.+?), and the job has (?P<ranks>\d+) ranks: each "

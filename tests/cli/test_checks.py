@@ -449,6 +449,33 @@ def test_missing_command_path_is_refused(hpcrun: Caller, words: str, message: st
         assert notes(hpcrun, job) == []
 
 
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("{tmp}/none/a.bin", "{tmp}/none/a.bin: no such file or folder"),
+        ("{tmp}/none/**/*.bin", "{tmp}/none/: no such file or folder"),
+        ("{tmp}/none/part-[0-9]", "{tmp}/none/: no such file or folder"),
+        ("{tmp}/none/", "{tmp}/none/: no such file or folder"),
+        ("/no-such-root/a", "/no-such-root/a: no /no-such-root; right if only the compute nodes"),
+        ("/no-such-root/*/b.bin", "/no-such-root/: no /no-such-root; right if only the compute"),
+        ("{tmp}/**/*.bin", ""),
+        ("{tmp}/prefix", ""),
+        ("/**/a.bin", ""),
+        ("{tmp}/none/{{{{1,2}}}}.bin", ""),
+    ],
+)
+def test_data_that_does_not_exist_is_noted(hpcrun: Caller, value: str, message: str) -> None:
+    hpcrun.write("train.py", "")
+    tmp = hpcrun.project.parent  # the path of the project has a blank
+    words = value.format(tmp=tmp)
+    found = notes(hpcrun, GOOD + f"args: [--data, '{words}']")
+    if not message:
+        assert found == []
+        return
+    (note,) = found
+    assert note.startswith(f"args: --data {message.format(tmp=tmp)}")
+
+
 def test_script_started_by_a_command_is_checked(hpcrun: Caller) -> None:
     command = "command: [python, -u, train.py, --batchsize, 3]\nresources: {gpus_per_node: 0}"
     [fault] = errors(hpcrun, command)
@@ -471,7 +498,13 @@ def test_script_started_by_a_command_is_checked(hpcrun: Caller) -> None:
         ("--output_file, data/new.txt", []),
         ("--log_file=data/new.txt", []),
         ("--data, someone/dataset.json", []),
-        ("--data, /elsewhere/x.txt", []),
+        (
+            "--data, /elsewhere/x.txt",
+            [
+                "args: --data /elsewhere/x.txt: no /elsewhere; right if only the compute nodes "
+                "mount it"
+            ],
+        ),
         ("--data, '{run_dir}/x.txt'", []),
         ("--data, 'data/*.txt'", []),
         ("--data, 's3://data/x.txt'", []),

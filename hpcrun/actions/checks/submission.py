@@ -740,11 +740,13 @@ def _values(args: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _read_paths(args: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield options that read an absolute path, and the path as typed."""
+    """Yield options that read an absolute path, and the path; the folder above a glob."""
     for option, value in _values(args):
         is_read = _READ.search(option) and not _WRITTEN.search(option)
-        if is_read and value.startswith("/") and not _ODD.search(value):
-            yield option, value
+        first_glob = re.search(r"/[^/]*[*?\[]", value)
+        path = value[: first_glob.start() + 1] if first_glob else value
+        if is_read and path.startswith("/") and not _ODD.search(path):
+            yield option, path
 
 
 def _missing_paths(context: Context, answers: Answers, args: Sequence[str]) -> list[str]:
@@ -753,15 +755,19 @@ def _missing_paths(context: Context, answers: Answers, args: Sequence[str]) -> l
     for option, value in _read_paths(args):
         state, above = answers[PathProbe(value)], answers[PathProbe(str(Path(value).parent))]
         # A path without such a suffix may be the prefix of several names.
-        if state.exists or (above.exists and not _ENDS.search(value)):
+        is_whole = value.endswith("/") or _ENDS.search(value)
+        if state.exists or (above.exists and not is_whole):
             continue
         if host is not None and _exists_here(Path(value)):
             notes.append(
                 f"args: {option} {value}: a path of this machine, which does not exist on {host}"
             )
-        elif state.is_known:
+        else:
             who = f"{host} has no" if host is not None else "no"
-            notes.append(f"args: {option} {value}: {who} such file or folder")
+            what = "such file or folder"
+            if not state.is_known:
+                what = f"/{Path(value).parts[1]}; right if only the compute nodes mount it"
+            notes.append(f"args: {option} {value}: {who} {what}")
     return notes
 
 
