@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
+from tests.cluster.laptop import Laptop
+from tests.cluster.laptop import laptop as laptop
+from tests.cluster.laptop import link as link
 from tests.cluster.site import Site
 from tests.json_schemas import check_json
 
@@ -68,3 +73,19 @@ def test_measured_steps_leave_the_outputs_of_the_job_alone_and_give_its_time(sit
     assert earlier["measured_steps"] == 3
     expected = 1000 * measured["seconds_per_step"]
     assert abs(earlier["training_seconds"] - expected) < 0.001 * expected
+
+
+@pytest.mark.thorough
+def test_steps_are_measured_over_ssh(laptop: Laptop) -> None:
+    laptop.write("train.py", SCRIPT)
+    laptop.write("job.yaml", JOB)
+    done = laptop.hpcrun("fit", "job.yaml", "--measure", "--yes", "--json", timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    measured = json.loads(done.stdout)["measured"]
+    weights = (500 + 1) * 1000 * 4
+    assert [rank["parts"]["gradients"] for rank in measured["ranks"]] == [weights, weights]
+    assert [len(rank["seconds"]) for rank in measured["ranks"]] == [2, 2]
+    assert not (laptop.project / "out").exists()
+    # The measurement is kept on the laptop, and gives the time of the whole training.
+    (earlier,) = laptop.json("when", "job.yaml")["earlier_runs"]
+    assert (earlier["run_id"], earlier["measured_steps"]) == (measured["run_id"], 2)
