@@ -31,8 +31,10 @@ def parse_parameter_count(text: str) -> int:
     match = re.fullmatch(r"([0-9.]+(?:e[0-9]+)?) ?([KMBGT]?)", text.strip(), re.I)
     try:
         assert match is not None
-        return round(float(match[1]) * _UNITS[match[2].upper()])
-    except (AssertionError, ValueError):
+        count = round(float(match[1]) * _UNITS[match[2].upper()])
+        assert count > 0
+        return count
+    except (AssertionError, ValueError, OverflowError):
         raise InputError(
             f"{text}: not a number of parameters", fix="as in 7B, 1.5B or 125M"
         ) from None

@@ -305,7 +305,12 @@ def _read_numbers(model: str | None, options: dict[str, Any]) -> tuple[ModelShap
         raise click.UsageError(message)
     else:
         shape = build_shape(parameters=count, **{name: options[name] for name in numbers})
-    return shape, build_training_settings(options)
+    training = build_training_settings(options)
+    if training.trainable is not None and training.trainable > shape.parameters:
+        raise InputError(
+            f"--trainable {options['trainable']}: the model has {shape.parameters:,} parameters"
+        )
+    return shape, training
 
 
 @click.command("fit")

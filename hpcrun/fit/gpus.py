@@ -81,8 +81,9 @@ def parse_gpu(text: str) -> float:
     >>> parse_gpu("48G") / GIB
     48.0
     """
-    if match := re.fullmatch(r"([0-9.]+)\s*(g|gb|gib)", text.strip().lower()):
-        return float(match[1]) * GIB
+    size = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*(g|gb|gib)", text.strip().lower())
+    if size is not None and float(size[1]) > 0:
+        return float(size[1]) * GIB
     if (found := find_gpu_memory(text)) is not None:
         return found
     word = text.strip().lower()

@@ -157,8 +157,16 @@ class _Fields:
     def find(self, names: tuple[str, ...], default: int | None = None) -> int:
         for name in names:
             value = self.config.get(name)
+            if value is None or value == 0:  # such as num_local_experts of a model without experts
+                continue
             if type(value) is int and value > 0:
                 return value
+            raise InputError(
+                f"{self.source}: {name} is {repr(value)[:40]}, not one number for all blocks, "
+                "which a memory estimate needs",
+                fix="trace the script that trains it: hpcrun fit JOB --trace; or for the model "
+                "states alone: --params with its number of parameters",
+            )
         if default is not None:
             return default
         kind = self.config.get("model_type")
@@ -252,12 +260,19 @@ def _read_stack(fields: _Fields, kind: str, family: Family, notes: list[str]) ->
         shared = int(fields.number("shared_expert_intermediate_size"))
         ffn = fields.find(("moe_intermediate_size",), ffn)
     vocab = fields.find(("vocab_size",))
+    head_dim = fields.find(("head_dim",), hidden // heads)
+    if heads % kv_heads or ("head_dim" not in config and hidden % heads):
+        raise InputError(
+            f"{fields.source}: {heads} heads do not divide {hidden}, or {kv_heads} key-value heads "
+            f"do not divide {heads} heads",
+            fix="correct the file, or give numbers: --layers 32 --hidden 4096 --heads 32",
+        )
     stack = Stack(
         layers=layers,
         hidden=hidden,
         heads=heads,
         kv_heads=kv_heads,
-        head_dim=fields.find(("head_dim",), hidden // heads),
+        head_dim=head_dim,
         ffn=ffn,
         gated=family.gated,
         activation=_activation(config, family),

@@ -6,6 +6,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from hpcrun.errors import InputError
+
 # rms: LlamaRMSNorm; rms_fp32: GemmaRMSNorm, which multiplies by the weight in fp32; rms_t5:
 # T5LayerNorm.
 Norm = Literal["layer", "rms", "rms_fp32", "rms_t5"]
@@ -187,6 +189,9 @@ def build_shape(
 ) -> ModelShape:
     """Build the shape of a decoder of Llama's kind from numbers.
 
+    Raises:
+        InputError: The heads do not divide the width, or each other.
+
     >>> shape = build_shape(layers=28, hidden=3584, heads=28, kv_heads=4, ffn=18944, vocab=152064)
     >>> shape.parameters
     7615487488
@@ -194,6 +199,10 @@ def build_shape(
     if layers is None or hidden is None:
         return ModelShape(given_parameters=parameters, vocab=vocab or 0)
     heads = heads or max(hidden // 128, 1)
+    if head_dim is None and hidden % heads:
+        raise InputError(f"{heads} heads do not divide a width of {hidden}")
+    if heads % (kv_heads or heads):
+        raise InputError(f"{kv_heads} key-value heads do not divide {heads} heads")
     stack = Stack(
         layers=layers,
         hidden=hidden,

@@ -104,3 +104,28 @@ def test_configuration_of_no_library_is_refused_with_the_way_to_trace() -> None:
         with pytest.raises(InputError, match="no model_type of transformers, and no") as raised:
             read_model_config(config, "config.json")
         assert "--trace" in raised.value.fix
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"intermediate_size": [4096, 8192]}, "intermediate_size is [4096, 8192], not one number"),
+        ({"num_hidden_layers": "32"}, "num_hidden_layers is '32', not one number"),
+        ({"num_attention_heads": 7}, "7 heads do not divide 512"),
+        ({"num_key_value_heads": 3}, "3 key-value heads do not divide 8 heads"),
+    ],
+)
+def test_dimensions_that_are_not_one_number_are_refused(
+    changes: dict[str, Any], message: str
+) -> None:
+    config = {
+        "model_type": "llama",
+        "hidden_size": 512,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 8,
+        "vocab_size": 1000,
+    }
+    assert read_model_config({**config, "num_local_experts": 0}, "c").parameters > 0
+    with pytest.raises(InputError) as caught:
+        read_model_config({**config, **changes}, "c")
+    assert message in str(caught.value)
