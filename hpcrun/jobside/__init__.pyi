@@ -22,4 +22,5 @@ from hpcrun.jobside.records import IDLE_ATTEMPTS_NOTE as IDLE_ATTEMPTS_NOTE
 from hpcrun.jobside.records import MAX_IDLE_ATTEMPTS as MAX_IDLE_ATTEMPTS
 from hpcrun.jobside.records import is_known_version as is_known_version
 from hpcrun.jobside.sampler import compute_importances as compute_importances
+from hpcrun.jobside.search import DEAD_AFTER_S as DEAD_AFTER_S
 from hpcrun.jobside.search import Trial as Trial

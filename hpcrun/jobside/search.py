@@ -25,11 +25,21 @@ _CHUNK_BYTES, _LINE_CHARS = 1 << 20, 4000
 
 _EVALUATION_WORDS = ("eval", "evaluation", "val", "valid", "validation", "dev")
 _OTHER_SPLITS = ("test", "train", "training")
-_NUMBER = r"([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[-+]?[0-9]+)?|[-+]?nan|[-+]?inf(?:inity)?)"
+_NUMBER = (
+    r"([-+]?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])(?:\.[0-9]+)?|[0-9]+\.?[0-9]*|\.[0-9]+)"
+    r"(?:e[-+]?[0-9]+)?|[-+]?nan|[-+]?inf(?:inity)?)"
+)
 _EVALUATION = re.compile(r"(?<![a-z/])(?:eval|evaluat\w*|val|valid|validat\w*|dev)(?![a-z])")
 _TEST = re.compile(r"(?<![a-z/])test(?![a-z])")
-_OTHER = re.compile(
-    r"(?<![a-z])(?:best|lowest|highest|min|max|prev|previous|target)[^a-z0-9]{1,3}$"
+_COLOUR = re.compile("\x1b\\[[0-9;]*[A-Za-z]")
+_STEP = re.compile(r"(?<![a-z])(?:global_?)?step\s*[:=#]?\s*([0-9]+)(?![0-9.])")
+# The word in front of a name, up to a separator. Other words than these belong to the name:
+# "aux loss" and "top-5 accuracy" are other metrics than loss and accuracy.
+_WORD_BEFORE = re.compile(r"([^\s\"'`:=,;|(){}\[\]<>]+)[\s\"'`*]+$")
+_MEASURE = re.compile(r"[-+]?[0-9.,/]+(?:[a-z%]{1,4}(?:/[a-z]+)?)?")  # 10, 3/8, 5.2s, 80%, 3.1it/s
+_NEUTRAL = (
+    *("debug", "info", "warning", "step", "epoch", "iter", "iteration", "final", "current"),
+    *("mean", "avg", "average", "running", "the", "with", "and", "is", "at", "results", "metrics"),
 )
 
 Say = Callable[[str], None]
@@ -66,8 +76,9 @@ def read_search(run: str) -> Dict[str, Any]:
 class MetricReader:
     """Collects the values of a metric from the lines of a log.
 
-    The metric has the name that `hpcrun parse` shows, such as eval_loss. Its step is that of the
-    line or of the last line before it that names one.
+    The metric has the name that `hpcrun parse` shows, such as eval_loss, or that the log has. Its
+    step is that of the line or of the last line before it that names one. A rank's log is read
+    with the standard library alone, so `hpcrun parse` also finds values that this does not.
 
     >>> reader = MetricReader("eval_loss")
     >>> for line in ("step 5 | loss 2.5", "step 10 val loss: 2.25", "{'eval_loss': 2.0}"):
@@ -84,16 +95,18 @@ class MetricReader:
             words = words[1:]
         self.last_word = words[-1] if words else ""
         prefix = r"(?:(eval|evaluation|val|valid|validation|dev|test|train|training)[ _/.-]+)?"
-        base = "[ _/.-]?".join(map(re.escape, words))
+        base = "[ _/.@-]?".join(map(re.escape, words))
         self.pattern = re.compile(
-            r"(?<![a-z0-9_./-])" + prefix + base + r"(?![a-z0-9_/.])[\"']?\s*[:=|(]?\s*" + _NUMBER
-            + r"(?![a-z0-9])"
+            r"(?<![a-z0-9_./@-])" + prefix + base
+            + r"(?![a-z0-9_/.@])[\"']?\s*[:=|(]?\s*[\"']?" + _NUMBER
+            + r"(?![a-z0-9])(?:\s*\(" + _NUMBER + r"\))?"
         )  # fmt: skip
         self.points: Points = []
         self.step: Optional[int] = None
 
     def feed(self, line: str) -> None:
         """Process a line of the log."""
+        line = _COLOUR.sub("", line)
         lower = line.lower()[-_LINE_CHARS:]
         found = read_named_step(line) if re.search("[0-9]", line) else None
         if found is not None:
@@ -103,8 +116,13 @@ class MetricReader:
             self.step = self.step if bar is None else bar[0]
         if self.last_word not in lower:
             return
-        value = self._read_value(lower)
+        # The train_loss in the summary of Hugging Face's Trainer is the mean of the whole training.
+        is_mean = "train_runtime" in lower and self.split != "train"
+        value = None if is_mean else self._read_value(lower)
         if value is not None:
+            stated = _STEP.search(lower) if found is None else None
+            if stated is not None:
+                self.step = int(stated.group(1))
             step = len(self.points) + 1 if self.step is None else self.step
             self.points.append((step, value))
             if len(self.points) > _MAX_POINTS:
@@ -113,16 +131,26 @@ class MetricReader:
     def _read_value(self, line: str) -> Optional[float]:
         for match in self.pattern.finditer(line):
             before, prefix = line[: match.start()], match.group(1) or ""
-            if _OTHER.search(before):
+            word = _WORD_BEFORE.search(before)
+            if word is not None and not _allows_name(word.group(1)):
                 continue
             split = "eval" if prefix in _EVALUATION_WORDS else prefix[:5]
             if not split:
                 split = "eval" if _EVALUATION.search(before) else ""
                 split = "test" if not split and _TEST.search(before) else split
-            wanted = self.split or "train"
-            if split == wanted or (not split and wanted == "train"):
-                return float(match.group(2))
+            # "loss" is that of the training, which some logs name train_loss.
+            if split == self.split or (not self.split and prefix in ("train", "training")):
+                # "loss 3.2 (3.0)": the value of the last batch, and the mean of the evaluation.
+                number = match.group(3) if split in ("eval", "test") else None
+                return float((number or match.group(2)).replace(",", ""))
         return None
+
+
+def _allows_name(word: str) -> bool:
+    """Return True if a metric's name may begin after this word."""
+    return word in (*_NEUTRAL, *_EVALUATION_WORDS, *_OTHER_SPLITS) or bool(
+        _MEASURE.fullmatch(word) or not re.search("[a-z]", word)
+    )
 
 
 class MetricLog:
@@ -272,8 +300,9 @@ def _read_points(folder: str) -> Points:
 
 
 def _read_state(run: str, folders: Sequence[str]) -> str:
+    is_cancelled = os.path.exists(os.path.join(run, "cancelled.json"))
     if not folders:
-        return "failed" if os.path.exists(os.path.join(run, "cancelled.json")) else "waiting"
+        return "failed" if is_cancelled else "waiting"
     end = read_json(os.path.join(folders[-1], "end.json"))
     if not end:
         try:
@@ -284,7 +313,7 @@ def _read_state(run: str, folders: Sequence[str]) -> str:
             is_dead = False
         return "failed" if is_dead else "running"
     if end.get("next"):
-        return "running"
+        return "failed" if is_cancelled else "running"
     return {"done": "complete", "pruned": "pruned"}.get(str(end.get("why")), "failed")
 
 

@@ -33,14 +33,17 @@ class Importance(Struct, frozen=True, kw_only=True):
 
 
 def compute_importance(result: SearchResult) -> Importance | None:
-    """Compute how much each parameter mattered; None with fewer than five complete trials."""
+    """Compute how much each parameter mattered.
+
+    None with fewer than five complete trials, or if all have the same value.
+    """
     space = result.search.space
     ranked = [
         trial
         for trial in result.trials
         if trial.rank is not None and all(_is_in(trial.values, key, space[key]) for key in space)
     ]
-    if len(ranked) < MIN_TRIALS or not space:
+    if len(ranked) < MIN_TRIALS or not space or len({trial.value for trial in ranked}) == 1:
         return None
     method: Literal["optuna", "correlation"] = "correlation"
     found = None

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, structs
 
+from hpcrun.jobside import DEAD_AFTER_S
 from hpcrun.runs.layout import TASK_ID, RunFolder
 from hpcrun.runs.records import End, SearchRecord, attempt_indices, read_record, read_task
 
@@ -91,6 +94,14 @@ def rank_trials(trials: Iterable[RankedTrial], goal: str) -> list[RankedTrial]:
     return sorted(ranked, key=lambda trial: (trial.rank is None, trial.rank or 0, trial.number))
 
 
+def _is_dead(attempt: Path) -> bool:
+    """Return True if the heartbeat of an attempt stopped long ago, by the file system's clock."""
+    try:
+        return time.time() - (attempt / "beat").stat().st_mtime > DEAD_AFTER_S
+    except OSError:
+        return False
+
+
 def _read_trial(run: RunFolder) -> RankedTrial:
     task, of_sweep = read_task(run), TASK_ID.fullmatch(run.run_id)
     points: list[tuple[int, float]] = []
@@ -104,8 +115,10 @@ def _read_trial(run: RunFolder) -> RankedTrial:
     state: TrialState = "waiting"
     if attempts:
         end = read_record(attempts[-1] / "end.json", End)
-        if end is None or end.next is not None:
-            state = "running"
+        if end is None:
+            state = "failed" if _is_dead(attempts[-1]) else "running"
+        elif end.next is not None:
+            state = "failed" if run.cancelled.exists() else "running"
         else:
             state = "complete" if end.why == "done" else "failed"
             state = "pruned" if end.why == "pruned" else state

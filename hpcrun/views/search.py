@@ -94,11 +94,12 @@ def describe_importance(importance: Importance) -> str:
 
     >>> shares = {"lr": 0.8, "n": 0.2}
     >>> describe_importance(Importance(method="optuna", trials=20, parameters=shares))
-    "lr 80%, n 20% (optuna's PED-ANOVA, 20 runs)"
+    "lr 80%, n 20% (optuna's PED-ANOVA, 20 runs; the shares always sum to 100%)"
     """
     if importance.method == "optuna":
         shares = ", ".join(f"{key} {share:.0%}" for key, share in importance.parameters.items())
-        return f"{shares} (optuna's PED-ANOVA, {importance.trials} runs)"
+        method = f"optuna's PED-ANOVA, {importance.trials} runs; the shares always sum to 100%"
+        return f"{shares} ({method})"
     shares = ", ".join(f"{key} {value:.2f}" for key, value in importance.parameters.items())
     return f"{shares} (rank correlation with the metric, {importance.trials} runs)"
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from hpcrun.api import parse
 from hpcrun.assets import build_archive
 from hpcrun.jobside.sampler import draw_values
 from hpcrun.jobside.search import (
@@ -21,6 +22,9 @@ from hpcrun.jobside.search import (
     read_trials,
     record_end,
 )
+from hpcrun.runs import RunFolder
+from hpcrun.runs.trials import read_search_result
+from tests.source import ROOT
 
 SPACE: dict[str, Any] = {
     "lr": {"kind": "log", "low": 1e-5, "high": 0.1},
@@ -65,7 +69,18 @@ def search_in(folder: Path, **changes: Any) -> dict[str, Any]:
         ("loss", "step 10 train loss: 2.5, val loss: 3", 2.5),
         ("loss", "val loss: 3, step 10", None),
         ("loss", "step 10 aux_loss 2.5", None),
-        ("train_loss", "step 10 loss 2.5", 2.5),
+        ("train_loss", "step 10 loss 2.5", None),
+        ("train_loss", "{'train_runtime': 3.2, 'train_loss': 2.5}", 2.5),
+        ("loss", "{'train_runtime': 3.2, 'train_loss': 2.5}", None),
+        ("loss", "step 1 | aux loss: 0.2 | loss: 3.0", 3.0),
+        ("loss", "step 3 critic loss 0.2 policy loss 0.1 loss 3.0", 3.0),
+        ("eval_loss", "eval at step 20: aux loss 0.1, loss 1.4", 1.4),
+        ("eval_loss", "{'eval_loss': '2.31', 'epoch': '1'}", 2.31),
+        ("eval_loss", "eval_loss=1,234.5", 1234.5),
+        ("eval_loss", "\x1b[33mvalidate step: 100  \x1b[32mloss:  4.5\x1b[39m", 4.5),
+        ("eval_loss", "Validation: [9/10] loss 3.2 (3.0)", 3.0),
+        ("accuracy", "top-5 accuracy 90 accuracy 70", 70.0),
+        ("val acc@1", "val Acc@1: 70.5", 70.5),
         ("eval_accuracy", "eval_accuracy = 0.875", 0.875),
         ("accuracy", "step 3 accuracy: .5", 0.5),
         ("reward", "reward: -12.5", -12.5),
@@ -77,6 +92,35 @@ def test_metric_is_read_from_lines(metric: str, line: str, value: float | None) 
     reader.feed(line)
     found = [value for _, value in reader.points]
     assert found == pytest.approx([] if value is None else [value], nan_ok=True)
+
+
+def test_step_at_the_end_of_a_line_counts() -> None:
+    reader = MetricReader("eval_loss")
+    reader.feed("eval_loss 1.93 at step 3")
+    assert reader.points == [(3, 1.93)]
+
+
+@pytest.mark.parametrize(
+    ("name", "metrics"),
+    [
+        ("axolotl_dicts", ["loss"]),
+        ("hf5_plain", ["loss", "eval_loss", "train_loss"]),
+        ("hf4_plain", ["loss", "eval_loss", "train_loss"]),
+        ("trl_sft", ["loss", "train_loss"]),
+        ("torchtitan", ["loss", "eval_loss"]),
+        ("fairseq_simple", ["eval_loss"]),
+        ("build_nanogpt", ["loss", "eval_loss"]),
+        ("keras_lines", ["loss", "eval_loss"]),
+    ],
+)
+def test_metric_of_a_search_is_that_of_parse(tmp_path: Path, name: str, metrics: list[str]) -> None:
+    path = ROOT / "tests/curves/logs" / f"{name}.log"
+    parsed = parse(path, cwd=tmp_path)
+    for metric in metrics:
+        reader = MetricReader(metric)
+        for line in path.read_text().splitlines():
+            reader.feed(line)
+        assert reader.points[-1][1] == pytest.approx(parsed.curve.values(metric)[-1]), metric
 
 
 def test_metric_without_a_step_gets_that_of_an_earlier_line() -> None:
@@ -109,7 +153,9 @@ def write_attempt(run: Path, number: int, log: str, end: dict[str, Any] | None) 
     environ = {"HPCRUN_RUN_DIR": str(run), "HPCRUN_ATTEMPT": str(number)}
     record_end(environ)
     if end is not None:
-        (run / f"attempts/{number}/end.json").write_text(json.dumps(end))
+        common = {"version": 1, "attempt": number, "job_id": "7", "exit_code": 0, "signal": None}
+        common |= {"stopped_by": None, "first_failure": None, "begun_at": 1.0, "ended_at": 2.0}
+        (run / f"attempts/{number}/end.json").write_text(json.dumps(common | end))
     return environ
 
 
@@ -145,6 +191,16 @@ def test_trials_are_read_from_their_records(tmp_path: Path) -> None:
     beat.touch()
     os.utime(beat, (0, 0))
     assert read_trials(search)[2].state == "failed", "without a heartbeat"
+    write_attempt(run, 0, "step 1 eval_loss 3\n", {"why": "preempted", "next": "8"})
+    assert read_trials(search)[3].state == "running"
+    (run / "cancelled.json").write_text("{}")
+    assert read_trials(search)[3].state == "failed", "cancelled before its next attempt"
+    # The ranking on the login node has the same states.
+    runs = [RunFolder(tmp_path / f"t.{number}-aaaa") for number in range(4)]
+    ranking = read_search_result(runs)
+    assert ranking is not None
+    states = {trial.run_id: trial.state for trial in ranking.trials}
+    assert [states[run.path.name] for run in runs] == [*("complete", "failed", "failed", "failed")]
 
 
 def test_metric_is_recorded_as_the_log_grows(tmp_path: Path) -> None:
