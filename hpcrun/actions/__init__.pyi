@@ -12,6 +12,7 @@ from hpcrun.actions.dependency import build_dependency as build_dependency
 from hpcrun.actions.earlier_runs import TrainingTime as TrainingTime
 from hpcrun.actions.evaluations import EVALUATION_PATIENCE_S as EVALUATION_PATIENCE_S
 from hpcrun.actions.evaluations import EvaluationSubmitter as EvaluationSubmitter
+from hpcrun.actions.evaluations import cancel_evaluations as cancel_evaluations
 from hpcrun.actions.evaluations import submit_evaluations as submit_evaluations
 from hpcrun.actions.fetch import OFFLINE as OFFLINE
 from hpcrun.actions.fetch import Fetched as Fetched

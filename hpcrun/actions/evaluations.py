@@ -13,19 +13,20 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from hpcrun.actions.prepare import Prepared, record_file
 from hpcrun.actions.submit import VARIABLES_OF_THIS_LOGIN, sbatch_environment
 from hpcrun.context import Context, slurm_transport, trusted_slurm_conf
-from hpcrun.errors import HpcrunError, InputError, OutOfReach, SchedulerRefused
-from hpcrun.monitor import Pipeline, build_submitted_record, find_pipeline
-from hpcrun.ownership import foreign_owner
+from hpcrun.errors import HpcrunError, OutOfReach, SchedulerRefused
+from hpcrun.monitor import Pipeline, Targets, build_submitted_record, find_pipeline
+from hpcrun.ownership import foreign_owner, name_of_user
 from hpcrun.remote import RunCommand
 from hpcrun.render import ARCHIVE, replace_archive
 from hpcrun.runs import (
     EVALUATIONS,
     PIPELINE,
+    Cancelled,
     EvaluationsRecord,
     EvaluationStage,
     JobStatus,
@@ -34,6 +35,7 @@ from hpcrun.runs import (
     Submitted,
     read_plan,
     read_record,
+    write_record,
 )
 from hpcrun.spec import Stage
 
@@ -145,30 +147,83 @@ def _list_dropped_variables(made: Prepared) -> list[str]:
     return [*made.plan.secrets, *VARIABLES_OF_THIS_LOGIN, *own]
 
 
-def submit_evaluations(context: Context, pipeline: Pipeline, *, patience: float = 0.0) -> None:
+class EvaluationCheck(Struct, frozen=True, kw_only=True):
+    """The result of a check for checkpoints without an evaluation.
+
+    Attributes:
+        waiting: True if a later check submits evaluations.
+        problems: Why checkpoints are not evaluated, although the others are.
+    """
+
+    waiting: bool = False
+    problems: list[str] = []
+
+
+def submit_evaluations(
+    context: Context, pipeline: Pipeline, *, patience: float = 0.0
+) -> EvaluationCheck:
     """Submit evaluations of complete checkpoints that have none, as many as may run in parallel.
 
     Args:
         patience: How many seconds to wait for another process that submits evaluations.
 
     Raises:
-        InputError: The path of a checkpoint cannot be passed on.
         SchedulerRefused: Slurm rejected a job; it is tried again later.
         OutOfReach: Slurm or the cluster did not answer.
     """
-    trainings = [stage.for_each_checkpoint_of for stage in pipeline.record.stages.values()]
-    for name in dict.fromkeys(filter(None, trainings)):
-        run = next(iter(reversed(pipeline.members.get(name, []))), None)
-        if not isinstance(run, RunFolder) or not (run.path / EVALUATIONS).is_file():
-            continue
-        if not run.cancelled.exists() and not foreign_owner(run.path):
-            _submit_for_training(context, run, patience)
+    outcomes: list[dict[str, str]] = []
+    for run in _list_trainings(pipeline):
+        is_cancelled = run.cancelled.exists() or run.evaluations_cancelled.exists()
+        if not is_cancelled and not foreign_owner(run.path):
+            outcomes += _submit_for_training(context, run, patience)
+    for one in outcomes:
+        message = f"stage {one['stage']}: no evaluation was submitted: {one['text']}"
+        if one["kind"] == "refused":
+            raise SchedulerRefused(message)
+        if one["kind"] == "silent":
+            raise OutOfReach(message)
+    return EvaluationCheck(
+        waiting=any(one["kind"] in ("busy", "waiting") for one in outcomes),
+        problems=[f"stage {o['stage']}: {o['text']}" for o in outcomes if o["kind"] == "error"],
+    )
 
 
-def _submit_for_training(context: Context, training: RunFolder, patience: float) -> None:
+def cancel_evaluations(context: Context, targets: Targets) -> bool:
+    """Let nobody submit further evaluations of the targets that are trainings; True if some are.
+
+    This precedes their cancellation: jobs that end by it would submit evaluations. A full disk does
+    not prevent the cancellation.
+    """
+    marks = []
+    for run in targets.runs:
+        record = None
+        with contextlib.suppress(HpcrunError):
+            record = read_record(run.path / EVALUATIONS, EvaluationsRecord)
+        if record is not None and record.stage is None and not foreign_owner(run.path):
+            marks.append(run.evaluations_cancelled)
+    with contextlib.suppress(HpcrunError):
+        for mark in marks:
+            write_record(mark, Cancelled(cancelled_at=time.time(), user=name_of_user(os.getuid())))
+        if marks:
+            context.transport().upload_files(marks)
+    return bool(marks)
+
+
+def _list_trainings(pipeline: Pipeline) -> list[RunFolder]:
+    """List the newest runs of the trainings whose checkpoints are evaluated."""
+    names = [stage.for_each_checkpoint_of for stage in pipeline.record.stages.values()]
+    runs = [pipeline.members[one][-1] for one in dict.fromkeys(names) if one in pipeline.members]
+    return [
+        run for run in runs if isinstance(run, RunFolder) and (run.path / EVALUATIONS).is_file()
+    ]
+
+
+def _submit_for_training(
+    context: Context, training: RunFolder, patience: float
+) -> list[dict[str, str]]:
     plan = read_plan(training)
     if plan is None:
-        return
+        return []
     submitted = read_record(training.submitted, Submitted)
     conf = trusted_slurm_conf(context, submitted.slurm_conf) if submitted is not None else None
     # The training's archive, so that its job and this command follow the same rules.
@@ -183,18 +238,11 @@ def _submit_for_training(context: Context, training: RunFolder, patience: float)
     )
     answer = slurm_transport(context, conf).run_queries([query])[query]
     try:
-        outcomes = json.loads(answer.stdout)
+        outcomes: list[dict[str, str]] = json.loads(answer.stdout)
     except ValueError as error:
         message = answer.stderr.strip() or f"exit code {answer.exit_code}"
         raise OutOfReach(f"evaluations of {training.path.name}: {message}") from error
-    for one in outcomes:
-        message = f"stage {one['stage']}: no evaluation was submitted: {one['text']}"
-        if one["kind"] == "refused":
-            raise SchedulerRefused(message)
-        if one["kind"] == "silent":
-            raise OutOfReach(message)
-        if one["kind"] == "error":
-            raise InputError(message)
+    return outcomes
 
 
 def fill_token(stage: Stage, token: str) -> list[str]:

@@ -394,7 +394,7 @@ def _requeue_batch(
         old: list[Path] = []
         if run is not None and error is None:
             # The cached end of the last attempt is obsolete.
-            old = [run.seen, run.cancelled]
+            old = [run.seen, run.cancelled, run.evaluations_cancelled]
             old += [] if task is None else [sweep_folder(run.path.parent, task.sweep_id).seen]
         elif run is not None and job.status.final and not isinstance(error, OutOfReach):
             # There is no next attempt. If Slurm did not respond, the job may still have been

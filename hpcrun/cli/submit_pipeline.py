@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 
 # Options of submit that apply to one job.
 _OF_ONE_JOB = ("name", "account", "partition", "time", "gpus_per_node", "nodes", "extra_args")
+
+# How often checkpoints that cannot be submitted yet are checked, after all runs have ended.
+_REMAINING_CHECK_S = 5.0
 
 
 def submit_pipeline(
@@ -279,11 +283,12 @@ def _pipeline_json(pipeline: PreparedPipeline, done: list[SubmittedStage]) -> di
 
 def wait_for_pipeline(context: Context, pipeline_id: str, *, quiet: bool) -> int:
     """Wait for the end of a pipeline; return 0 if all stages ran that had to, else 1."""
-    from hpcrun.actions import EVALUATION_PATIENCE_S, EvaluationSubmitter, submit_evaluations
+    from hpcrun.actions import EvaluationSubmitter
     from hpcrun.cli.show_logs import wait_for_runs
     from hpcrun.monitor import find_pipeline, status_of
 
     submitter, seen = EvaluationSubmitter(context), set[RunFolder]()
+    remaining = RemainingEvaluations(context)
     while True:
         pipeline = find_pipeline(context, pipeline_id)
         if pipeline is None:
@@ -294,8 +299,54 @@ def wait_for_pipeline(context: Context, pipeline_id: str, *, quiet: bool) -> int
         check = submitter.check_if_due
         wait_for_runs(context, runs, name=pipeline_id, quiet=quiet, check=check)
         seen |= {*runs}
-        submit_evaluations(context, pipeline, patience=EVALUATION_PATIENCE_S)
-    return find_exit_code(pipeline, status_of(context, pipeline.runs()))
+        remaining.submit([pipeline], seen)
+    code = find_exit_code(pipeline, status_of(context, pipeline.runs()))
+    return 1 if remaining.problems else code
+
+
+class RemainingEvaluations:
+    """Submits evaluations of pipelines whose runs have all ended.
+
+    Attributes:
+        waiting: True if checkpoints were left that a later check submits.
+        problems: Why checkpoints are not evaluated; each was printed.
+    """
+
+    def __init__(self, context: Context, deadline: float | None = None) -> None:
+        self._context, self._deadline = context, deadline
+        self.waiting = False
+        self.problems: set[str] = set()
+
+    def submit(self, pipelines: Sequence[Pipeline], seen: Container[RunFolder]) -> list[Pipeline]:
+        """Submit evaluations; wait until there are new runs, or no checkpoint is left.
+
+        Args:
+            seen: Runs that have ended.
+
+        Returns:
+            The pipelines with their new runs.
+        """
+        from hpcrun.actions import EVALUATION_PATIENCE_S, submit_evaluations
+        from hpcrun.monitor import find_pipeline
+
+        while True:
+            self.waiting = False
+            for one in pipelines:
+                check = submit_evaluations(self._context, one, patience=EVALUATION_PATIENCE_S)
+                self.waiting |= check.waiting
+                for problem in check.problems:
+                    if problem not in self.problems:
+                        print_note(f"{one.record.id}: {problem}")
+                    self.problems.add(problem)
+            found = [find_pipeline(self._context, one.record.id) for one in pipelines]
+            pipelines = [one for one in found if one is not None]
+            has_new = any(run not in seen for one in pipelines for run in one.runs())
+            seconds = _REMAINING_CHECK_S
+            if self._deadline is not None:
+                seconds = min(seconds, self._deadline - time.monotonic())
+            if has_new or not self.waiting or seconds <= 0:
+                return pipelines
+            time.sleep(seconds)
 
 
 def find_exit_code(pipeline: Pipeline, statuses: Sequence[JobStatus]) -> int:

@@ -39,11 +39,13 @@ def cancel(jobs: Sequence[str], pending: bool, cluster: str | None, as_json: boo
     JOB is a Slurm job id, a run id or a sweep's id; 7_3 and 7_[3-5,9] are tasks of array 7. JOB has
     no default. Jobs that have already ended are not changed.
     """
-    from hpcrun.actions import cancel_jobs
+    from hpcrun.actions import cancel_evaluations, cancel_jobs
     from hpcrun.monitor import find_targets
 
     where = make_context(cluster)
     targets = find_targets(where, jobs)
+    if not pending and cancel_evaluations(where, targets):
+        targets = find_targets(where, jobs)  # an evaluation may have been submitted meanwhile
     outcomes = cancel_jobs(where, targets, pending=pending)
     if not as_json:
         _show_cancelled(outcomes, targets.sweeps)

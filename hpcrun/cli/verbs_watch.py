@@ -360,13 +360,11 @@ def wait(
     job has not ended. Ctrl-C stops waiting, but never stops the job.
     """
     from hpcrun.actions import (
-        EVALUATION_PATIENCE_S,
         EvaluationSubmitter,
         NotificationSender,
         add_cause,
-        submit_evaluations,
     )
-    from hpcrun.cli.submit_pipeline import find_exit_code
+    from hpcrun.cli.submit_pipeline import RemainingEvaluations, find_exit_code
     from hpcrun.monitor import (
         Monitor,
         WatchedRuns,
@@ -393,6 +391,7 @@ def wait(
     last: dict[str, JobStatus] = {}
     over: list[JobStatus] = []
     sender, submitter = NotificationSender(where), EvaluationSubmitter(where)
+    remaining = RemainingEvaluations(where, deadline)
     there: set[str] = set()
 
     def notify_and_sleep(seconds: float) -> None:
@@ -419,10 +418,7 @@ def wait(
             is_late = deadline is not None and time.monotonic() >= deadline
             if not pipelines or is_late or (first and over):
                 break
-            for each in pipelines:
-                submit_evaluations(where, each, patience=EVALUATION_PATIENCE_S)
-            ids = [each.record.id for each in pipelines]
-            pipelines = [each for word in ids if (each := find_pipeline(where, word)) is not None]
+            pipelines = remaining.submit(pipelines, runs)
             new = [run for each in pipelines for run in each.runs() if run not in runs]
             if not new:
                 break
@@ -433,13 +429,14 @@ def wait(
         raise
     last = {key: status for key, status in last.items() if key in there}
     left = [status for status in last.values() if not status.final]
-    timed_out = bool(left) and not (first and over)
+    timed_out = bool(left or remaining.waiting) and not (first and over)
     silent = [status for status in left if status.state == "UNKNOWN"]
     if as_json:
         emit_json({"runs": [ended_json(one) for one in last.values()], "timed_out": timed_out})
     elif timed_out:
         names = ", ".join(one.label for one in left[:3]) + (", ..." if len(left) > 3 else "")
-        print_note(f"timed out; still running: {names}")
+        waiting = "checkpoints are still to be evaluated"
+        print_note(f"timed out; still running: {names}" if names else f"timed out; {waiting}")
     if timed_out:
         return 4 if silent else TIMED_OUT
     of_pipelines = {run.path for each in pipelines for run in each.runs()}
@@ -448,7 +445,8 @@ def wait(
         return 1
     if first and over:
         return 1 if any(has_failed(describe_stages(each, over)) for each in pipelines) else 0
-    return max((find_exit_code(each, over) for each in pipelines), default=0)
+    codes = [find_exit_code(each, over) for each in pipelines]
+    return max([*codes, 1 if remaining.problems else 0])
 
 
 def _show_progress(before: JobStatus | None, now: JobStatus) -> None:

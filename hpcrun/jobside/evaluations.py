@@ -24,6 +24,8 @@ from hpcrun.jobside.slurm import Say, command_environment, parse_submitted, run_
 EVALUATIONS = "evaluations.json"
 # In the training's run: why its job could not submit an evaluation.
 REFUSED = "evaluations-refused.json"
+# In the training's run: hpcrun has cancelled its evaluations, so none is submitted any more.
+CANCELLED = "evaluations-cancelled.json"
 # A job that Slurm may have accepted, although its answer was lost, appears within this time.
 LOST_REPLY_S = 600.0
 # A lock that is older belongs to a process that was killed.
@@ -55,10 +57,10 @@ class Training(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The outcome for a stage: a submitted job, or why none could be submitted.
+    """The outcome for a checkpoint or a stage: a submitted job, or why there is none.
 
     ``kind`` is "submitted", "refused" (by Slurm), "silent" (no answer of Slurm), "busy" (another
-    process submits), "error".
+    process submits), "waiting" (the checkpoint is submitted by a later check), "error".
     """
 
     kind: str
@@ -88,15 +90,24 @@ class EvaluationWatch:
         outcomes = submit_due(
             self.environ, self.record, training, own=self.run if has_ended else ""
         )
-        refused = [one for one in outcomes if one.kind in ("refused", "error")]
-        path = os.path.join(training.run_dir, REFUSED)
+        refused = [one for one in outcomes if one.kind == "refused"]
         if refused:
             self.due = time.monotonic() + REFUSED_AGAIN_S
-            message = refused[0].text
-            if read_json(path).get("message") != message:
-                self.complain("hpcrun: no evaluation was submitted: " + message)
-            values = {"stage": refused[0].stage, "message": message, "at": round(time.time(), 3)}
-            write_record(path, json.dumps(values))
+        self._record_refusal(training, [*refused, *(o for o in outcomes if o.kind == "error")])
+
+    def _record_refusal(self, training: Training, outcomes: Sequence[Outcome]) -> None:
+        if not outcomes:
+            return
+        path, first = os.path.join(training.run_dir, REFUSED), outcomes[0]
+        if read_json(path).get("message") != first.text:
+            self.complain("hpcrun: no evaluation was submitted: " + first.text)
+        values = {
+            "stage": first.stage,
+            "kind": first.kind,
+            "message": first.text,
+            "at": round(time.time(), 3),
+        }
+        write_record(path, json.dumps(values))
 
     def _find_training(self) -> Optional[Training]:
         if self.record.get("stage"):  # an evaluation
@@ -146,7 +157,8 @@ def submit_due(
                 done += submitter.submit(own)
             else:
                 done.append(Outcome("busy", name))
-    if any(one.kind == "submitted" for one in done):
+    kinds = {one.kind for one in done}
+    if "submitted" in kinds and not kinds & {"refused", "error"}:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(training.run_dir, REFUSED))
     return done
@@ -170,37 +182,51 @@ class _StageSubmitter:
         self.claims = os.path.join(self.folder, "claims")
 
     def submit(self, own: str) -> List[Outcome]:
-        known = self._list_claimed_runs()
-        runs = [os.path.join(self.runs_dir, run_id) for run_id in known]
-        if any(os.path.exists(os.path.join(run, "cancelled.json")) for run in runs) or (
-            os.path.exists(os.path.join(self.training.run_dir, "cancelled.json"))
-        ):
+        if self._is_cancelled():
             self._remove_secrets()
             return []
-        checkpoints = list_whole_checkpoints(*self.training[1:])
-        claims = [_Claim(self.claims, path) for path in checkpoints]
-        if not any(claim.is_open(self.runs_dir) for claim in claims):
-            if self._is_training_over() and all(claim.is_submitted for claim in claims):
+        checkpoints, done = list_whole_checkpoints(*self.training[1:]), []  # type: Any, List[Any]
+        for path in checkpoints:
+            if not _PLAIN_PATH.match(path):
+                text = "{}: such a path cannot be evaluated; use letters, digits, spaces and {}"
+                text = text.format(path, "._=+@~^-")
+                done.append(Outcome("error", self.name, text, path))
+        claims = [_Claim(self.claims, path) for path in checkpoints if _PLAIN_PATH.match(path)]
+        if all(claim.is_submitted for claim in claims):
+            if self._is_training_over():
                 self._remove_secrets()
-            return []
-        queued = self._list_queued_folders()
+            return done
+        queued = self._list_queued_jobs()
         if queued is None:
-            return [Outcome("silent", self.name, "squeue: no answer")]
-        active = {run_id for run_id in known if run_id in queued} - {os.path.basename(own)}
-        room, done = int(self.stage["parallel"]) - len(active), []  # type: int, List[Outcome]
+            return [*done, Outcome("silent", self.name, "squeue: no answer")]
+        active = self._list_claimed_runs() & queued.keys() - {os.path.basename(own)}
+        room = int(self.stage["parallel"]) - len(active)
+        problem: Optional[Outcome] = None
         for claim in claims:
-            if room <= 0:
-                break
-            if claim.run_id in queued:
-                claim.mark_submitted("")  # the answer was lost
-            elif claim.is_open(self.runs_dir):
+            if claim.is_submitted:
+                continue
+            job = claim.find_job(self.runs_dir, queued)
+            if job is not None:  # the answer was lost
+                self._record_job(claim, job, claim.read_time())
+                continue
+            outcome: Optional[Outcome] = None
+            if problem is None and room > 0 and claim.is_open():
                 outcome = self._submit(claim)
-                if outcome is not None:
-                    done.append(outcome)
-                if outcome is not None and outcome.kind != "submitted":
-                    break
-                room -= outcome is not None
+            if outcome is None:
+                outcome = Outcome("waiting", self.name, "", claim.checkpoint)
+            elif outcome.kind == "submitted":
+                room -= 1
+            else:
+                problem = outcome
+            done.append(outcome)
+            if outcome.kind == "error":  # it applies to all checkpoints
+                break
         return done
+
+    def _is_cancelled(self) -> bool:
+        """Return True if hpcrun has cancelled the training, or the evaluations of its run."""
+        names = (CANCELLED, "cancelled.json")
+        return any(os.path.exists(os.path.join(self.training.run_dir, name)) for name in names)
 
     def _list_claimed_runs(self) -> Set[str]:
         found: Set[str] = set()
@@ -209,13 +235,19 @@ class _StageSubmitter:
                 found.update(_Claim(self.claims, name).read_run_ids())
         return found
 
-    def _list_queued_folders(self) -> Optional[Set[str]]:
-        """Return the names of the folders of the user's jobs; None without an answer."""
-        argv = ["squeue", "--noheader", "--user={}".format(os.getuid()), "--format=%Z"]
+    def _list_queued_jobs(self) -> Optional[Dict[str, str]]:
+        """Return the user's jobs by the name of their folder; None without an answer."""
+        argv = ["squeue", "--noheader", "--user={}".format(os.getuid()), "--format=%i %Z"]
         answer = run_slurm(argv, 30, command_environment(self.environ))
         if answer.text is None:
             return None
-        return {os.path.basename(line.strip()) for line in answer.text.splitlines()}
+        found: Dict[str, str] = {}
+        for line in answer.text.splitlines():
+            job, _, folder = line.strip().partition(" ")
+            name = os.path.basename(folder.rstrip("/"))
+            if name:
+                found[name] = job
+        return found
 
     def _is_training_over(self) -> bool:
         """Return True if the training has ended, and nobody has started it again."""
@@ -232,11 +264,8 @@ class _StageSubmitter:
             os.unlink(os.path.join(self.template, "secrets.env"))
 
     def _submit(self, claim: "_Claim") -> Optional[Outcome]:
-        """Submit an evaluation; return None if another process has claimed it."""
+        """Submit an evaluation; return None if it was claimed or cancelled meanwhile."""
         path = claim.checkpoint
-        if not _PLAIN_PATH.match(path):
-            text = "{}: such a path cannot be evaluated; use letters, digits, spaces and ._=+@~^-"
-            return Outcome("error", self.name, text.format(path), path)
         if self.stage.get("secrets") and not os.path.exists(
             os.path.join(self.template, "secrets.env")
         ):
@@ -252,6 +281,10 @@ class _StageSubmitter:
             if self.stage["uses_code"]:
                 code = os.path.join(self.training.run_dir, "code")
                 shutil.copytree(code, os.path.join(run, "code"), symlinks=True)
+            if self._is_cancelled():
+                shutil.rmtree(run, ignore_errors=True)
+                claim.release()
+                return None
             argv = ["sbatch", "--parsable", *self.stage["options"], "job.sbatch"]
             answer = run_slurm(argv, 60, self._make_environment(), run)
         except BaseException:
@@ -265,12 +298,19 @@ class _StageSubmitter:
             shutil.rmtree(run, ignore_errors=True)
             claim.release()
             return Outcome("refused", self.name, answer.error, path)
-        claim.mark_submitted(job)
+        self._record_job(claim, job, time.time())
+        return Outcome("submitted", self.name, job, path)
+
+    def _record_job(self, claim: "_Claim", job: str, submitted_at: float) -> None:
+        """Record that Slurm has the job of a claim. The run may have been deleted."""
+        changes = {self.stage["run_id"]: claim.run_id, self.stage["token"]: claim.checkpoint}
         text = _replace_text(json.dumps(self.stage["submitted"]), changes)
         submitted: Dict[str, Any] = json.loads(text)
-        submitted.update(job_id=job, submitted_at=time.time(), host=os.uname().nodename)
-        write_record(os.path.join(run, "submitted.json"), json.dumps(submitted))
-        return Outcome("submitted", self.name, job, path)
+        submitted.update(job_id=job, submitted_at=submitted_at, host=os.uname().nodename)
+        path = os.path.join(self.runs_dir, claim.run_id, "submitted.json")
+        if job and os.path.isdir(os.path.dirname(path)) and not os.path.exists(path):
+            write_record(path, json.dumps(submitted))
+        claim.mark_submitted(job)
 
     def _new_run_id(self) -> str:
         """Return a run id with the time and a random number, as that of the template."""
@@ -322,19 +362,27 @@ class _Claim:
     def read_run_ids(self) -> Set[str]:
         return {self._read(int(name)) for name in self.names if name.isdecimal()} - {""}
 
-    def is_open(self, runs_dir: str) -> bool:
-        """Return True if there is no claim, or if Slurm never got the job of the last one."""
-        if self.is_submitted:
-            return False
-        if not self.tries:
-            return True
-        if self.run_id and os.path.isdir(os.path.join(runs_dir, self.run_id, "attempts", "0")):
-            return False
+    def find_job(self, runs_dir: str, queued: Mapping[str, str]) -> Optional[str]:
+        """Return the job of the last try if Slurm has got it, "" if its id is unknown."""
+        if not self.run_id:
+            return None
+        first = os.path.join(runs_dir, self.run_id, "attempts", "0")
+        begun = str(read_json(os.path.join(first, "begin.json")).get("job_id") or "")
+        return queued.get(self.run_id, begun if os.path.isdir(first) else None)
+
+    def read_time(self) -> float:
+        """Return the time of the last try; now if it has just been withdrawn."""
         try:
-            age = time.time() - os.stat(os.path.join(self.folder, str(self.tries - 1))).st_mtime
+            return os.stat(os.path.join(self.folder, str(self.tries - 1))).st_mtime
         except OSError:
-            return False
-        return age >= LOST_REPLY_S
+            return time.time()
+
+    def is_open(self) -> bool:
+        """Return True if there is no claim, or if Slurm never got the job of the last one.
+
+        The caller has searched the job.
+        """
+        return not self.tries or time.time() - self.read_time() >= LOST_REPLY_S
 
     def acquire(self, run_id: str) -> bool:
         """Claim the checkpoint for a run; return False if another process has just done so."""
@@ -344,7 +392,7 @@ class _Claim:
             descriptor = os.open(os.path.join(self.folder, str(self.tries)), flags, 0o644)
         except FileExistsError:
             return False
-        self.tries += 1
+        self.tries, self.run_id = self.tries + 1, run_id
         with os.fdopen(descriptor, "w") as file:
             file.write(run_id)
         return True

@@ -132,7 +132,7 @@ class StageStatus(Struct, frozen=True, kw_only=True):
     Attributes:
         statuses: The states of its newest run, or of the runs of its newest sweep.
         skipped: Why the stage does not start; "" if it may.
-        refused: Why the job of its training could not submit a run of it; "" if it could.
+        refused: Why the job of its training has not submitted a run of it; "" if it has.
     """
 
     name: str
@@ -211,6 +211,8 @@ def _read_refusal(training: RunFolder | SweepFolder, stage: str) -> str:
             record = read_record(training.evaluations_refused, RefusedEvaluation)
     if record is None or record.stage != stage:
         return ""
+    if record.kind == "error":
+        return record.message
     return f"the training's job cannot submit it ({record.message}); hpcrun wait does"
 
 

@@ -200,9 +200,14 @@ class EvaluationsRecord(Struct, frozen=True, kw_only=True):
 
 
 class RefusedEvaluation(Struct, frozen=True, kw_only=True):
-    """Why the job of a training could not submit an evaluation."""
+    """Why the job of a training could not submit an evaluation.
+
+    Attributes:
+        kind: ``refused`` by Slurm, or ``error``.
+    """
 
     stage: str
+    kind: str = "refused"
     message: str
     at: float
 

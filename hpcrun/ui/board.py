@@ -16,6 +16,7 @@ from hpcrun.actions import (
     Checks,
     CurveLog,
     add_cause,
+    cancel_evaluations,
     cancel_jobs,
     masker_of,
     prepare_again,
@@ -468,6 +469,8 @@ class Board:
             if verb not in ("cancel", "requeue"):
                 raise InputError(f"{verb}: no such action")
             targets = find_targets(self._context, [key])
+            if verb == "cancel":
+                cancel_evaluations(self._context, targets)
             apply = cancel_jobs if verb == "cancel" else requeue_jobs
             results = apply(self._context, targets)
             for result in results:

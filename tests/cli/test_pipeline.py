@@ -338,8 +338,9 @@ def show_queue(slurm: Caller, states: dict[Path, str]) -> None:
     script = slurm.tools / "squeue"
     over = " ".join(str(run) for run, state in states.items() if state != "RUNNING")
     active = (
-        f'case "$*" in *--format=%Z) while read -r d; do case " {over} " in *" $d "*) ;; '
-        f'*) echo "$d" ;; esac; done <"{slurm.tools}/folders"; exit ;; esac\n'
+        f'case "$*" in *"--format=%i %Z") n=16; while read -r d; do n=$((n + 1)); '
+        f'case " {over} " in *" $d "*) ;; *) echo "$n $d" ;; esac; done <"{slurm.tools}/folders"; '
+        f'cat "{slurm.tools}/others" 2>/dev/null; exit 0 ;; esac\n'
     )
     script.write_text(script.read_text().replace("#!/bin/sh\n", f"#!/bin/sh\n{active}"))
 
@@ -383,7 +384,9 @@ def test_cancelled_training_gets_no_more_evaluations(slurm: Caller, training: Pa
     assert not evaluations(slurm)
 
 
-def test_cancelled_evaluation_is_the_last_one(slurm: Caller, training: Path) -> None:
+def test_cancelled_evaluation_is_not_repeated_and_the_others_follow(
+    slurm: Caller, training: Path
+) -> None:
     write_checkpoints(training, 4)
     show_queue(slurm, {training: "RUNNING"})
     slurm("wait", "one", "--timeout", "1")
@@ -391,8 +394,64 @@ def test_cancelled_evaluation_is_the_last_one(slurm: Caller, training: Path) -> 
     write_checkpoints(training, 4, 8)
     show_queue(slurm, {training: "COMPLETED", run: "CANCELLED"})
     (run / "cancelled.json").write_text(json.dumps({"cancelled_at": 1.0, "user": "ada"}))
+    slurm("wait", "one", "--timeout", "1")
+    assert sorted(evaluations(slurm)) == ["step-4.pt", "step-8.pt"]
+
+
+def test_cancelled_pipeline_gets_no_more_evaluations_until_it_is_resubmitted(
+    slurm: Caller, training: Path
+) -> None:
+    replay(slurm.tools, "scancel", (0, "", ""))
+    write_checkpoints(training, 4)
+    show_queue(slurm, {training: "COMPLETED"})
+    slurm("wait", "one", "--timeout", "1")
+    (run,) = evaluations(slurm).values()
+    write_checkpoints(training, 4, 8)
+    show_queue(slurm, {training: "COMPLETED", run: "RUNNING"})
+    # Slurm gets the request after the mark was written.
+    script = slurm.tools / "scancel"
+    mark = training / "evaluations-cancelled.json"
+    script.write_text(f"#!/bin/sh\n[ -e '{mark}' ]\n")
+    done = slurm("cancel", "one")
+    assert done.code == 0, done
+    show_queue(slurm, {training: "COMPLETED", run: "CANCELLED"})
     assert slurm("wait", "one").code == 1
     assert [*evaluations(slurm)] == ["step-4.pt"]
+    assert slurm("resubmit", "one", "--from", "train").code == 0
+    (again,) = {*slurm.runs.glob("*-train-*")} - {training}
+    folder = Path(json.loads((again / "plan.json").read_text())["checkpoint_dir"])
+    write_checkpoints(folder.parent, 12)
+    show_queue(slurm, {training: "COMPLETED", run: "CANCELLED", again: "COMPLETED"})
+    slurm("wait", "one", "--timeout", "1")
+    assert "step-12.pt" in evaluations(slurm)
+
+
+def test_jobs_of_the_user_in_the_root_folder_do_not_block_evaluations(
+    slurm: Caller, training: Path
+) -> None:
+    write_checkpoints(training, 4)
+    show_queue(slurm, {training: "COMPLETED"})
+    (slurm.tools / "others").write_text("7 /\n8 \n9 /home/ada/\n")
+    slurm("wait", "one", "--timeout", "1")
+    assert [*evaluations(slurm)] == ["step-4.pt"]
+
+
+def test_evaluation_whose_job_id_was_lost_is_recorded_when_it_is_in_the_queue(
+    slurm: Caller, training: Path
+) -> None:
+    write_checkpoints(training, 4)
+    show_queue(slurm, {training: "RUNNING"})
+    slurm("wait", "one", "--timeout", "1")
+    (run,) = evaluations(slurm).values()
+    record = (run / "submitted.json").read_text()
+    (run / "submitted.json").unlink()
+    (mark,) = training.glob("evaluations/eval/claims/*/submitted")
+    mark.unlink()
+    slurm("wait", "one", "--timeout", "1")
+    again = json.loads((run / "submitted.json").read_text())
+    assert again["submitted_at"] == pytest.approx(json.loads(record)["submitted_at"], abs=60)
+    assert {**again, "submitted_at": 0} == {**json.loads(record), "submitted_at": 0}
+    assert mark.exists() and len(evaluations(slurm)) == 1
 
 
 @pytest.mark.parametrize("run_id", ["20260101-000000-export-0000", ""])
@@ -405,7 +464,9 @@ def test_evaluation_that_was_not_submitted_is_claimed_again(
     claim = claims / quote(str(training / "checkpoints" / "step-4.pt"), safe="") / "0"
     claim.parent.mkdir(parents=True)
     claim.write_text(run_id)
-    assert slurm("wait", "one").code == 0 and not evaluations(slurm), "it may be in progress"
+    done = slurm("wait", "one", "--timeout", "1")
+    assert (done.code, evaluations(slurm)) == (124, {}), "it may be in progress"
+    assert "timed out; checkpoints are still to be evaluated" in done.err
     os.utime(claim, (1.0, 1.0))
     slurm("wait", "one", "--timeout", "1")
     assert [*evaluations(slurm)] == ["step-4.pt"]
@@ -449,10 +510,14 @@ def test_evaluations_are_not_repeated_after_the_first_training_was_deleted(
 def test_checkpoint_whose_path_has_a_placeholder_is_refused(slurm: Caller, training: Path) -> None:
     write_checkpoints(training, 4)
     (training / "checkpoints/step-4.pt").rename(training / "checkpoints/{nodes}-4.pt")
+    shutil.copy(training / "checkpoints/{nodes}-4.pt", training / "checkpoints/step-8.pt")
     show_queue(slurm, {training: "COMPLETED"})
+    slurm("wait", "one", "--timeout", "1")
+    assert [*evaluations(slurm)] == ["step-8.pt"], "the others follow"
+    runs = evaluations(slurm)
+    show_queue(slurm, {training: "COMPLETED"} | dict.fromkeys(runs.values(), "COMPLETED"))
     done = slurm("wait", "one")
-    assert done.code == 2 and "{nodes}-4.pt: such a path cannot be evaluated" in done.err, done
-    assert not evaluations(slurm)
+    assert done.code == 1 and done.err.count("{nodes}-4.pt: such a path cannot be eval") == 1, done
 
 
 def test_training_of_evaluations_must_keep_its_checkpoints(slurm: Caller) -> None:
