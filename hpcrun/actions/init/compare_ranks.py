@@ -36,7 +36,10 @@ _PROBES = {
     "deepspeed": "deepspeed",
     "singularity": "container",
     "apptainer": "container",
-    "uv": "uv",
+    **dict.fromkeys(
+        ("uv", "poetry", "pipenv", "pixi", "hatch", "pdm", "numactl", "timeout", "nsys", "nice"),
+        "wrapper",
+    ),
 }
 # Directives that shape the ranks. The others name partitions, accounts and nodes of the cluster.
 _SHAPING = {

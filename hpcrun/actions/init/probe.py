@@ -24,6 +24,7 @@ _MODULES = {
     "accelerate.commands.launch": "accelerate",
     "deepspeed.launcher.runner": "deepspeed",
 }
+_IMITATED = re.compile(r"python[0-9.]*|torchrun|accelerate|deepspeed|singularity|apptainer")
 FOLDER = "RANK_PROBE_FOLDER"  # where the records are written
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
 
@@ -42,8 +43,8 @@ def main(words: Sequence[str]) -> int:
             return 0
         _record(args)
         return 0
-    if name == "uv":  # run [options] COMMAND
-        while args and (args[0] == "run" or args[0].startswith("-")):
+    if name == "wrapper":  # [options] COMMAND; other commands than the imitated ones do nothing
+        while args and not _IMITATED.fullmatch(args[0]):
             args = args[1:]
         return subprocess.run(args, check=False).returncode if args else 0
     if name == "container":  # exec [options] IMAGE COMMAND
