@@ -163,7 +163,7 @@ def _read_sourced(word: str, folders: Sequence[Path]) -> SourcedFile | None:
         path = folder / inner
         try:
             data = read_plain(path, _LARGEST)
-        except (OSError, InputError):
+        except (OSError, ValueError, InputError):
             continue
         if b"\0" in data or _check_syntax(data):
             return None

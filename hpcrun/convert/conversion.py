@@ -364,7 +364,7 @@ def _find_program(script: Script) -> list[LaunchedProgram]:
         ]
     if not found:
         mains = [one for one in starts if not one.command.branch and not one.command.function]
-        found = [one for one in mains if one.kind not in _PREPARING][-1:]
+        found = [one for one in mains if one.kind not in _PREPARING]
     launched = [one for one in found if one.step is not None or one.kind != "python"]
     # Plain Python commands before a launcher prepare something.
     last = launched[-1] if launched and found[-1] is launched[-1] else None
@@ -949,6 +949,9 @@ def _run_as_text(
         text = f"export {INDEX}={{array_task_id}}\n{text}"
     body.program = {"command": ["bash", "-c", text]}
     shown = _text_of(script, first).split("\n")[0]
+    if request.tasks != 1:
+        reason = "one task with the CPUs of all of them: SLURM_NTASKS is 1 in the programs"
+        remarks.changed(first.start_byte, f"{request.tasks} tasks", reason)
     remarks.changed(
         first.start_byte, shown, "this and the lines below are the job's command, as they are"
     )

@@ -130,7 +130,7 @@ def convert_program(
     devices = made.env.pop("CUDA_VISIBLE_DEVICES", None)
     is_plain = program.step is None and program.inner is None and not program.container
     starts_itself = is_plain and program.kind not in ("torchrun", "accelerate", "deepspeed")
-    if devices and not starts_itself:
+    if devices is not None and not starts_itself:
         made.problem = "CUDA_VISIBLE_DEVICES selects GPUs: Slurm assigns those of the job"
     wrapper = _find_wrapper(program)
     if wrapper and not _list_with_wrapper(program):
@@ -148,7 +148,7 @@ def convert_program(
         words = _convert_command(program, made, request)
     if made.problem:
         return made
-    if devices:
+    if devices is not None:
         words = ["env", f"CUDA_VISIBLE_DEVICES={devices}", *words]
     if program.inner is not None and _has_more(program.inner):
         # The text of bash -c with all of its commands.

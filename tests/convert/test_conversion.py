@@ -543,6 +543,7 @@ def test_commands_around_the_program_are_reported(line: str, text: str) -> None:
         ("uv run --locked python t.py --lr 1", "uv run --locked python t.py --lr 1"),
         ("nohup env A=1 uv run python t.py", "uv run python t.py"),
         ("CUDA_VISIBLE_DEVICES=0 python t.py", "env CUDA_VISIBLE_DEVICES=0 python t.py"),
+        ("CUDA_VISIBLE_DEVICES= python t.py", "env CUDA_VISIBLE_DEVICES= python t.py"),
     ],
 )
 def test_commands_around_the_program_are_kept(line: str, command: str) -> None:
@@ -606,12 +607,16 @@ def test_only_program_of_any_name_is_the_command() -> None:
         made = job(f"#SBATCH --gpus=1\nmkdir -p out\n{line}\necho done\n")
         text = ["bash", "-c", f"mkdir -p out\n{line}\necho done"]
         assert made["command"] == (line.split() if line.startswith("wandb") else text)
+    several = job("#SBATCH --gpus=1\nmy_train a\nmail -s done me\n")
+    assert several["command"] == ["bash", "-c", "my_train a\nmail -s done me"]
     assert missing("#SBATCH --gpus=1\nmodule load a\nmkdir -p out\n") != []
 
 
 def test_statements_of_several_tasks_are_one_text_without_steps() -> None:
     two = "python a.py\npython b.py\n"
-    assert job(f"#SBATCH -N 1 -n 4 --gpus=1\n{two}")["command"] == ["bash", "-c", two.strip()]
+    made = convert(f"#SBATCH -N 1 -n 4 --gpus=1\n{two}")
+    assert made.is_complete and made.job["command"] == ["bash", "-c", two.strip()]
+    assert "4 tasks" in [one.text for one in made.remarks]
     for line in ("srun hostname\n", "mpirun a.out\n"):
         assert missing(f"#SBATCH -N 1 -n 4 --gpus=1\n{line}{two}") != []
 
