@@ -21,6 +21,7 @@ The logs are stored as columns (``store``); the curve is a view of them. Decisio
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -85,6 +86,8 @@ _PassAndStep = tuple[int, int]
 # The fields of MetricPoints that all metrics of the same rows share.
 _Points = tuple[list[Rows], Ints, Ints, Floats, list[int]]
 _END_OF_LOG = 1 << 62
+# Within a training, an evaluation or a checkpoint hardly takes longer.
+_LONG_PAUSE_S = 3600.0
 _OTHER_RUN = "read as another run in the same file, not as a requeue"
 _NEXT_EPOCH = "read as the next epoch, or another run in the same file, not as a requeue"
 _UNKNOWN = "their steps are unknown, so they are plotted in order"
@@ -183,18 +186,28 @@ def derive_curve(
 def _find_training_starts(selector: PointSelector) -> list[int]:
     """Return the offsets at which the trainings in a log begin, if it contains several.
 
-    A counter that falls to its start is that of another training if the epoch falls, too, or if the
-    log says in between that the training is over. Otherwise it may count within epochs that the log
-    does not show. Trainings of other lengths beside a longer one are left out by the axis.
+    A counter that falls to its start is that of another training if the epoch falls, too, if the
+    log says in between that the training is over, or after a pause of an hour that is longer than
+    the training before it. Otherwise it may count within epochs that the log does not show.
     """
     if len(selector.logs) != 1:
         return []  # attempts of a run, or the logs of its ranks
     (log,), axis = selector.logs, selector.choose_axis(selector.find(LOSS))
     main = axis.main_counters[0]
     counted = main.counted
-    if counted is None or axis.left_out:
+    if counted is None:
         return []
-    starts = []
+    timed = [rows for rows in main.rows if rows.times is not None]
+    offsets = join_columns(rows.offsets for rows in timed)
+    order = np.argsort(offsets, kind="stable")
+    times = join_columns(rows.times for rows in timed if rows.times is not None)[order]
+
+    def time_at(offset: int) -> float:
+        """Return the time of the first row at an offset or below it, or nan."""
+        row = int(np.searchsorted(offsets[order], offset))
+        return float(times[row]) if row < len(times) else math.nan
+
+    starts: list[int] = []
     for turn in main.turns:
         if turn.reached is None or turn.is_resumption:
             continue
@@ -209,7 +222,9 @@ def _find_training_starts(selector: PointSelector) -> list[int]:
             falls = counted.epochs is not None and bool(
                 counted.epochs[index] < counted.epochs[index - 1]
             )
-        if falls or any(each.ends for each in marks):
+        time, begun = (time_at(offset) for offset in (before, starts[-1] if starts else 0))
+        pauses = time_at(turn.offset) - time > max(time - begun, _LONG_PAUSE_S)
+        if falls or pauses or any(each.ends for each in marks):
             headings = [x.offset for x in marks if x.epoch is not None and x.split in ("", "train")]
             starts.append(headings[-1] if headings else turn.offset)
     # More starts than points in each are those of an inner loop, such as the epochs of each round.

@@ -114,8 +114,9 @@ _STEPS = (
     "training_step optimizer_step opt_step _step global_steps update_step iteration iter iters "
     "iterations it ite itr itrs niter train_iter train_iteration training_iteration "
     "total_timesteps timesteps timestep time_total_timesteps total_env_interacts num_timesteps "
-    "updates batch batches batchid minibatch mini_batch micro_step episode round global_round "
-    "communication_round update generation n_iter n_step n_updates misc_nupdates nupdates i count"
+    "updates batch batches n_batch batchid minibatch mini_batch micro_step episode round "
+    "global_round communication_round update generation n_iter n_step n_updates "
+    "misc_nupdates nupdates i count"
 )
 _EPOCHS = (
     "epoch época epoca train_epoch epch ep trainer_epoch end_of_epoch epoch_loaded epoch_epoch"
@@ -475,6 +476,9 @@ def stand_in_rank(name: str) -> int | None:
     return known.rank if known and known.split in ("", "train") else None
 
 
+_MEANS = ("mean", "avg", "average")
+
+
 def _find_spelling(folded: str, table: dict[str, Spelling]) -> Spelling | None:
     """Look up the words of a key that remain after removing splits and modifiers."""
     if known := table.get(folded):
@@ -494,7 +498,9 @@ def _find_spelling(folded: str, table: dict[str, Spelling]) -> Spelling | None:
             return None  # two splits: an evaluation on training data
         else:
             split, away = named, away + 1
-    if left == ["cost"] and (not split or "on" in parts):  # a "training cost" may be in seconds
+    if [part for part in left if part not in _MEANS] == ["cost"] and (
+        not split or "on" in parts
+    ):  # a "training cost" may be in seconds
         return Spelling(LOSS, split=split, rank=200)
     for dropped in ({}, _MODIFIERS, _OPTIMIZERS):
         away += sum(dropped.get(part, 0) for part in left)

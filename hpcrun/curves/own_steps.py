@@ -106,7 +106,7 @@ def _name_data(forms: Sequence[StoredRows]) -> list[StoredRows]:
                 data.setdefault(name, set()).add(form.layout.scope.data)
     found = []
     for form in forms:
-        split, _, on = form.layout.scope
+        split, on = form.layout.scope.split, form.layout.scope.data
         if on:
             names = tuple(
                 f"{split}_{on}_{name.removeprefix(f'{split}_')}"
@@ -147,7 +147,8 @@ def _build_rows(form: StoredRows, headings: Ints, epochs_of: Floats, times: Floa
         bar, steps, priority, source = None, None, PRIORITY_OWN_LOSS, OWN_STEP
     positions = (offsets, steps, epochs, times)
     own = layout.rank, bar, form.total, layout.scope.span
-    rows = Rows(names, columns, *positions, source, priority, *own)
+    is_scoped = layout.scope.is_stated
+    rows = Rows(names, columns, *positions, source, priority, *own, is_scoped=is_scoped)
     if states_results(form) or states_other_quantities(form):
         # These say nothing about the progress of the training.
         rows = replace(rows, priority=0, is_result=form.steps is None and form.epochs is None)

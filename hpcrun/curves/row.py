@@ -32,11 +32,13 @@ class Scope(NamedTuple):
             "run" for a summary of the whole training.
         data: The name of the data in a prefix (``[val c4]``), or "". It becomes part of the names
             of metrics if the same metric was computed over several data.
+        is_stated: Whether the line names the split, which its context then does not decide.
     """
 
     split: str = "train"
     span: str = "step"
     data: str = ""
+    is_stated: bool = False
 
 
 class Field(Struct, frozen=True, gc=False):

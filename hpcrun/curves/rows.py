@@ -67,6 +67,7 @@ class Rows(Struct, eq=False):
         length: number of steps of an epoch, if known.
         distinct_steps: how many distinct steps were assigned to rows that had none.
         is_result: the lines state scores without a position, which count only below the training.
+        is_scoped: the lines name their split.
     """
 
     names: tuple[str, ...]
@@ -84,6 +85,7 @@ class Rows(Struct, eq=False):
     length: int | None = None
     distinct_steps: int = 0
     is_result: bool = False
+    is_scoped: bool = False
 
     def __len__(self) -> int:
         """Count the rows."""

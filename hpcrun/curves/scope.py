@@ -109,7 +109,8 @@ def decide_scope(
         for field in fields
     )
     sums_up = LR not in values and any(name.endswith("runtime") for name in values)
-    return Scope(split or "train", "run" if sums_up else "epoch" if is_mean else "step"), values
+    span = "run" if sums_up else "epoch" if is_mean else "step"
+    return Scope(split or "train", span, is_stated=bool(split)), values
 
 
 def _spread_first_split(fields: list[Field]) -> None:
@@ -198,7 +199,7 @@ def _separate_alternating_evaluations(rows: Sequence[Rows]) -> list[Rows]:
 
 def _split_by_heading(rows: Rows, headings: Ints, splits: Sequence[str]) -> list[Rows]:
     """Separate rows without steps below headings such as "Eval epoch: 3" from the training's."""
-    if not rows.priority or rows.bar is not None or rows.steps is not None:
+    if rows.is_scoped or not rows.priority or rows.bar is not None or rows.steps is not None:
         return [rows]
     above = np.array(["", *splits])[np.searchsorted(headings, rows.offsets, "right")]
     parts = []
@@ -235,12 +236,12 @@ def _is_open_loss(rows: Rows) -> bool:
     """Return True for losses without a split and a position."""
     is_placed = rows.steps is not None or EPOCH in rows.names
     is_loss = rows.priority > 0 and any(map(is_loss_name, rows.names)) and rows.bar is None
-    return is_loss and not is_placed and not any(map(split_of, rows.names))
+    return is_loss and not (is_placed or rows.is_scoped or any(map(split_of, rows.names)))
 
 
 def _is_open_result(rows: Rows) -> bool:
     """Return True for scores without a split and a position."""
-    return rows.is_result and not any(map(split_of, rows.names))
+    return rows.is_result and not (rows.is_scoped or any(map(split_of, rows.names)))
 
 
 class _Context:

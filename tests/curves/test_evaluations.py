@@ -435,3 +435,14 @@ def test_complete_evaluations_precede_lines_of_improvements() -> None:
     assert parse_text(lines).curve.values("eval_loss") == [*values]
     improved = [line for line in lines if not line.startswith("val_loss")]
     assert parse_text(improved).curve.values("eval_loss") == [2.5, 2.25]
+
+
+def test_line_that_names_the_training_is_not_scoped_by_a_heading() -> None:
+    lines = []
+    for epoch in range(1, 6):
+        lines += [f"=====Epoch {epoch}", "Training...", "Evaluating...", "Testing..."]
+        lines += [f"Train: loss_a={3 / epoch:.3f}, loss_b={2 / epoch:.3f}"]
+        lines += [f"Test: loss_a={4 / epoch:.3f}, loss_b={2.5 / epoch:.3f}"]
+    curve = parse_chunks("a.log", [(0, ["".join(f"{x}\n" for x in lines).encode()])]).curve
+    assert (curve.values("loss")[0], curve.values("test_loss")[0]) == (3.0, 4.0)
+    assert curve.steps("loss") == [*range(1, 6)]

@@ -306,7 +306,7 @@ class TestTwoCounters:
             lines.append(at(0, None, epoch / 10, name="eval_loss"))
         assert both(build(lines), "eval_loss") == ([5, 15, 25], [0.0, 0.1, 0.2])
 
-    def test_second_training_of_another_length_is_excluded(self) -> None:
+    def test_training_of_another_length_is_separate(self) -> None:
         """A linear probe behind the pretraining: shorter epochs, another loss."""
         lines = []
         for length, epochs, loss in ((100, 4, 5.0), (40, 2, 1.0)):
@@ -316,10 +316,8 @@ class TestTwoCounters:
                 for step in range(0 if length == 100 else 10, length, 10)
             ]
         curve = build(lines)
-        assert both(curve, "loss") == ([*range(0, 400, 10)], [5.0] * 40)
-        (note,) = [note for note in curve.notes if "also has a training" in note]
-        assert "40 steps in all or per epoch instead of 100: its 6 losses" in note
-        assert curve.restarts == ()
+        assert both(curve, "loss") == ([10, 20, 30, 50, 60, 70], [1.0] * 6)
+        assert (curve.trainings, curve.restarts) == (2, ())
 
     def test_last_training_of_similar_length_is_shown(self) -> None:
         """Other data of the same kind, or another size of batches."""

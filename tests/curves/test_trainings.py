@@ -96,3 +96,17 @@ def test_time_of_repeated_trainings_is_that_of_the_shown_one() -> None:
     curve = read(lines)
     assert (curve.seconds, curve.seconds_from, curve.trainings) == (15.25, "stated", 2)
     assert len(curve.steps("loss")) == 10
+
+
+@pytest.mark.parametrize(("hour", "trainings"), [(9, 1), (16, 2)])
+def test_long_pause_separates_trainings_without_epochs(hour: int, trainings: int) -> None:
+    lines = []
+    for start in (8, hour):
+        for step in range(10):
+            stamp = f"2026-11-20 {start:02d}:{step * 5 + 4 * (start == 8):02d}:00"
+            lines.append(
+                f"{stamp} | INFO | iter={step:04d} reward={step / 8:.4f} loss={9 - step / 8}"
+            )
+    curve = read(lines)
+    assert (curve.trainings, curve.total_steps) == (trainings, None)
+    assert len(curve.steps("loss")) == 20 // trainings

@@ -269,7 +269,7 @@ _TOTAL = pattern_of(
             (?:(?:{_TRAINING}|wall[- ]?clock|elapsed|run(?:ning)?|execution)[ ])?
           | (?:{_TRAINING}|wall[- ]?clock|elapsed|execution|job)[ ] )
         (?:run[- ]?)?(?:time|duration)
-      | time[ ]elapsed | runtime | elapsed | real(?=\t)
+      | time[ ](?:for|of)[ ](?:the[ ])?{_TRAINING} | time[ ]elapsed | runtime | elapsed | real(?=\t)
       | (?:{_TRAINING}|job|run|program|script|experiment|\d{{1,6}}[ ]epochs|done|finished|completed)
         (?:[ ](?:has|is|was|run|loop|process|job|phase|the[ ]model|successfully)){{0,4}}
         (?:[ ](?:complete|completed|finished|done|ended|took))? [!.:,]{{0,2}}
@@ -293,6 +293,8 @@ def read_total_time(text: str) -> float | None:
     (919.0, 919.25)
     >>> read_total_time("5 epochs completed in 0.5 hours."), read_total_time("total time (s): 12.5")
     (1800.0, 12.5)
+    >>> read_total_time("Time for training:  54.5 s")
+    54.5
     >>> read_total_time("Model trained. Best val F1: 0.75 at epoch 7. Total time: 9.5 min")
     570.0
     >>> read_total_time("Epoch 3 training time: 12 s"), read_total_time("eta: 0:15:19")
