@@ -45,6 +45,7 @@ from hpcrun.curves.durations import (
 )
 from hpcrun.curves.names import EPOCH, LOSS, LOSSES, MEMORY_BYTES, is_loss_name
 from hpcrun.curves.passes import (
+    FULL_BAR_SHARE,
     CountedSteps,
     CounterTurn,
     Floats,
@@ -267,8 +268,8 @@ def _measure_time(
         (add_attempts(logs, elapsed_time), "stated"),
         (drawn if is_whole else None, "progress bar"),
         (add_attempts(logs, time_between_stamps), "time stamps"),
-        (None if is_whole else drawn, "progress bars of epochs"),
         (add_attempts(logs, epoch_time), "sum of epochs"),
+        (None if is_whole else drawn, "progress bars of epochs"),
         (add_attempts(logs, line_time), "sum of steps"),
         (by_steps, "sum of steps"),
     )
@@ -615,7 +616,8 @@ class StepAxis:
                 where = f"{reached:g} to {resumed:g}"
                 falls.setdefault(("the epoch falls from", meaning), []).append(where)
             elif turn.reached is not None and not turn.is_resumption:
-                meaning = _NEXT_EPOCH if turn.reached.step == counted.total else _OTHER_RUN
+                full = (counted.total or math.inf) * (FULL_BAR_SHARE if counted.is_bar else 1)
+                meaning = _NEXT_EPOCH if turn.reached.step >= full else _OTHER_RUN
                 what = "the step counter restarts after"
                 falls.setdefault((what, meaning), []).append(f"step {turn.reached.step}")
         for (what, meaning), places in falls.items():

@@ -37,6 +37,8 @@ Ints = NDArray[np.signedinteger[Any]]
 # A counter climbs again after this many rising steps, or after three that pass the highest one.
 _MIN_CLIMB_STEPS = 5
 _MIN_STEPS = 3
+# A bar that is removed at its end is last drawn a moment before.
+FULL_BAR_SHARE = 0.95
 # A fall that is followed by this many steps without a climb means nothing.
 _MAX_STEPS_WITHOUT_CLIMB = 64
 # Epochs are clipped to what a float holds exactly.
@@ -298,7 +300,8 @@ def _is_other_training(
         before, total = counted.lengths[index - 1 : index + 1].tolist()
         if total != before:
             return True
-    return counted.is_bar and highest.step == total and counted.steps[index] <= begun.step + 1
+    is_full = total is not None and highest.step >= FULL_BAR_SHARE * total
+    return counted.is_bar and is_full and bool(counted.steps[index] <= begun.step + 1)
 
 
 def _follow_climb(

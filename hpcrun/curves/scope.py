@@ -68,6 +68,7 @@ def decide_split(found: LineFields) -> str:
     """
     if found.is_text:
         _spread_first_split(found.fields)
+        _spread_splits_to_repeated_names(found.fields)
         is_common = all(field.split == found.split for field in found.fields)
         split = found.whole_split or (found.split if is_common else "")
     else:
@@ -129,6 +130,23 @@ def _spread_first_split(fields: list[Field]) -> None:
     is_loss_of_step = LOSS in metrics and not metrics.isdisjoint((LR, GRAD_NORM))
     if not is_loss_of_step and first not in {fold(each.key) for each in others}:
         fields[behind:] = [replace(each, split=side) for each in others]
+
+
+def _spread_splits_to_repeated_names(fields: list[Field]) -> None:
+    """Apply splits to names that repeat: "Train Loss: 2.5 Acc: 0.5 | Val Loss: 2.75 Acc: 0.25".
+
+    >>> fields = [Field(key, 0.5) for key in ("train loss", "acc", "val loss", "acc")]
+    >>> _spread_splits_to_repeated_names(fields)
+    >>> [field.split for field in fields]
+    ['', '', '', 'eval']
+    """
+    names = [fold(field.key) for field in fields]
+    repeated = {name for name in names if names.count(name) > 1 and not is_position_key(name)}
+    split = ""
+    for index, (name, field) in enumerate(zip(names, fields, strict=True)):
+        split = split_of(field.key) or field.split or split
+        if name in repeated and split in ("eval", "test"):
+            fields[index] = replace(field, split=split)
 
 
 def _split_in(key: str, value: str) -> str:

@@ -979,6 +979,7 @@ FILES = [
         patterns=(
             "terminate called after throwing",
             r"^(?:\S+: line \d+: )?\s*(?:\d+ )?Aborted(?:\s|$)",
+            r"^Signal: Aborted \(6\)",
             r"Signal 6 \(SIGABRT\)",
             r"exitcode\s*: -6\b",
             r"exits with return code = -6\b",

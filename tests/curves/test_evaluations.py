@@ -446,3 +446,15 @@ def test_line_that_names_the_training_is_not_scoped_by_a_heading() -> None:
     curve = parse_chunks("a.log", [(0, ["".join(f"{x}\n" for x in lines).encode()])]).curve
     assert (curve.values("loss")[0], curve.values("test_loss")[0]) == (3.0, 4.0)
     assert curve.steps("loss") == [*range(1, 6)]
+
+
+def test_repeated_name_has_the_split_before_it() -> None:
+    lines = [
+        f"Epoch {n}/5 | Train Loss: {3 / n:.4f} Acc: {0.5 + n / 50:.4f} "
+        f"| Val Loss: {4 / n:.4f} Acc: {0.25 + n / 50:.4f} | Time: 4.5s"
+        for n in range(1, 6)
+    ]
+    curve = parse_chunks("a.log", [(0, ["\n".join([*lines, ""]).encode()])]).curve
+    assert (curve.values("Acc")[0], curve.values("eval_Acc")[0]) == (0.52, 0.27)
+    assert (curve.values("loss")[0], curve.values("eval_loss")[0]) == (3.0, 4.0)
+    assert (curve.seconds, curve.seconds_from) == (22.5, "sum of epochs")

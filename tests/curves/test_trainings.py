@@ -110,3 +110,17 @@ def test_long_pause_separates_trainings_without_epochs(hour: int, trainings: int
     curve = read(lines)
     assert (curve.trainings, curve.total_steps) == (trainings, None)
     assert len(curve.steps("loss")) == 20 // trainings
+
+
+def test_bar_that_vanishes_before_its_end_begins_the_next_epoch() -> None:
+    lines = []
+    for epoch in (1, 2, 3):
+        for step in (*range(0, 650, 50), 658):
+            bar = f"Training: {step * 100 // 665:3d}%|#    | {step}/665 [00:{step // 50:02d}<00:05]"
+            lines.append(f"{bar[:-1]}, 5.18it/s, loss={3 / epoch - step / 1000:.3f}]")
+        lines.append(f"Epoch {epoch}/3 | Train Loss: {2.5 / epoch:.4f} | Time: 14.5s")
+    curve = read(lines)
+    assert curve.restarts == ()
+    assert (curve.values("loss")[0], len(curve.values("loss"))) == (3.0, 42)
+    assert any("read as the next epoch" in note for note in curve.notes)
+    assert (curve.seconds, curve.seconds_from) == (43.5, "sum of epochs")

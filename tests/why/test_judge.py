@@ -154,6 +154,14 @@ def test_first_failed_rank_is_the_cause() -> None:
     assert cause is not None and (cause.rank, cause.host, cause.line) == (2, "n2", 8)
 
 
+def test_crash_report_of_open_mpi_names_the_host() -> None:
+    crash = "terminate called after throwing an instance of 'std::bad_alloc'\n"
+    crash += "  what():  std::bad_alloc\n[node7:09049] *** Process received signal ***\n"
+    cause = judge(f"{crash}[node7:09049] Signal: Aborted (6)\n").cause
+    assert cause is not None
+    assert (cause.cls, cause.line, cause.host) == ("oom_host", 1, "node7")
+
+
 def test_report_of_mpirun_names_the_rank_and_its_host() -> None:
     text = (
         "x.cu:37: k: block: [0,0,0], thread: [16,0,0] Assertion `j < size` failed.\n"
