@@ -101,7 +101,10 @@ def compute_activations(shape: ModelShape, training: Training) -> Activations | 
 
 
 def scale_activations(found: Activations, factor: float) -> Activations:
-    """Scale everything that a trace or a formula contributes, except copies of weights."""
+    """Scale everything that a trace or a formula contributes.
+
+    Copies of weights that exist all the time are exact. With checkpointing they are not apart.
+    """
     names = ("kept", "logits", "transient", "at_end")
     return structs.replace(found, **{name: factor * getattr(found, name) for name in names})
 
