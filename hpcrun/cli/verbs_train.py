@@ -262,6 +262,11 @@ def _refuse_options_of_jobs() -> None:
     for parameter in call.command.params:
         source = call.get_parameter_source(parameter.name or "")
         if parameter.name not in allowed and source is click.core.ParameterSource.COMMANDLINE:
+            if parameter.name in ("pure", "keep_gradients"):
+                raise InputError(
+                    f"{parameter.opts[-1]} with a job: its script decides that",
+                    fix="--trace, which traces two steps of the script",
+                )
             raise InputError(
                 f"{parameter.opts[-1]} with a job: the job has it",
                 fix="--set KEY=VALUE, as in --set deepspeed.zero_stage=3",

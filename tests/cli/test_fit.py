@@ -191,6 +191,8 @@ def test_fit_of_a_job_uses_its_model_and_settings(project: Caller) -> None:
 def test_fit_of_a_job_refuses_options_that_the_job_has(project: Caller) -> None:
     done = project("fit", "job.yaml", "--zero", "3")
     assert done.code == 2 and "--zero with a job" in done.err and "--set" in done.err
+    done = project("fit", "job.yaml", "--keep-gradients")
+    assert done.code == 2 and "its script decides that" in done.err and "--trace" in done.err
 
 
 def test_fit_of_a_job_without_a_known_model_names_the_options(project: Caller) -> None:
