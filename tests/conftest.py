@@ -15,16 +15,16 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.environ import make_environ
-from tests.order import long_first
+from tests.order import order_slow_first
 from tests.torch_extensions import clear_stale_locks
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the one way to change a golden file."""
+    """Add the option that updates golden files."""
     parser.addoption(
         "--update-golden",
         action="store_true",
-        help="write tests/golden anew; look at the difference before it is committed",
+        help="write tests/golden again; review the difference before you commit it",
     )
 
 
@@ -70,7 +70,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave what is thorough to `make test-all`; on several workers begin with what takes long."""
+    """Deselect thorough tests except in `make test-all`; order the others for several workers."""
     if not os.environ.get("HPCRUN_TEST_ALL"):
         left = [item for item in items if item.get_closest_marker("thorough")]
         if left:
@@ -78,12 +78,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             items[:] = [item for item in items if not item.get_closest_marker("thorough")]
     workers = getattr(config, "workerinput", {}).get("workercount", 1)
     if workers > 1:
-        items[:] = long_first(items, workers)
+        items[:] = order_slow_first(items, workers)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def compiled_once() -> Iterator[None]:
-    """Keep what Jinja compiles: each test has a home, and so a cache folder, of its own."""
+    """Cache compiled Jinja templates in memory: each test has its own home and cache folder."""
     compiles = jinja2.Environment.compile
     kept: dict[tuple[Any, ...], Any] = {}
 
@@ -102,5 +102,5 @@ def compiled_once() -> Iterator[None]:
 
 @pytest.fixture
 def clean_environ(tmp_path: Path) -> dict[str, str]:
-    """An environment of its own: a home without settings, no cluster, no sandbox."""
+    """An environment with an empty home directory, no cluster and no sandbox."""
     return make_environ(tmp_path)

@@ -13,7 +13,7 @@ HARDWARE = shipped_folder("templates") / "hardware.sh"
 
 
 class Node:
-    """A machine: the part of /sys that the kernel shows for network cards, and its nvidia-smi."""
+    """A node: its network cards in /sys, and its nvidia-smi."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -21,7 +21,7 @@ class Node:
         self.bin.mkdir(parents=True)
 
     def rdma(self, name: str, layer: str, driver: str = "mlx5_core", *states: str) -> None:
-        """Plug in a verbs device with a port for each state."""
+        """Add a verbs device with a port for each state."""
         device = self.root / "sys/class/infiniband" / name
         for number, state in enumerate(states or ("4: ACTIVE",), 1):
             port = device / "ports" / str(number)
@@ -34,13 +34,13 @@ class Node:
         (device / "device" / "driver").symlink_to(target)
 
     def cxi(self, name: str, interface: str, state: str = "up") -> None:
-        """Plug in a Slingshot card."""
+        """Add a Slingshot card."""
         folder = self.root / "sys/class/cxi" / name / "device/net" / interface
         folder.mkdir(parents=True)
         (folder / "operstate").write_text(f"{state}\n")
 
     def gpus(self, *lines: str, code: int = 0) -> None:
-        """Let nvidia-smi print these lines when asked for its GPUs; it records its arguments."""
+        """Make nvidia-smi print these lines as its GPUs, and record its arguments."""
         smi = self.bin / "nvidia-smi"
         listed = "".join(f"printf '%s\\n' '{line}'\n" for line in lines)
         asked = 'printf "%s\\n" "$*" >"${0%/*}/../asked"'
@@ -48,13 +48,13 @@ class Node:
         smi.chmod(0o755)
 
     def place(self, address: str, cpus: str) -> None:
-        """Plug a GPU into a slot next to some CPUs."""
+        """Add a GPU in a slot next to some CPUs."""
         slot = self.root / "sys/bus/pci/devices" / address
         slot.mkdir(parents=True)
         (slot / "local_cpulist").write_text(f"{cpus}\n")
 
     def cpus(self, allowed: Iterable[int], threads: int) -> None:
-        """Let a process run on these; CPU N and N + ``threads`` are one core."""
+        """Set the CPUs of a process; CPU N and N + ``threads`` are one core."""
         status = self.root / "proc/self/status"
         status.parent.mkdir(parents=True)
         status.write_text(f"Cpus_allowed:\tff\nCpus_allowed_list:\t{','.join(map(str, allowed))}\n")
@@ -65,7 +65,7 @@ class Node:
             (folder / "thread_siblings_list").write_text(f"{core},{core + threads}\n")
 
     def bound(self, rank: int, ranks: int, kind: str = "exclusive", **env: str) -> set[int]:
-        """Bind a rank as the harness does; give the CPUs that taskset is asked for."""
+        """Bind a rank as the harness does; return the CPUs given to taskset."""
         taskset = self.bin / "taskset"
         taskset.write_text('#!/bin/bash\necho "pid 1\'s new affinity list: $2"\n')
         taskset.chmod(0o755)
@@ -85,7 +85,7 @@ class Node:
         return done.stdout.strip(), done.stderr.strip()
 
     def check(self, call: str, **env: str) -> tuple[str, dict[str, str]]:
-        """Call a function as the harness does: its error message, and what it exported."""
+        """Call a function as the harness does; return its error message and exported variables."""
         script = f'error() {{ echo "$*" >&2; }}; host=n1; . "{HARDWARE}"; {call} || exit 1; env -0'
         done = self._bash(["bash", "-uc", script, "hpcrun", str(self.root)], **env)
         assert bool(done.returncode) == bool(done.stderr)

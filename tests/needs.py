@@ -1,4 +1,4 @@
-"""What a test needs of its machine: a developer's may lack it, CI's may not."""
+"""Requirements of tests: a developer's machine may lack them, CI's may not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 
 def require(there: object, what: str) -> None:
-    """Skip the test where something is not there; in CI (CI=true) fail it."""
+    """Skip the test if a requirement is not met; in CI (CI=true), fail it."""
     if there:
         return
     if os.environ.get("CI") == "true":
@@ -18,10 +18,10 @@ def require(there: object, what: str) -> None:
 
 
 def require_command(name: str, path: str | None = None) -> None:
-    """Ask for a program on the PATH, or on another one."""
+    """Require a program on the PATH, or on another path."""
     require(shutil.which(name, path=path), name)
 
 
 def require_root() -> None:
-    """Ask for root."""
+    """Require root."""
     require(os.geteuid() == 0, "root")

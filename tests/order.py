@@ -1,8 +1,8 @@
-"""The order of the tests among several workers: what takes long comes first.
+"""Order the tests for several workers: long tests come first.
 
-pytest-xdist's worksteal gives each worker a run of the list, as many tests as the others; a worker
-that is done takes half of what another has left, from the end. A list as it stands in the folders
-gives one worker all clusters, and the last long test to a worker that ends alone.
+pytest-xdist's worksteal gives each worker an equal, contiguous part of the list; a worker that is
+done takes the second half of what another has left. In the order of the folders, one worker would
+get all clusters, and the last long test would start late.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from itertools import groupby
 
 import pytest
 
-# What trains in forks of a process that has imported a framework: one worker has all these.
+# Tests that train in forks of a process that has imported a framework: all run on one worker.
 FORKED = (
     "tests/workloads/",
     "tests/jobside/test_checkpoints.py",
@@ -20,8 +20,8 @@ FORKED = (
     "tests/plan/test_deepspeed_frameworks.py",
 )
 
-# About how long a test of a file or folder takes beside another's, where it is not the usual:
-# seconds on two cores. They only have to have the right order.
+# Approximate seconds per test of a file or folder on two cores, where they differ from
+# DEFAULT_SECONDS. Only their relative sizes matter.
 LONG: Mapping[str, float] = {
     "tests/cluster/examples/test_drivable_vit.py": 25,
     "tests/cluster/examples/": 4,
@@ -55,60 +55,62 @@ LONG: Mapping[str, float] = {
     "tests/cluster/": 3,
     "tests/sandbox/": 4,
 }
-USUAL = 0.3  # a slow test that needs neither a cluster nor torch
+DEFAULT_SECONDS = 0.3  # a slow test that needs neither a cluster nor torch
 
 
-def seconds(file: str) -> float:
-    """Estimate how long one of a file's long tests takes.
+def estimate_seconds(file: str) -> float:
+    """Return the approximate duration of a slow test of a file.
 
-    >>> seconds("tests/cluster/test_watch.py"), seconds("tests/cluster/test_api.py")
-    (35, 3)
+    >>> estimate_seconds("tests/cluster/test_watch.py")
+    35
+    >>> estimate_seconds("tests/cluster/test_api.py")
+    3
     """
-    return next((LONG[place] for place in LONG if file.startswith(place)), USUAL)
+    return next((LONG[place] for place in LONG if file.startswith(place)), DEFAULT_SECONDS)
 
 
-def module(item: pytest.Item) -> str:
-    """Name the file of a test."""
+def get_file(item: pytest.Item) -> str:
+    """Return the path of the file of a test."""
     return item.nodeid.partition("::")[0]
 
 
-def pile(item: pytest.Item) -> str:
-    """Name what a test stays together with: its file, or what shares its file's processes."""
-    return FORKED[0] if item.nodeid.startswith(FORKED) else module(item)
+def get_group(item: pytest.Item) -> str:
+    """Return the group of tests that run on one worker: those of a file, or all of FORKED."""
+    return FORKED[0] if item.nodeid.startswith(FORKED) else get_file(item)
 
 
-def takes_long(item: pytest.Item) -> bool:
-    """Tell whether a test is marked as one that takes more than a moment."""
+def is_slow(item: pytest.Item) -> bool:
+    """Return True if a test has a marker of slow tests."""
     return bool(item.get_closest_marker("cluster") or item.get_closest_marker("slow"))
 
 
-def deal(piles: Sequence[tuple[float, int]], hands: int) -> list[list[int]]:
-    """Share piles of (weight, index) out, the heaviest first, each to who has least yet.
+def distribute(groups: Sequence[tuple[float, int]], workers: int) -> list[list[int]]:
+    """Assign groups of (seconds, index), the longest first, to the worker with the least work.
 
-    >>> deal([(1, 0), (5, 1), (2, 2), (2, 3)], 2)
+    >>> distribute([(1, 0), (5, 1), (2, 2), (2, 3)], 2)
     [[1], [2, 3, 0]]
     """
-    dealt: list[list[int]] = [[] for _ in range(hands)]
-    weights = [0.0] * hands
-    for weight, index in sorted(piles, key=lambda pile: -pile[0]):
-        least = weights.index(min(weights))
-        dealt[least].append(index)
-        weights[least] += weight
-    return dealt
+    assigned: list[list[int]] = [[] for _ in range(workers)]
+    loads = [0.0] * workers
+    for seconds, index in sorted(groups, key=lambda group: -group[0]):
+        least = loads.index(min(loads))
+        assigned[least].append(index)
+        loads[least] += seconds
+    return assigned
 
 
-def long_first(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
-    """Order tests so that each worker begins with its share of the long ones, pile by pile."""
-    long = [item for item in items if takes_long(item)]
-    short = [item for item in items if not takes_long(item)]
-    piles = [list(same) for _, same in groupby(sorted(long, key=pile), pile)]
-    weights = [sum(seconds(module(item)) for item in same) for same in piles]
-    hands = deal([(weight, index) for index, weight in enumerate(weights)], workers)
+def order_slow_first(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
+    """Order tests so that each worker begins with its share of the slow ones, group by group."""
+    slow = [item for item in items if is_slow(item)]
+    fast = [item for item in items if not is_slow(item)]
+    groups = [list(same) for _, same in groupby(sorted(slow, key=get_group), get_group)]
+    totals = [sum(estimate_seconds(get_file(item)) for item in group) for group in groups]
+    shares = distribute([(total, index) for index, total in enumerate(totals)], workers)
     ordered: list[pytest.Item] = []
-    for number, hand in enumerate(hands, 1):
-        ordered += [item for index in hand for item in piles[index]]
-        # Up to this worker's end of the list.
+    for number, share in enumerate(shares, 1):
+        ordered += [item for index in share for item in groups[index]]
+        # Fill up to the end of this worker's part of the list.
         room = max(0, len(items) * number // workers - len(ordered))
-        ordered += short[:room]
-        short = short[room:]
-    return [*ordered, *short]
+        ordered += fast[:room]
+        fast = fast[room:]
+    return [*ordered, *fast]

@@ -1,4 +1,4 @@
-"""A small selection of combinations in which every two values of two factors meet."""
+"""Pairwise testing: a few combinations that contain each pair of values of two factors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Pair = tuple[tuple[str, str], tuple[str, str]]
 
 
 def pairwise(factors: Mapping[str, Sequence[str]]) -> Iterator[dict[str, str]]:
-    """Give rows, greedily, until all pairs of values were in one.
+    """Yield combinations, chosen greedily, until they contain all pairs of values.
 
     >>> list(pairwise({"a": "12", "b": "xy"}))[:2]
     [{'a': '1', 'b': 'x'}, {'a': '1', 'b': 'y'}]
@@ -28,7 +28,7 @@ def pairwise(factors: Mapping[str, Sequence[str]]) -> Iterator[dict[str, str]]:
 
 
 def pairs_of(row: Mapping[str, str]) -> list[Pair]:
-    """List the pairs of values that a row holds."""
+    """Return the pairs of values in a combination."""
     return list(itertools.combinations(row.items(), 2))
 
 

@@ -1,4 +1,4 @@
-"""The house's own source as the guard tests read it."""
+"""hpcrun's source code, as tests of its structure read it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def modules() -> list[Path]:
 
 
 def name(path: Path) -> str:
-    """Name a file as messages do."""
+    """Return the path of a file as messages show it."""
     return str(path.relative_to(ROOT))
 
 
 def part(path: Path) -> str:
-    """Tell the part of the house that a module is: a package, or a module at the top.
+    """Return the top-level package or module that a file belongs to.
 
     >>> part(PACKAGE / "runs" / "store.py"), part(PACKAGE / "errors.py")
     ('runs', 'errors')
@@ -43,7 +43,7 @@ def tree(path: Path) -> ast.Module:
 
 @cache
 def imports(path: Path, *, at_start: bool = False) -> set[str]:
-    """List what a module imports, by full names; ``at_start``: when it is imported itself."""
+    """List the full names that a module imports; ``at_start``: only when it is imported itself."""
     found = set()
     nodes: list[ast.AST] = [tree(path)]
     while nodes:

@@ -1,4 +1,4 @@
-"""What the documents say exists: verbs, options, files, headings."""
+"""Commands, options, files and headings that the documents mention exist."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_page_of_commands_lists_every_command() -> None:
 
 
 def commands_in(text: str) -> Iterator[str]:
-    """Give the command lines of hpcrun in code blocks and code spans."""
+    """Return the hpcrun command lines in code blocks and code spans."""
     fenced = False
     for line in text.splitlines():
         if FENCE.match(line):
@@ -68,7 +68,7 @@ def commands_in(text: str) -> Iterator[str]:
 
 
 def wrong_in(line: str) -> str:
-    """Say what of a command line does not exist; nothing where all is well."""
+    """Return the part of a command line that does not exist; "" if all of it does."""
     try:
         words = shlex.split(line)[1:]
     except ValueError:
@@ -124,7 +124,7 @@ def test_links_lead_somewhere(path: Path) -> None:
 
 
 def anchors(path: Path) -> set[str]:
-    """Name a document's headings as their links do."""
+    """Return the anchors of a document's headings."""
     found = set()
     fenced = False
     for line in path.read_text(encoding="utf-8").splitlines():

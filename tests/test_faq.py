@@ -1,4 +1,4 @@
-"""docs/faq.md and docs/coming-from.md: what they quote of hpcrun's own is what hpcrun says."""
+"""docs/faq.md and docs/coming-from.md quote hpcrun's messages correctly."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COMING = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")
 
 
 def rows(section: str) -> list[list[str]]:
-    """The cells of a section's table, without its head."""
+    """Return the cells of the table in a section, without its header."""
     text = FAQ.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
     lines = [line for line in text.splitlines() if line.startswith("| ")]
     assert len(lines) > 3, section
@@ -55,7 +55,7 @@ def expected() -> tuple[str, ...]:
 
 
 def fixed_words(message: str) -> list[str]:
-    """What of a quoted message does not stand for the reader's own.
+    """Return the parts of a quoted message that are not placeholders.
 
     >>> fixed_words("PATH: no such file; did you mean FILE?")
     ['no such file; did you mean']

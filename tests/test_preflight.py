@@ -1,4 +1,4 @@
-"""What a node is checked for before its ranks start: preflight.sh over recorded answers."""
+"""preflight.sh: the checks of a node before its ranks start, with recorded answers."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ XID = "NVRM: Xid (PCI:0000:3b:00): {}, pid='<unknown>', name=<unknown>, {}"
 
 
 def row(**changed: str) -> str:
-    """The H100's row with other values."""
+    """Return the row of an H100 with other values."""
     cells = dict(zip(FIELDS, H100.split(", "), strict=True))
     return ", ".join((cells | {key.replace("__", "."): v for key, v in changed.items()}).values())
 
 
 class Gpus(Node):
-    """A node whose nvidia-smi refuses fields that it does not know, as old drivers do."""
+    """A node whose nvidia-smi rejects unknown fields, as old drivers do."""
 
     def smi(
         self, *rows: str, unknown: tuple[str, ...] = (), code: int = 0, all_gpus: int | None = None

@@ -1,4 +1,4 @@
-"""What stacks.sh finds of the ranks of a run that does not move on."""
+"""stacks.sh: the stacks of the ranks of a stalled run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TEMPLATES = shipped_folder("templates")
 
 
 def suspect(folder: Path, places: Sequence[str]) -> Stall:
-    """Judge by stacks of ranks that are there, two on each node."""
+    """Return the suspected rank by the stacks of ranks, two on each node."""
     stacks = folder / "attempts" / "0" / "stacks"
     stacks.mkdir(parents=True)
     for rank, place in enumerate(places):
@@ -35,7 +35,7 @@ def suspect(folder: Path, places: Sequence[str]) -> Stall:
 
 
 def shown(place: str) -> str:
-    """What stacks.sh writes of a rank that is there."""
+    """Return what stacks.sh writes about a live rank."""
     if kernel := KERNEL.get(place):
         return f"{kernel}\nno Python stack: there is no py-spy\n\n"
     how, _, frame = place.partition(" ")
@@ -126,7 +126,7 @@ if sys.argv[3] == "abort":
 
 
 def start_rank(folder: Path, end: str) -> subprocess.Popen[bytes]:
-    """Start a rank as the launcher does, and wait until its program holds."""
+    """Start a rank as the launcher does, and wait until its program blocks."""
     for name in ("attempts/0/failures", "attempts/0/ended", "attempts/0/local", "logs/0"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     for name in ("harness.sh", "records.sh", "stacks.sh"):
@@ -143,7 +143,7 @@ def start_rank(folder: Path, end: str) -> subprocess.Popen[bytes]:
 
 
 def end_of(process: subprocess.Popen[bytes], folder: Path) -> int:
-    """Let a program that holds go on, and wait for its end."""
+    """Let a blocked program continue, and wait for its end."""
     (folder / "go").write_bytes(b"")
     return process.wait()
 
@@ -163,7 +163,7 @@ def rank_env(folder: Path) -> dict[str, str]:
 
 
 def take(folder: Path, **env: str) -> str:
-    """Take the stacks as a step on the node does; return the rank's."""
+    """Collect the stacks as a step on the node does; return those of the rank."""
     subprocess.run(
         ["bash", str(folder / "harness.sh"), "stacks"],
         env=rank_env(folder) | env,

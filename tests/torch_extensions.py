@@ -1,7 +1,7 @@
-"""Where DeepSpeed's compiled operators stay, from one test run to the next.
+"""The cache of DeepSpeed's compiled operators, which is kept between test runs.
 
-A build takes the better part of a minute of two cores: one does for all tests, those whose jobs
-hpcrun starts and those that start torch themselves.
+A build takes most of a minute on two cores. All tests share it: those whose jobs hpcrun starts, and
+those that start torch themselves.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CACHE = Path.home() / ".cache" / "hpcrun-tests"
 
 @cache
 def extensions() -> str:
-    """Name the folder (TORCH_EXTENSIONS_DIR) that a job has whose cache_dir is CACHE."""
+    """Return TORCH_EXTENSIONS_DIR of a job whose cache_dir is CACHE."""
     done = subprocess.run(
         ["bash", "-c", f". '{ROOT}/templates/local.sh'; architecture"],
         capture_output=True,
@@ -33,9 +33,9 @@ def extensions() -> str:
 
 
 def clear_stale_locks(cache: Path = CACHE) -> None:
-    """Remove the locks of builds that were killed; who waits for one would wait for ever.
+    """Remove the locks of builds that were killed, for which other builds would wait forever.
 
-    torch makes a lock by opening it, and has it open until the build is done.
+    torch creates a lock file, and keeps it open until the build is done.
     """
     for lock in cache.glob("torch_extensions/*/*/*/lock"):
         if not any(_has_open(process, lock) for process in Path("/proc").glob("[0-9]*")):

@@ -1,4 +1,4 @@
-"""Reads docs/tutorial.md: files to write, commands to run, and what they must print."""
+"""Read docs/tutorial.md: files to write, commands to run, and their expected output."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _CHANGES = re.compile(r"\d|/|\w-[0-9a-z]{4}[:;,]?$")
 
 @dataclass
 class Step:
-    """A file to write (``text``), or a ``command`` with what the document shows of its output.
+    """A file to write (``text``), or a ``command`` with its output in the document.
 
-    ``is_alike``: the output is the same in every run, but for what skeleton() leaves out.
+    ``is_alike``: the output is the same in every run, except for what skeleton() removes.
     """
 
     name: str = ""
@@ -33,7 +33,7 @@ class Step:
 
 
 def steps(document: str) -> Iterator[Step]:
-    """Give the steps in order; blocks that a remark takes out, and pip, are left out.
+    """Return the steps in order, without pip commands and blocks that a comment excludes.
 
     >>> [step.command for step in steps("```console\\n$ ls\\na\\n$ cd b\\n```\\n")]
     ['ls', 'cd b']
@@ -57,7 +57,7 @@ def _step(part: str) -> Step:
 
 
 def skeleton(line: str) -> str:
-    """Leave of a line what is the same in every run: no numbers, ids, folders, times.
+    """Remove from a line what differs between runs: numbers, ids, folders and times.
 
     >>> skeleton("  hpcrun logs -f 4711_0  its output"), skeleton("train  COMPLETED  0:13  2x1")
     ('hpcrun logs -f # its output', 'train COMPLETED # #')

@@ -38,7 +38,7 @@ Event = Literal["done", "preempted", "limit", "node", "stall", "error", "memory"
 
 @dataclass(frozen=True)
 class World:
-    """How a run is, and what befalls it. Times in seconds; rates are per hour.
+    """A run and its faults. Times are in seconds, rates per hour.
 
     ``bug``: after so much work the program fails, each time, for want of memory or otherwise.
     ``log``: how its log shows the steps, a key of LOGS.
@@ -62,7 +62,7 @@ class World:
 
 @dataclass
 class Outcome:
-    """What became of a run: the seconds that it held its nodes, those of its work if it is done.
+    """The result of a run: seconds of its allocation, and of its work if it is done.
 
     ``gains``: whether each attempt left a newer whole checkpoint.
     """

@@ -27,9 +27,9 @@ shutil.rmtree(place.parent if place.name == "s" else place, ignore_errors=True)
 
 @contextmanager
 def taken_down(place: Path) -> Iterator[Path]:
-    """Take the sandbox in ``place`` down in the end, also where this process is killed before.
+    """Stop the sandbox in ``place`` at the end, even if this process is killed.
 
-    The folder above a place named ``s`` goes as well.
+    The folder above a place named ``s`` is removed, too.
     """
     with subprocess.Popen(
         [sys.executable, "-c", _WATCH],
@@ -47,7 +47,7 @@ def taken_down(place: Path) -> Iterator[Path]:
 
 
 def slurm(where: SandboxStatus | Path, *argv: str) -> str:
-    """Run a command of Slurm against the sandbox; return what it printed."""
+    """Run a Slurm command against the sandbox; return its output."""
     conf = str(where / "slurm.conf") if isinstance(where, Path) else where.slurm_conf
     environ = {"PATH": "/usr/sbin:" + os.environ["PATH"], "SLURM_CONF": conf}
     done = subprocess.run(argv, env=environ, capture_output=True, text=True)

@@ -27,7 +27,7 @@ _FIX = "as root: apt-get install debootstrap"
 
 
 def main() -> int:
-    """Do what the command line asks; the exit code is 1 when anything failed."""
+    """Run the command line; the exit code is 1 if anything failed."""
     options = _options()
     reason = why_not() or ("" if shutil.which("debootstrap") else f"no debootstrap here; {_FIX}")
     if reason:
@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def _one(release: str, tree: Path, what: str) -> bool:
-    """Capture or drive on one release; return how it went."""
+    """Capture output or run the scenarios on one release; return the result."""
     version = roots.slurm_version(tree)
     name = f"{release} {version} {what}"
     began = time.monotonic()

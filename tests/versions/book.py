@@ -1,4 +1,4 @@
-"""Keeps what Slurm's commands answer as files under tests/captured/VERSION/COMMAND/CASE.json."""
+"""Store the output of Slurm's commands in tests/captured/VERSION/COMMAND/CASE.json."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PARSERS: dict[str, Callable[[str], Any]] = {
 
 
 def as_json(parsed: object) -> Any:
-    """Write what a parser returned as JSON has it; jobs without what is not known of them."""
+    """Return the result of a parser as JSON values, jobs without their unknown fields."""
     read = json.loads(msgspec.json.encode(parsed))
     if not isinstance(read, list):
         return read
@@ -51,14 +51,14 @@ def dump_capture(captured: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Book:
-    """Where the answers of one rig are kept: ``folder`` is that of its version."""
+    """The captures of one rig; ``folder`` is that of its version."""
 
     rig: ReleaseRig
     folder: Path
     source: str
 
     def clear(self) -> None:
-        """Throw away what was captured before."""
+        """Remove earlier captures."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def take(
@@ -71,7 +71,7 @@ class Book:
         command: str = "",
         parse: bool = True,
     ) -> str:
-        """Run a command, keep all that comes back, and return its standard output."""
+        """Run a command, store its result, and return its standard output."""
         done = self.rig.ask(argv, cwd=cwd, env=env)
         command = command or argv[0]
         stdout = self._neutral(done.stdout)
@@ -90,12 +90,12 @@ class Book:
         return done.stdout
 
     def states(self, job_id: str) -> list[str]:
-        """Ask, without keeping it, for the states of a job or of an array's tasks."""
+        """Return the states of a job or of the tasks of an array, without storing them."""
         argv = ["squeue", "--noheader", "--states=all", "--array", f"--jobs={job_id}"]
         return self.rig.ask([*argv, "--format=%T"]).stdout.split()
 
     def wait(self, job_id: str, *states: str, seconds: float = 60) -> None:
-        """Wait until each of ``states`` is seen of a job, or of some task of an array.
+        """Wait until a job, or some task of an array, has had each of ``states``.
 
         Raises TimeoutError.
         """

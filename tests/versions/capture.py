@@ -1,4 +1,4 @@
-"""Brings a rig into every situation that hpcrun meets, and keeps what Slurm says in each."""
+"""Bring a rig into every situation that hpcrun handles, and store Slurm's output in each."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def capture(book: Book) -> None:
 def submit(
     book: Book, name: str, *lines: str, folder: str = "", case: str = "", argv: Sequence[str] = ()
 ) -> str:
-    """Submit a script of these lines from a folder of its own, and return the job's id."""
+    """Submit a script of these lines from its own folder, and return the id of the job."""
     place = book.rig.shared / "runs" / (folder or name)
     place.mkdir(parents=True, exist_ok=True)
     script = ["#!/bin/bash", f'#SBATCH --job-name="{name}"', "#SBATCH --output=out.log", *lines]
@@ -182,7 +182,7 @@ def _arrays(book: Book, jobs: dict[str, str]) -> None:
 
 
 def _rows(argv: Sequence[str], *, each_task: bool) -> list[str]:
-    """Ask squeue for a row of each task of an array, or for one row for all that wait."""
+    """Query squeue for a row per task of an array, or for one row for all pending tasks."""
     others = [word for word in argv if word != "--array"]
     # The last word names the jobs.
     return [*others[:-1], "--array", others[-1]] if each_task else others

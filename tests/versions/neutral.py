@@ -1,4 +1,4 @@
-"""Take this machine out of what Slurm printed: folders, addresses and names of the rig."""
+"""Remove this machine from Slurm's output: folders, addresses and names of the rig."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 
 def neutral(text: str, *, link: str, shared: str, root: str) -> str:
-    r"""Write text as if the cluster were called ``cluster`` and lay in ``/scratch``.
+    r"""Return text as if the cluster were called ``cluster``, with its files in ``/scratch``.
 
     ``link`` is the rig's name; ``shared`` its shared folder.
 

@@ -1,4 +1,4 @@
-"""Runs cluster tests on another release: pytest -p tests.versions.plugin tests/cluster/test_X.py.
+"""Run cluster tests on another release: pytest -p tests.versions.plugin tests/cluster/test_X.py.
 
 HPCRUN_TEST_RELEASE names the release's root folder. Tests that train with torch need the machine's
 own Python and are not for this.
@@ -19,7 +19,7 @@ from tests.versions.roots import slurm_version
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let the fixtures make rigs and sites of the release."""
+    """Make the fixtures create rigs and sites of the release."""
     import tests.cluster.conftest as fixtures
 
     tree = Path(os.environ["HPCRUN_TEST_RELEASE"])

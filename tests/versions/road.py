@@ -1,4 +1,4 @@
-"""Drives hpcrun from submission to the accounting's last word on a rig of another release.
+"""Run hpcrun from submission to the end in the accounting on a rig of another release.
 
 hpcrun runs outside of the release, as on a login host or a laptop with a newer Python (Debian 11
 has 3.9): all that it knows of the cluster comes from the release's own sbatch, squeue, sacct,
@@ -60,7 +60,7 @@ class ReleaseSite(Site):
 
     @property
     def clients(self) -> Path:
-        """Where hpcrun finds the release's Slurm; the release itself does not see this folder."""
+        """The folder of the release's Slurm commands for hpcrun, which the release does not see."""
         return self.rig.root.parent / "clients"
 
     def prepare(self) -> ReleaseSite:
@@ -70,7 +70,7 @@ class ReleaseSite(Site):
         return self
 
     def environ(self) -> dict[str, str]:
-        """Put the release's Slurm before this machine's, and this checkout before any other."""
+        """Return an environment with the release's Slurm and this checkout first on the paths."""
         env = super().environ()
         checkout = str(Path(__file__).parents[2])
         return {**env, "PATH": f"{self.clients}:{env['PATH']}", "PYTHONPATH": checkout}
@@ -85,7 +85,7 @@ class ReleaseSite(Site):
 
 
 def drive(rig: ReleaseRig, say: Callable[[str], None]) -> None:
-    """Go the whole road; takes about six minutes. Raises AssertionError."""
+    """Run all scenarios; takes about six minutes. Raises AssertionError."""
     profile = {"python": "/usr/bin/python3", "cache_dir": str(rig.shared / "cache")}
     site = ReleaseSite(rig, rig.shared / "project", profile).prepare()
     (site.project / "train.py").write_text(_TRAIN)
@@ -104,7 +104,7 @@ def drive(rig: ReleaseRig, say: Callable[[str], None]) -> None:
 
 
 def _ends_well(site: ReleaseSite) -> None:
-    """Two nodes with two ranks each meet, are followed to their end, and give a loss curve."""
+    """Two nodes with two ranks each train, are followed to the end, and have a loss curve."""
     run = site.submit("./job.yaml")
     followed = site.follow(run)
     assert followed.returncode == 0, followed.stdout + followed.stderr
@@ -120,7 +120,7 @@ def _ends_well(site: ReleaseSite) -> None:
 
 
 def _ends_badly(site: ReleaseSite) -> None:
-    """A rank that fails: its code and its node are reported, and waiting ends with code 1."""
+    """The exit code and node of a failed rank are reported, and waiting ends with code 1."""
     script = "import os, sys; sys.exit(7 if os.environ['RANK'] == '3' else 0)\n"
     (site.project / "fail.py").write_text(script)
     (site.project / "fail.yaml").write_text(_JOB.replace("train.py", "fail.py"))
@@ -133,7 +133,7 @@ def _ends_badly(site: ReleaseSite) -> None:
 
 
 def _is_cancelled(site: ReleaseSite) -> None:
-    """A running job is cancelled; so is one that waits; one that is over is reported as such."""
+    """Running and pending jobs are cancelled; a job that has ended is reported as such."""
     run, held = site.command("sleep 600"), site.command("sleep 600")
     site.rig.run("scontrol", "hold", held.job_id)
     site.wait_state(run, "RUNNING")
@@ -147,7 +147,7 @@ def _is_cancelled(site: ReleaseSite) -> None:
 
 
 def _is_requeued(site: ReleaseSite) -> None:
-    """A job that Slurm starts anew has a second attempt, whose end counts."""
+    """A job that Slurm requeues has a second attempt, whose end counts."""
     script = '[ "${SLURM_RESTART_COUNT:-0}" = 1 ] || sleep 600'
     run = site.command(script, "--set", "slurm.requeue=true")
     site.wait_for(run, "attempts/0/begin.json")
@@ -160,7 +160,7 @@ def _is_requeued(site: ReleaseSite) -> None:
 
 
 def _is_preempted(site: ReleaseSite) -> None:
-    """Two save in the grace and go on; one of them, which the site forbids to, in another job."""
+    """Preempted runs save and continue, in another job if the site forbids requeueing."""
     with preempting(site, "GraceTime=30 PreemptMode=REQUEUE"):
         runs = {}
         for name, node in zip(("allowed", "forbidden"), site.rig.node_names, strict=True):
@@ -181,7 +181,7 @@ def _is_preempted(site: ReleaseSite) -> None:
 
 
 def _ends_in_its_grace(site: ReleaseSite) -> None:
-    """Two that their user cancels while they save do not come back, nor what waits for one."""
+    """Runs cancelled during the grace time do not restart, nor do jobs that depend on them."""
     with preempting(site, "GraceTime=30 PreemptMode=REQUEUE"):
         runs = {}
         for name, node in zip(("allowed", "forbidden"), site.rig.node_names, strict=True):
@@ -205,9 +205,9 @@ def _ends_in_its_grace(site: ReleaseSite) -> None:
 
 
 def _loses_its_node(site: ReleaseSite) -> None:
-    """Where Slurm may not start it again, the job that has waited goes on, on another node.
+    """A run whose job may not be requeued continues as its successor job on another node.
 
-    What waits for the run waits for either of them, whenever it was submitted.
+    Jobs that depend on the run wait for both jobs, whenever they were submitted.
     """
     slow = ("--set", "env.STEP='3'")  # it is not done before its node dies
     run = submit_surviving(site, "when: [node_fail]", "--set", "name=forbidden", *slow, *_UNCHECKED)
@@ -228,7 +228,7 @@ def _loses_its_node(site: ReleaseSite) -> None:
 
 
 def _is_at_its_limit(site: ReleaseSite) -> None:
-    """The ranks are asked to save before the time limit, once, and the run goes on."""
+    """The ranks are signalled once before the time limit to save, and the run continues."""
     survive = "when: [time_limit], save_before_end: 30s"
     run = submit_surviving(site, survive, *_UNCHECKED, limit="1", steps=110)
     site.wait_for(run, "attempts/0/end.json")
@@ -240,7 +240,7 @@ def _is_at_its_limit(site: ReleaseSite) -> None:
 
 
 def _is_refused(site: ReleaseSite) -> None:
-    """What Slurm refuses is reported with its words and a fix, and leaves no run."""
+    """A refusal by Slurm is reported with its message and a fix, and leaves no run."""
     before = len(list((site.rig.shared / "runs").iterdir()))
     done = site.hpcrun("submit", "--partition", "nowhere", "--", "true")
     assert done.returncode == _REFUSED, done.stderr
@@ -250,7 +250,7 @@ def _is_refused(site: ReleaseSite) -> None:
 
 
 def _is_silent(site: ReleaseSite) -> None:
-    """A job ends while slurmctld is down: nothing is called failed, and its end is shown after."""
+    """The end of a job while slurmctld is down is shown later, and nothing is shown as failed."""
     began, go = site.rig.shared / "began", site.rig.shared / "go"
     run = site.command(f"touch {began}; until [ -e {go} ]; do sleep 0.2; done")
     site.wait_state(run, "RUNNING")
@@ -271,7 +271,7 @@ def _is_silent(site: ReleaseSite) -> None:
 
 
 def _external(site: ReleaseSite) -> dict[str, str]:
-    """Submit jobs that hpcrun knows nothing of; returns the state that each will have."""
+    """Submit jobs without hpcrun; return the state that each will have."""
     place = site.rig.shared / "foreign"
     place.mkdir()
     jobs = {}
@@ -288,7 +288,7 @@ def _external(site: ReleaseSite) -> dict[str, str]:
 
 
 def _is_forgotten(site: ReleaseSite, unseen: Submitted, external: dict[str, str]) -> None:
-    """What squeue has forgotten is asked for from the accounting, array tasks too."""
+    """Jobs and array tasks that squeue no longer has are read from the accounting."""
 
     def remembered() -> str:
         return site.rig.run("squeue", "--noheader", "--states=all", "--format=%i").stdout

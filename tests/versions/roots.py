@@ -1,4 +1,4 @@
-"""A Debian of another release in a folder, with its Slurm: debootstrap, then apt inside."""
+"""Another Debian release with its Slurm in a folder, by debootstrap and apt."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _NO_DAEMONS = "#!/bin/sh\nexit 101\n"
 
 
 class RootError(RuntimeError):
-    """A release could not be unpacked here; the message has the tail of the log."""
+    """A release could not be installed; the message has the end of the log."""
 
 
 def mirror(targets: str) -> str:
-    """Find the Debian mirror in what ``apt-get indextargets`` printed; empty where there is none.
+    """Return the Debian mirror in the output of ``apt-get indextargets``; "" if there is none.
 
     >>> mirror("Other http://one.example/x/\\nDebian http://two.example/debian/\\n")
     'http://two.example/debian/'
@@ -39,13 +39,13 @@ def mirror(targets: str) -> str:
 
 
 def own_mirror() -> str:
-    """Ask this machine's apt for its Debian mirror; empty: debootstrap takes its own default."""
+    """Return the Debian mirror of this machine's apt; "" for debootstrap's default."""
     argv = ["apt-get", "indextargets", "--format", "$(ORIGIN) $(REPO_URI)", "Created-By: Packages"]
     return mirror(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
 
 
 def make_roots(releases: Sequence[str], cache: Path, mirror_uri: str) -> dict[str, Path]:
-    """Unpack releases below ``cache``, and what they borrow from another; return their folders.
+    """Install releases below ``cache``, with packages from other releases; return their folders.
 
     libmariadb 11.8.9, of trixie and unstable since 2026-11, refuses slurmdbd's first query
     ("maximum allowed number of columns (=0)"); bookworm's 10.11 serves slurmdbd of both.
@@ -67,7 +67,7 @@ def make_roots(releases: Sequence[str], cache: Path, mirror_uri: str) -> dict[st
 
 
 def _make_root(release: str, cache: Path, mirror_uri: str) -> Path:
-    """Unpack a release unless it is there already; takes 30 to 60 s and 0.9 GB."""
+    """Install a release unless it exists; takes 30 to 60 s and 0.9 GB."""
     root = cache / release
     if (root / _READY).exists():
         return root
@@ -89,7 +89,7 @@ def _make_root(release: str, cache: Path, mirror_uri: str) -> Path:
 
 
 def slurm_version(root: Path) -> str:
-    """Ask the Slurm in ``root`` for its version: 22.05.8."""
+    """Return the version of the Slurm in ``root``, such as 22.05.8."""
     argv = ["chroot", str(root), "slurmctld", "-V"]
     answer = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
     return answer.split()[-1]

@@ -24,7 +24,7 @@ TRAINER = (
 
 
 class Part(NamedTuple):
-    """What an attempt printed: losses by step and, at the training's end, a hash of the weights."""
+    """The output of an attempt: losses by step and, at the end, a hash of the weights."""
 
     curve: dict[int, float]
     weights: str | None

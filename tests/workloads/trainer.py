@@ -1,4 +1,4 @@
-"""Run the reference trainer as a user does, on CPU ranks, and read what it prints."""
+"""Run the reference trainer on CPU ranks, and read its output."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TORCH = ("torch.distributed.elastic.multiprocessing.errors", "torch._dynamo")
 
 
 class Outcome(NamedTuple):
-    """How a training ended and what it wrote."""
+    """The exit code and output of a training."""
 
     returncode: int
     stdout: str
@@ -54,7 +54,7 @@ class Outcome(NamedTuple):
 
 
 def environment() -> dict[str, str]:
-    """One CPU thread a rank, no GPU, no launcher's or Slurm's variables, compiled ops kept."""
+    """Return the environment of a rank: one thread, no GPU, no variables of launchers or Slurm."""
     ours = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     kept = {k: v for k, v in os.environ.items() if k not in ours and not k.startswith("SLURM_")}
     return {

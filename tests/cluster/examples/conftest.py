@@ -1,4 +1,4 @@
-"""A sandbox of two nodes for the examples, and copies of them."""
+"""A sandbox of two nodes for the examples, and copies of their projects."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from tests.torch_extensions import CACHE
 
 @pytest.fixture(scope="session")
 def sandbox() -> Iterator[Path]:
-    """The folder of a sandbox that is up: two nodes, four GPUs in name on each."""
+    """The folder of a running sandbox: two nodes with four simulated GPUs each."""
     place = Path(f"/tmp/hpe{os.getpid()}")
     with _up(place):
-        # What DeepSpeed compiles stays from one test run to the next.
+        # DeepSpeed's compiled operators are kept for the next test run.
         with (place / "cluster.yaml").open("a", encoding="utf-8") as profile:
             profile.write(f"cache_dir: {CACHE}\n")
         yield place
@@ -31,7 +31,7 @@ def sandbox() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def cluster_like_it(request: pytest.FixtureRequest) -> Iterator[str]:
-    """A sandbox with the partitions, GPU types and limits of the profile of a module's example."""
+    """A sandbox with the partitions, GPU types and limits of the module's example."""
     place = Path(f"/tmp/hpl{os.getpid()}")
     with _up(place, "--like", str(EXAMPLES / example_of(request) / "hpcrun.yaml")):
         yield str(place)
@@ -41,19 +41,19 @@ def cluster_like_it(request: pytest.FixtureRequest) -> Iterator[str]:
 def small(
     request: pytest.FixtureRequest, sandbox: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Project, Path]:
-    """The project of a module's example, and its run of the job small, with the SMALL_WORDS."""
+    """The project of the module's example, and a finished run of its job ``small``."""
     made = copy_of(example_of(request), tmp_path_factory.mktemp("small"), environment(sandbox))
     return made, made.train("small", *getattr(request.module, "SMALL_WORDS", ()))
 
 
 def example_of(request: pytest.FixtureRequest) -> str:
-    """Name the example that a module tests."""
+    """Return the name of the example that a module tests."""
     return request.path.stem.removeprefix("test_").replace("_", "-")
 
 
 @contextmanager
 def _up(place: Path, *options: str) -> Iterator[None]:
-    """Have a sandbox; its sockets need a short path."""
+    """Start a sandbox, and stop it at the end; its sockets need a short path."""
     require(shutil.which("slurmctld", path="/usr/sbin:/usr/bin"), "slurmctld")
     argv = [sys.executable, "-m", "hpcrun", "sandbox"]
     env = environment(place) | {"HOME": str(Path.home())}

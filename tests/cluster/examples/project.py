@@ -1,4 +1,4 @@
-"""A copy of one of the projects in examples/, as its user has it beside a sandbox."""
+"""A copy of a project in examples/, and hpcrun commands in it against a sandbox."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ EXAMPLES = ROOT / "examples"
 
 @dataclass(frozen=True)
 class Project:
-    """A project's folder, and the environment that its user types in."""
+    """The folder of a project, and the environment of its user's shell."""
 
     folder: Path
     env: dict[str, str]
 
     def hpcrun(self, *args: str) -> str:
-        """Call hpcrun in the project, insist on exit code 0, and give what it printed."""
+        """Call hpcrun in the project, check its exit code, and return its output."""
         done = self.try_hpcrun(*args)
         assert done.returncode == 0, f"hpcrun {' '.join(args)}\n{done.stdout[-6000:]}{done.stderr}"
         return done.stdout
 
     def try_hpcrun(self, *args: str) -> subprocess.CompletedProcess[str]:
-        """Call hpcrun in the project."""
+        """Call hpcrun in the project; return its exit code and output."""
         return hpcrun_forks.run(args, cwd=self.folder, env=self.env)
 
     def python(self, code: str, *args: str) -> str:
-        """Run code in the project, as one process with one thread, and give what it printed."""
+        """Run Python code in the project in one process and thread, and return its output."""
         done = subprocess.run(
             [sys.executable, "-c", code, *args],
             cwd=self.folder, env={**self.env, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"},
@@ -49,13 +49,13 @@ class Project:
         return done.stdout
 
     def dry_run(self, *words: str) -> dict[str, str]:
-        """Give each file that would be submitted, by its name; words after ``--`` come last."""
+        """Return the text of each file that would be submitted, by name."""
         shown = self.hpcrun("submit", "--dry-run", *words)
         parts = re.split(r"^==> (\S+) <==\n", shown, flags=re.MULTILINE)[1:]
         return dict(zip(parts[::2], parts[1::2], strict=True))
 
     def train(self, job: str, *args: str) -> Path:
-        """Submit a job to the sandbox, wait until it has ended well, and give its run's folder."""
+        """Submit a job to the sandbox, wait until it succeeds, and return the folder of its run."""
         argv = ["submit", job, "--cluster", "sandbox", "--follow", *args]
         done = self.try_hpcrun(*argv)
         assert done.returncode == 0, f"hpcrun {' '.join(argv)}\n{done.stdout[-6000:]}{done.stderr}"
@@ -63,7 +63,7 @@ class Project:
         return Path(line.split(maxsplit=1)[1])
 
     def curves(self, run: Path) -> dict[str, dict[float, float]]:
-        """Every metric of a run by its step, as `hpcrun parse` reads them unaided."""
+        """Return the metrics of a run by name and step, as `hpcrun parse` reads them."""
         reported = json.loads(
             self.hpcrun("parse", "--json", "--full", "--cluster", "sandbox", run.name)
         )
@@ -75,7 +75,7 @@ class Project:
 
 
 def copy_of(name: str, tmp_path: Path, env: dict[str, str]) -> Project:
-    """Copy an example as git has it, without what earlier trials left in its folder."""
+    """Copy the files of an example that git lists, without outputs of earlier runs."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", name],
         cwd=EXAMPLES, capture_output=True, text=True, check=True,
@@ -84,7 +84,7 @@ def copy_of(name: str, tmp_path: Path, env: dict[str, str]) -> Project:
         target = tmp_path / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes((EXAMPLES / path).read_bytes())
-    # Of their profiles: what DeepSpeed answered about a configuration serves all tests.
+    # DeepSpeed's answers about configurations are cached for all tests.
     cache = tmp_path / "hpcrun" / "cache"
     if not cache.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
@@ -94,13 +94,13 @@ def copy_of(name: str, tmp_path: Path, env: dict[str, str]) -> Project:
 
 
 def shapes(jobs: Iterable[str], *others: str) -> list[Any]:
-    """Give the words of jobs as parameters; others, there in another shape, are thorough."""
+    """Return the command lines of jobs as pytest parameters; mark ``others`` as thorough."""
     marks = dict.fromkeys(others, pytest.mark.thorough)
     return [pytest.param(words, marks=marks.get(words, ())) for words in jobs]
 
 
 def environment(sandbox: Path) -> dict[str, str]:
-    """What a user's shell has, beside a sandbox in this folder."""
+    """Return the environment of a user's shell with a sandbox in this folder."""
     return {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
