@@ -21,6 +21,7 @@ from hpcrun.monitor import fetch_run_names, list_names, status_of
 from hpcrun.remote import TRASH, Transport, quote_profile_path
 from hpcrun.runs import (
     ARRAY,
+    OK_STATES,
     OWN_FILES,
     RUN_ID,
     CachedState,
@@ -116,7 +117,7 @@ def find_cleanup_items(
     if not named:
         units = [unit for unit in units if unit.kept or unit.ended_at <= limit]
     if failed:
-        units = [unit for unit in units if unit.kept or "COMPLETED" not in unit.states]
+        units = [unit for unit in units if unit.kept or not unit.states.keys() & set(OK_STATES)]
     _keep_runs_in_use(units, is_mirror=context.cluster.host is not None)
     return units
 

@@ -33,6 +33,7 @@ from hpcrun.jobside import (
 from hpcrun.monitor import RunFilter, SlurmCache, Source, list_rows, parse_time
 from hpcrun.remote import RunCommand
 from hpcrun.runs import (
+    OK_STATES,
     CachedSweep,
     JobStatus,
     RunFolder,
@@ -306,7 +307,7 @@ def _sweep_facts(status: JobStatus) -> SweepFacts:
         "REQUEUED",
     )
     pending = sum(count for state, count in states.items() if state in waiting)
-    done, cancelled = states.get("COMPLETED", 0), states.get("CANCELLED", 0)
+    done, cancelled = sum(states.get(each, 0) for each in OK_STATES), states.get("CANCELLED", 0)
     failed = total - pending - done - cancelled
     return SweepFacts(
         runs=total,

@@ -47,6 +47,9 @@ def plan_search(
         after=f"-{tail}",
         pythons=_find_pythons(context, spec, host) if search.method == "tpe" else [],
         space=search.space,
+        prune=search.prune or "",
+        prune_from=search.prune_from,
+        prune_factor=search.prune_factor,
     )
 
 

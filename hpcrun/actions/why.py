@@ -377,7 +377,7 @@ def _collect_records(status: JobStatus, context: Context) -> EndRecords:
     state = status.state if status.final and status.state not in (LOST, "UNKNOWN") else ""
     if state == "FAILED" and end is None and status.history.last is None and status.run is not None:
         state = ""
-    why = (end.why or "") if end is not None and status.state != "COMPLETED" else ""
+    why = (end.why or "") if end is not None and not status.ok else ""
     if why == "stopped" and status.history.shares_job:
         why = ""  # as without Slurm, which knows more
     account, cancelled, job = status.account, status.history.cancelled, status.job

@@ -80,7 +80,7 @@ def _describe_search(spec: JobSpec) -> list[tuple[str, str]]:
         for key, values in search.space.items():
             shown = " or ".join(values) if isinstance(values, list) else values.describe()
             rows.append(("space", f"{key}: {shown}"))
-    return rows
+    return [*rows, ("pruning", search.describe_pruning())]
 
 
 def _request(plan: Plan) -> str:

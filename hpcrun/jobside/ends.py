@@ -45,10 +45,14 @@ def classify_end(
         state: The job's current state in Slurm.
         preempted: Slurm has started to preempt it.
         told: The processes were asked to end; ``limit`` means because of the time limit.
-        mark: The run's own finding: ``stalled``; ``node``, one of its nodes is bad or gone;
-            ``memory``, a process was killed because the host was out of memory.
+        mark: The run's own finding: ``pruned`` by its search; ``stalled``; ``node``, one of its
+            nodes is bad or gone; ``memory``, a process was killed because the host was out of
+            memory.
         phase: How far it came, ``setup`` or ``ranks``.
     """
+    # A pruned run never continues, whatever has happened to its job meanwhile.
+    if mark == "pruned" and not state.startswith("CANCELLED"):
+        return "pruned"
     for name, why in _BY_STATE.items():
         if state.startswith(name):
             return why
@@ -321,7 +325,7 @@ class Decision(NamedTuple):
 
 def decide(environ: Mapping[str, str], why: str, newest: str, seconds: float) -> Decision:
     """Decide whether a run continues after this attempt, which lasted ``seconds``."""
-    if not environ.get("SLURM_JOB_ID") or why in ("done", "error", "cancelled"):
+    if not environ.get("SLURM_JOB_ID") or why in ("done", "error", "cancelled", "pruned"):
         return Decision("", 0)
     from hpcrun.jobside.checkpoints import mark_of  # deferred: slow to load
 

@@ -50,7 +50,9 @@ class Finish:
             code: The exit code of the launcher.
         """
         job = self.job
-        first = None if self.stopped else self._first_failure(code)
+        pruning = read_json(job.path("pruned.json"))
+        # The ranks of a pruned run have not failed: they were ended.
+        first = None if self.stopped or pruning else self._first_failure(code)
         code = self._exit_code(code, first)
         end: Dict[str, Any] = {
             "attempt": job.attempt,
@@ -65,7 +67,9 @@ class Finish:
         decision = ends.decide(self.environ, why, newest, time.time() - self.begun)
         # A program that was asked to end, saved and exited with 0 has not completed its work.
         killed_by = 15 if self.stopped else signal_number(code)
-        if code == 0 and why != "done":
+        if why == "pruned":
+            code, killed_by = 0, None  # what waits for the job's success starts
+        elif code == 0 and why != "done":
             code, killed_by = 143, 15
         end.update(exit_code=code, signal=killed_by, ended_at=round(time.time(), 3), why=why)
         end["checkpoint"] = newest or None
@@ -82,6 +86,7 @@ class Finish:
             following = self._go_on(decision.pause)
             note = NO_RESTART
         note = "" if following else note
+        note = str(pruning.get("text") or "") if why == "pruned" else note
         write_json(job.path("end.json"), "end", {**end, "next": following, "note": note or None})
         heir = job.successor()
         if heir and following != heir:
@@ -174,6 +179,8 @@ class Finish:
 
     def _own_finding(self, shown: Mapping[str, str], state: str) -> str:
         job = self.job
+        if os.path.exists(job.path("pruned.json")):
+            return "pruned"
         if os.path.exists(job.path("stalled")):
             return "stalled"
         if job.lost_nodes():

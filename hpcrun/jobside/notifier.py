@@ -257,7 +257,7 @@ def name_end(end: Mapping[str, Any]) -> str:
     ('done', 'failed', '')
     """
     why = end.get("why")
-    if why == "done":
+    if why in ("done", "pruned"):
         return "done"
     return "" if why in (None, "preempted", "stopped", "requeued") else "failed"
 

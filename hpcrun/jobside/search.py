@@ -14,8 +14,8 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 
 from hpcrun.jobside.progress import read_named_step, read_training_bar
 from hpcrun.jobside.records import RECORD_VERSION, read_json, write_record
+from hpcrun.jobside.stall import list_rank_steps
 
-EVERY_S = 30.0
 # The time in which a trial draws its values, including the import from a slow file system.
 SAMPLE_TIMEOUT_S = 600
 # An attempt without a heartbeat for this long has died.
@@ -224,18 +224,30 @@ class MetricRecorder:
 class TrialWatch:
     """Records the metric of an attempt while it runs."""
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
+    def __init__(self, environ: Mapping[str, str], say: Say, actions: Any) -> None:
+        self.environ, self.say, self.actions = environ, say, actions
         self.search = read_search(environ["HPCRUN_RUN_DIR"])
-        self.every = float(environ.get("HPCRUN_SEARCH_EVERY") or EVERY_S)  # tests use less
+        self.every = float(self.search["every"])
         self.recorder = MetricRecorder(environ, self.search["metric"])
+        self.pruner = Pruner(environ, self.search) if self.search.get("prune") else None
         self.count = 0
+        self.has_ended = False
 
     def check(self) -> None:
-        """Record new values."""
+        """Record new values, and end the attempt if the trial is pruned."""
         points = self.recorder.read()
         if len(points) != self.count:
             self.count = len(points)
             self.recorder.write("metric.json", points)
+        if self.pruner is None or self.has_ended or not points:
+            return
+        text = self.pruner.judge()
+        steps = list_rank_steps(self.environ, self.actions) if text else None
+        # Without an answer of Slurm, the next check retries.
+        if text and steps:
+            self.say("hpcrun: " + text)
+            ended = [self.actions.cancel_slurm_step(step) for step in steps]
+            self.has_ended = all(ended)
 
 
 def record_end(environ: Mapping[str, str]) -> None:
@@ -267,15 +279,20 @@ def read_trial(run: str, number: int) -> Trial:
     """Read a trial from the records in its directory."""
     values = read_json(os.path.join(run, "trial.json")).get("values")
     values = values or read_json(os.path.join(run, "task.json")).get("values") or {}
+    folders = list_attempts(run)
+    return Trial(
+        number, values, _read_state(run, folders), merge_points(map(_read_points, folders))
+    )
+
+
+def list_attempts(run: str) -> List[str]:
+    """Return the folders of a run's attempts, in order."""
     attempts = os.path.join(run, "attempts")
     try:
         numbers = sorted(int(name) for name in os.listdir(attempts) if name.isdecimal())
     except OSError:
         numbers = []
-    folders = [os.path.join(attempts, str(each)) for each in numbers]
-    return Trial(
-        number, values, _read_state(run, folders), merge_points(map(_read_points, folders))
-    )
+    return [os.path.join(attempts, str(each)) for each in numbers]
 
 
 def merge_points(attempts: Any) -> Points:
@@ -315,6 +332,148 @@ def _read_state(run: str, folders: Sequence[str]) -> str:
     if end.get("next"):
         return "failed" if is_cancelled else "running"
     return {"done": "complete", "pruned": "pruned"}.get(str(end.get("why")), "failed")
+
+
+# ---- Pruning -------------------------------------------------------------------------------------
+#
+# Asynchronous successive halving (ASHA, Li et al., 2020, https://arxiv.org/abs/1810.05934), in the
+# variant that ends trials instead of pausing them. A trial is judged once at each rung, with the
+# values that other trials have reported there until then; nothing is shared but these records.
+
+
+class Judgement(NamedTuple):
+    """The comparison of a trial with the others at a rung.
+
+    Attributes:
+        place: 1 for the best value of all that were reported at this rung.
+        of: The number of these values, with the trial's own.
+        best: How many of them continue: the best of each ``factor``.
+        is_pruned: The trial is not among them. Fewer values than ``factor`` end no trial.
+    """
+
+    place: int
+    of: int
+    best: int
+    is_pruned: bool
+
+
+def judge_rung(own: float, others: Sequence[float], factor: int, goal: str) -> Judgement:
+    """Compare the value of a trial at a rung with those of others; NaN is the worst value.
+
+    >>> judge_rung(2.0, [1.0, 3.0, 4.0], 4, "minimize")
+    Judgement(place=2, of=4, best=1, is_pruned=True)
+    >>> judge_rung(1.0, [2.0, 3.0, 4.0], 4, "minimize").is_pruned
+    False
+    """
+
+    def loss(value: float) -> float:
+        return float("inf") if value != value else value if goal == "minimize" else -value
+
+    place = 1 + sum(loss(other) < loss(own) for other in others)
+    of = 1 + len(others)
+    best = of // factor
+    return Judgement(place, of, best, best > 0 and place > best)
+
+
+def list_rungs(first: int, factor: int, last_step: int) -> List[int]:
+    """Return the steps of the rungs up to a step.
+
+    >>> list_rungs(100, 4, 1700)
+    [100, 400, 1600]
+    """
+    rungs = []
+    step = max(first, 1)
+    while step <= last_step:
+        rungs.append(step)
+        step *= max(factor, 2)
+    return rungs
+
+
+def value_at(points: Points, step: int) -> Optional[Tuple[int, float]]:
+    """Return the first report at a step or after it; None if there is none yet.
+
+    >>> value_at([(50, 3.0), (120, 2.0), (200, 1.0)], 100)
+    (120, 2.0)
+    """
+    return next((point for point in points if point[0] >= step), None)
+
+
+def find_first_rung(search: Mapping[str, Any], trials: Sequence[Trial]) -> Optional[int]:
+    """Return the step of the first rung; None while it is unknown.
+
+    Without ``prune_from`` it is a hundredth of the steps of the first trial that is complete, as
+    in optuna's SuccessiveHalvingPruner.
+    """
+    if search.get("prune_from"):
+        return int(search["prune_from"])
+    lasts = (trial.points[-1][0] for trial in trials if trial.state == "complete" and trial.points)
+    last = next(lasts, None)
+    return None if last is None else max(last // 100, 1)
+
+
+class Pruner:
+    """Judges a trial at the rungs that it has reached, each once, also over several attempts.
+
+    attempts/N/rungs.json has the judgements, and attempts/N/pruned.json the one that ended the run.
+    """
+
+    def __init__(self, environ: Mapping[str, str], search: Mapping[str, Any]) -> None:
+        self.search = search
+        self.run = environ["HPCRUN_RUN_DIR"]
+        self.attempt = os.path.join(self.run, "attempts", environ.get("HPCRUN_ATTEMPT") or "0")
+        self.judged: Dict[int, Any] = {}
+        for folder in list_attempts(self.run):
+            for each in read_json(os.path.join(folder, "rungs.json")).get("rungs") or []:
+                self.judged[int(each["rung"])] = each
+        self.text = ""
+
+    def judge(self) -> str:
+        """Return why the trial ends, or ""."""
+        factor, number = int(self.search["prune_factor"]), int(self.search["number"])
+        own = read_trial(self.run, number)
+        if self.text or not own.points:
+            return self.text
+        reached = own.points[-1][0]
+        given = self.search.get("prune_from")
+        if given and set(list_rungs(int(given), factor, reached)) <= set(self.judged):
+            return ""  # the records of all trials are only read at a rung
+        trials = read_trials(self.search)
+        # The rungs of a trial do not change when other trials become complete.
+        first = min(self.judged) if self.judged else find_first_rung(self.search, trials)
+        for rung in list_rungs(first, factor, reached) if first is not None else []:
+            point = value_at(own.points, rung)
+            if rung in self.judged or point is None:
+                continue
+            others = [value_at(trial.points, rung) for trial in trials if trial.number != number]
+            values = [other[1] for other in others if other is not None]
+            found = judge_rung(point[1], values, factor, self.search["goal"])
+            shown = point[1] if is_finite(point[1]) else str(point[1])
+            record = {"rung": rung, "step": point[0], "value": shown, **found._asdict()}
+            record["others"] = [value if is_finite(value) else str(value) for value in values]
+            self.judged[rung] = record
+            self._write("rungs.json", {"rungs": list(self.judged.values())})
+            if found.is_pruned:
+                self.text = (
+                    "pruned at step {}: {} {:.6g} is number {} of {} at step {}, and the best {} "
+                    "continue"
+                ).format(
+                    reached,
+                    self.search["metric"],
+                    point[1],
+                    found.place,
+                    found.of,
+                    rung,
+                    found.best,
+                )
+                self._write(
+                    "pruned.json", {**record, "text": self.text, "at": round(time.time(), 3)}
+                )
+                return self.text
+        return ""
+
+    def _write(self, name: str, record: Mapping[str, Any]) -> None:
+        path = os.path.join(self.attempt, name)
+        write_record(path, json.dumps({"version": RECORD_VERSION, **record}))
 
 
 # ---- The values of a trial -----------------------------------------------------------------------

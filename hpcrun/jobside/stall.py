@@ -68,6 +68,12 @@ def run_command(argv: Sequence[str], seconds: float) -> Optional[str]:
     return done.stdout.decode("utf-8", "replace")
 
 
+def list_rank_steps(environ: Mapping[str, str], actions: Any) -> Optional[List[str]]:
+    """Return the job's steps other than the batch script; None if Slurm does not answer."""
+    steps = actions.list_steps(slurm_job(environ))
+    return None if steps is None else [step for step in steps if re.search(r"\.[0-9]+$", step)]
+
+
 class Log:
     """A log at the last check: its size, when that changed last, and how often."""
 
@@ -271,13 +277,12 @@ class StallWatch:
         path = os.path.join(self.attempt, "stalled")
         if os.path.exists(path) and os.path.getsize(path):
             return
-        steps = self.actions.list_steps(slurm_job(self.environ))
-        if steps is None:
+        ours = list_rank_steps(self.environ, self.actions)
+        if ours is None:
             return  # Slurm does not answer: retry at the next check
         if not os.path.exists(path):
             self.say("hpcrun: the run has stalled, so this attempt is ended")
         open(path, "w").close()
-        ours = [step for step in steps if re.search(r"\.[0-9]+$", step)]
         ended = [self.actions.cancel_slurm_step(step) for step in ours]
         if all(ended):
             write_record(path, "ended")

@@ -122,7 +122,7 @@ def watch(environ: Mapping[str, str], before: str, say: Say, complain: Say) -> N
     if os.path.exists(os.path.join(job.run, "search.json")):
         from hpcrun.jobside.search import TrialWatch  # other jobs' archives lack it
 
-        trial = TrialWatch(environ)
+        trial = TrialWatch(environ, say, Actions(environ))
     every = float(environ.get("HPCRUN_CHECKPOINTS_EVERY") or CHECKPOINTS_EVERY_S)
     duties = [
         *([Duty(guard.look, lambda: GUARD_EVERY_S, 0.0)] if job.allocated else []),

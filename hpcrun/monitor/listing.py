@@ -38,6 +38,7 @@ from hpcrun.runs import (
     ARRAY,
     LOST,
     NOT_SUBMITTED,
+    OK_STATES,
     RUN_ID,
     TASK_ID,
     CachedState,
@@ -121,7 +122,7 @@ class RunFilter(Struct, frozen=True, kw_only=True):
             return True
         of_sweep = row.states or {}
         found = {state for state, count in of_sweep.items() if count} or {row.state}
-        failed = (one for one in found if one not in ("COMPLETED", "CANCELLED"))
+        failed = (one for one in found if one not in (*OK_STATES, "CANCELLED"))
         if any(map(is_final_state, failed)):
             found.add("FAILED")
         if not row.final:
@@ -621,6 +622,7 @@ def _summarize_states(states: Mapping[str, int]) -> Verdict:
     live = live or next((state for state in states if not is_final_state(state)), None)
     if live is not None or not states:
         return Verdict(state=live or UNKNOWN)
-    bad = [state for state in states if state != "COMPLETED"]
-    worst = max(bad, key=lambda state: states[state], default="COMPLETED")
+    bad = [state for state in states if state not in OK_STATES]
+    good = next((state for state in OK_STATES if state in states), "COMPLETED")
+    worst = max(bad, key=lambda state: states[state], default=good)
     return Verdict(state=worst, final=True)

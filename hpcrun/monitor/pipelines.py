@@ -14,6 +14,7 @@ from hpcrun.monitor.targets import find_group, find_run_or_sweep, list_names
 from hpcrun.ownership import foreign_owner
 from hpcrun.runs import (
     NOT_SUBMITTED,
+    OK_STATES,
     PIPELINE,
     RUN_ID,
     TASK_ID,
@@ -150,7 +151,7 @@ class StageStatus(Struct, frozen=True, kw_only=True):
         for each in (ACTIVE, WAITING, {UNKNOWN}):
             if found := [state for state in states if state in each]:
                 return found[0]
-        return next((each for each in states if each != "COMPLETED"), [*states, NOT_SUBMITTED][0])
+        return next((each for each in states if each not in OK_STATES), [*states, NOT_SUBMITTED][0])
 
     @property
     def final(self) -> bool:

@@ -432,8 +432,9 @@ def _check_keys(spec: JobSpec, extra_args: Sequence[str]) -> list[Problem]:
 def _check_search(spec: JobSpec, search: Search) -> list[Problem]:
     """Return the problems of a search that draws combinations."""
     if search.method == "grid":
-        return []
-    problems = [
+        return _check_pruning(spec, search)
+    problems = _check_pruning(spec, search)
+    problems += [
         Problem(
             f"sweep.{key}",
             "the runs of a search share their resources and options; submit a search for each",
@@ -446,6 +447,17 @@ def _check_search(spec: JobSpec, search: Search) -> list[Problem]:
         problems.append(Problem("sweep_combinations", message))
     if search.method == "tpe":
         problems += _check_drawn_later(spec, search)
+    return problems
+
+
+def _check_pruning(spec: JobSpec, search: Search) -> list[Problem]:
+    """Return what prevents that a run of the sweep is ended alone."""
+    if search.prune is None:
+        return []
+    problems = []
+    if spec.sweep_per_node > 1:
+        message = "not with sweep.prune, which ends the steps of a job of its own for each run"
+        problems.append(Problem("sweep_per_node", message))
     return problems
 
 

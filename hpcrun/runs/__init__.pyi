@@ -105,6 +105,8 @@ from hpcrun.runs.verdict import LOST as LOST
 from hpcrun.runs.verdict import LOST_REPLY_WINDOW_S as LOST_REPLY_WINDOW_S
 from hpcrun.runs.verdict import NOT_LAUNCHED as NOT_LAUNCHED
 from hpcrun.runs.verdict import NOT_SUBMITTED as NOT_SUBMITTED
+from hpcrun.runs.verdict import OK_STATES as OK_STATES
+from hpcrun.runs.verdict import PRUNED as PRUNED
 from hpcrun.runs.verdict import JobEvidence as JobEvidence
 from hpcrun.runs.verdict import Verdict as Verdict
 from hpcrun.runs.verdict import decide_state as decide_state

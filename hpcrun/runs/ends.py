@@ -18,6 +18,7 @@ END_STATES: dict[str, str] = {
     "node_fail": "NODE_FAIL",
     "cancelled": "CANCELLED",
     "out_of_memory": "OUT_OF_MEMORY",
+    "pruned": "PRUNED",
 }
 # Descriptions of the ends of attempts for people; any other end is described by its exit code.
 END_NAMES: dict[str, str] = {
@@ -29,6 +30,7 @@ END_NAMES: dict[str, str] = {
     "requeued": "a requeue",
     "out_of_memory": "lack of memory",
     "stopped": "a request to stop",
+    "pruned": "pruning",
     "setup": "an error in its setup",
 }
 # Ends after which a run may restart, as named by ``survive.when``.

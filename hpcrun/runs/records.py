@@ -115,7 +115,11 @@ class SearchRecord(Struct, frozen=True, kw_only=True):
         number: The number of this trial.
         before: The path of a trial's directory before its number.
         after: The path after the number.
+        every: The seconds after which a job reads its log again.
         pythons: The Pythons to try, one of which has optuna.
+        prune: asha, or "".
+        prune_from: The step of the first rung; None: derived from the first complete trial.
+        prune_factor: One of this many trials continues at each rung.
     """
 
     method: str
@@ -128,6 +132,10 @@ class SearchRecord(Struct, frozen=True, kw_only=True):
     after: str
     pythons: list[str]
     space: dict[str, list[str] | Range]
+    prune: str = ""
+    prune_from: int | None = None
+    prune_factor: int = 4
+    every: float = 30.0
 
 
 class TrialRecord(Struct, frozen=True, kw_only=True):

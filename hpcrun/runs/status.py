@@ -269,7 +269,8 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     Attributes:
         state: A state of Slurm (PENDING, RUNNING, COMPLETED, FAILED, CANCELLED, TIMEOUT,
             OUT_OF_MEMORY ...), LOST (it died without a record), NOT_SUBMITTED (Slurm never accepted
-            it) or UNKNOWN (Slurm does not respond; retry later).
+            it), PRUNED (a trial of a search, which was ended early) or UNKNOWN (Slurm does not
+            respond; retry later).
         final: The state will not change any more.
         run: None for a job that hpcrun did not submit.
         job: None if Slurm no longer shows the job.

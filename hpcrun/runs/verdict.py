@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct, field
 
 from hpcrun.runs.ends import END_NAMES, END_STATES
-from hpcrun.runs.records import History, Submitted
+from hpcrun.runs.records import End, History, Submitted
 from hpcrun.slurm import UNKNOWN, SlurmJob, is_final
 
 # The harness writes a heartbeat every 30 s; this allows for four missed ones and for clock skew.
@@ -25,8 +25,11 @@ _CLOCK_SKEW_S = 2.0
 _FINAL_REASONS = frozenset({"DependencyNeverSatisfied", "DeadLine"})
 # Slurm's reason for a script that was killed or could not be launched.
 NOT_LAUNCHED = "JobLaunchFailure"
-# Final states of hpcrun's own: the job died without a record; Slurm never accepted it.
-LOST, NOT_SUBMITTED = "LOST", "NOT_SUBMITTED"
+# Final states of hpcrun's own: the job died without a record; Slurm never accepted it; its search
+# ended it early, because other trials were better.
+LOST, NOT_SUBMITTED, PRUNED = "LOST", "NOT_SUBMITTED", "PRUNED"
+# The final states of jobs that have not failed, as their exit code 0 shows.
+OK_STATES = ("COMPLETED", PRUNED)
 
 
 class JobEvidence(Struct, frozen=True, kw_only=True):
@@ -51,8 +54,8 @@ class Verdict(Struct, frozen=True, kw_only=True):
     """The state of a job and its source.
 
     Attributes:
-        state: A state of Slurm, LOST (it died without a record), NOT_SUBMITTED or UNKNOWN (retry
-            later).
+        state: A state of Slurm, LOST (it died without a record), NOT_SUBMITTED, PRUNED (a trial of
+            a search, which was ended early) or UNKNOWN (retry later).
         source: squeue, sacct, seen (an earlier response of Slurm) or record.
         notes: Contradictions between sources.
     """
@@ -66,12 +69,12 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
     @property
     def ok(self) -> bool:
-        return self.state == "COMPLETED"
+        return self.state in OK_STATES
 
 
 def is_final_state(state: str) -> bool:
     """Return True if a state is final: one of Slurm's, or hpcrun's own."""
-    return is_final(state) or state in (LOST, NOT_SUBMITTED)
+    return is_final(state) or state in (LOST, NOT_SUBMITTED, PRUNED)
 
 
 def decide_state(evidence: JobEvidence) -> Verdict:
@@ -175,7 +178,13 @@ def _decide_by_record(evidence: JobEvidence, note: str = "") -> Verdict:
                 state = "TIMEOUT"
             elif history.cancelled is None:
                 notes.append(f"it was stopped by SIG{end.stopped_by}: cancelled, or out of time")
-        return Verdict(state=state, final=True, exit_code=end.exit_code, notes=notes)
+        return Verdict(
+            state=state,
+            final=True,
+            reason=_explain_pruning(state, end),
+            exit_code=end.exit_code,
+            notes=notes,
+        )
     quiet = evidence.now - evidence.history.last_sign
     if last is not None and quiet < HEARTBEAT_TIMEOUT_S:
         reason = f"Slurm does not show the job, whose last heartbeat was {quiet:.0f} s ago"
@@ -238,12 +247,19 @@ def _decide_by_slurm(history: History, source: str, state: str, reason: str = ""
     # A job of another program never has records, so only hpcrun's own jobs get this note.
     if state == "FAILED" and history.last is None and history.submitted is not None:
         notes.append("the job left no record: do the compute nodes see the folder of the run?")
-    if final and end is not None and (state == "COMPLETED") != (end.exit_code == 0):
+    if final and end is not None and (state in OK_STATES) != (end.exit_code == 0):
         notes.append(f"Slurm reports {state}, the job's own record exit code {end.exit_code}")
     code = end.exit_code if final and end is not None else None
     # Slurm reports RUNNING until the grace time of a preemption has passed.
     if state == "RUNNING" and end is None and history.last is not None and history.last.ending:
         reason = f"about to end: {END_NAMES.get(history.last.ending, 'asked to')}"
+    if final and end is not None:
+        reason = _explain_pruning(state, end) or reason
     return Verdict(
         state=state, final=final, source=source, reason=reason, exit_code=code, notes=notes
     )
+
+
+def _explain_pruning(state: str, end: End) -> str:
+    """Return why a trial was pruned; "" for other states."""
+    return end.note or "" if state == PRUNED else ""

@@ -12,7 +12,10 @@ from msgspec import Struct
 
 # Values of a sweep that are text, and not a list or a range, are settings of its search.
 METHODS = ("grid", "random", "tpe")
-SETTINGS = ("search", "trials", "parallel", "search_seed", "metric", "goal")
+SETTINGS = (
+    *("search", "trials", "parallel", "search_seed", "metric", "goal"),
+    *("prune", "prune_from", "prune_factor"),
+)
 GOALS = ("minimize", "maximize")
 # Digits of drawn numbers, which is more than a training depends on.
 _DIGITS = 6
@@ -66,6 +69,9 @@ class Search(Struct, frozen=True, kw_only=True):
         method: grid, random or tpe.
         metric: What the runs are ranked by, with its name in ``hpcrun parse``.
         goal: minimize or maximize.
+        prune: asha, or None.
+        prune_from: The step of the first rung; None: derived from the first complete run.
+        prune_factor: One of this many runs continues at each rung.
         space: The values of each parameter, or the range that they are drawn from.
     """
 
@@ -75,7 +81,26 @@ class Search(Struct, frozen=True, kw_only=True):
     seed: int = 0
     metric: str | None = None
     goal: str = "minimize"
+    prune: str | None = None
+    prune_from: int | None = None
+    prune_factor: int = 4
     space: dict[str, list[str] | Range] = {}
+
+    def describe_pruning(self) -> str:
+        """Describe the steps at which runs are compared; "" without pruning.
+
+        >>> Search(prune="asha", prune_from=100).describe_pruning()
+        'asha at steps 100, 400, 1600 ...: the best 1 of 4 continue'
+        """
+        if self.prune is None:
+            return ""
+        factor = self.prune_factor
+        if self.prune_from is None:
+            when = f"at 1% of the steps of the first complete run, then at {factor} times the step"
+        else:
+            steps = ", ".join(str(self.prune_from * factor**rung) for rung in range(3))
+            when = f"at steps {steps} ..."
+        return f"{self.prune} {when}: the best 1 of {factor} continue"
 
     @property
     def size(self) -> int | None:
@@ -139,7 +164,10 @@ def read_search(sweep: Mapping[str, Any]) -> tuple[Search, list[tuple[str, str]]
         expected = ", ".join(METHODS)
         problems.append(("search", f"expected one of {expected}; got {method}"))
     numbers: dict[str, int] = {}
-    for key, least in (("trials", 1), ("parallel", 1), ("search_seed", 0)):
+    for key, least in (
+        *(("trials", 1), ("parallel", 1), ("search_seed", 0)),
+        *(("prune_from", 1), ("prune_factor", 2)),
+    ):
         if key in given:
             is_number = given[key].isascii() and given[key].isdecimal() and len(given[key]) < 10
             if not is_number or int(given[key]) < least:
@@ -171,6 +199,17 @@ def read_search(sweep: Mapping[str, Any]) -> tuple[Search, list[tuple[str, str]]
     if metric is not None and not re.fullmatch(r"[A-Za-z][A-Za-z0-9 _/.@-]*", metric):
         message = f"expected the name of a metric, as in eval_loss; got {metric}"
         problems.append(("metric", message))
+    prune = given.get("prune")
+    if prune is not None and prune != "asha":
+        problems.append(("prune", f"expected asha; got {prune}"))
+    if prune is not None and metric is None:
+        message = "needs a metric by which runs are compared, as in metric: eval_loss"
+        problems.append(("prune", message))
+    problems += [
+        (key, "only with prune: asha")
+        for key in ("prune_from", "prune_factor")
+        if key in given and prune is None
+    ]
     if given and not space and not problems:
         problems.append(("search", "no key to vary, as in lr: {log: [1e-5, 1e-2]}"))
     search = Search(
@@ -180,6 +219,9 @@ def read_search(sweep: Mapping[str, Any]) -> tuple[Search, list[tuple[str, str]]
         seed=numbers.get("search_seed", 0),
         metric=metric,
         goal=goal,
+        prune=prune,
+        prune_from=numbers.get("prune_from"),
+        prune_factor=numbers.get("prune_factor", 4),
         space=space,
     )
     return search, problems

@@ -38,7 +38,7 @@ def format_attempt_rows(
     for attempt, after in zip_longest(attempts, attempts[1:]):
         begin, end, first = attempt.begin, attempt.end, attempt.first_step
         then = (
-            f"does not restart: {replace_unprintable(end.note)}"
+            replace_unprintable(f"{'' if end.why == 'pruned' else 'does not restart: '}{end.note}")
             if end is not None and end.note
             else ""
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hpcrun.runs import PRUNED
 from hpcrun.text import BOLD, Display, dim, paint, replace_unprintable
 
 if TYPE_CHECKING:
@@ -62,6 +63,8 @@ def format_diagnosis(source: str, diagnosis: Diagnosis, state: str, display: Dis
             text = "it failed, and neither its logs nor Slurm explain why"
         elif state == "COMPLETED":
             text = "completed successfully"
+        elif state == PRUNED:
+            text = "ended by its search: other runs were better (hpcrun status)"
         return [f"{replace_unprintable(head)}: {text}"]
     lines = [f"{replace_unprintable(head)}: {paint(format_cause(cause), BOLD, display)}"]
     if (evidence := _format_evidence(cause)) not in ("", state):

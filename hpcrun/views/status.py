@@ -47,7 +47,7 @@ from hpcrun.views.cause import diagnosis_json, format_cause, format_cause_rows, 
 # Yellow and cyan of the 16 standard colours are hard to read on white; these are xterm-256 colours.
 RED, GREEN, YELLOW, BLUE, MAGENTA, CYAN = "31", "32", "38;5;130", "34", "35", "38;5;30"
 _COLOURS = {"COMPLETED": GREEN, "RUNNING": BLUE, "PENDING": YELLOW, "UNKNOWN": YELLOW}
-_COLOURS["CANCELLED"] = MAGENTA  # not shown as a failure
+_COLOURS["CANCELLED"] = _COLOURS["PRUNED"] = MAGENTA  # not shown as failures
 
 
 def state_colour(state: str) -> str:

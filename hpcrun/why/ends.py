@@ -87,7 +87,9 @@ class EndRecords(Struct, frozen=True, kw_only=True):
     @property
     def ended_well(self) -> bool:
         """True if the job is known to have succeeded."""
-        return self.state == "COMPLETED" or (not self.state and self.why == "done")
+        return self.state in ("COMPLETED", "PRUNED") or (
+            not self.state and self.why in ("done", "pruned")
+        )
 
     @property
     def has_failed(self) -> bool:

@@ -41,10 +41,21 @@ def submit(site: Site, **values: Any) -> tuple[str, list[Path]]:
     for name, value in values.items():
         text = text.replace(name.upper(), json.dumps(str(value)) if name == "pause" else str(value))
     (site.project / "toy.yaml").write_text(text)
-    done = site.hpcrun("submit", "--json", "./toy.yaml", env={"HPCRUN_SEARCH_EVERY": "0.5"})
+    return submit_sweep(site, "./toy.yaml")
+
+
+def submit_sweep(site: Site, job: str) -> tuple[str, list[Path]]:
+    """Submit a sweep whose jobs read their logs more often than every half minute."""
+    done = site.hpcrun("submit", "--json", job)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
-    return answer["job_id"], [Path(run["run_dir"]) for run in answer["runs"]]
+    runs = [Path(run["run_dir"]) for run in answer["runs"]]
+    for run in runs:
+        record = json.loads((run / "search.json").read_text())
+        part = run / "search.part"
+        part.write_text(json.dumps({**record, "every": 0.5}))
+        part.rename(run / "search.json")
+    return answer["job_id"], runs
 
 
 def statuses(site: Site, word: str) -> list[dict[str, Any]]:
@@ -76,3 +87,63 @@ def test_each_trial_keeps_its_values_through_a_requeue(site: Site) -> None:
             assert printed(run, attempt) == words, "the same after the requeue"
     assert len(found[1]["attempts"]) == 2
     assert trials[0]["based_on"] == 0 and trials[7]["based_on"] >= 3
+
+
+# The first run trains to its end. Worse ones do not end by themselves.
+LEVELS = """\
+import sys, time
+level = float(sys.argv[1])
+for step in range(1, 9):
+    print(f"step {step} eval_loss {level + 1 / step:.3f}", flush=True)
+    time.sleep(0.2)
+time.sleep(600 if level > 1 else 0)
+"""
+PRUNED_JOB = """\
+command: [python3, "{project_dir}/levels.py", "{level}"]
+resources: {nodes: 1, gpus_per_node: 0, time: "10"}
+slurm: {requeue: true}
+survive: {when: [node_fail, preempted]}
+sweep_limit: 1
+sweep:
+  metric: eval_loss
+  prune: asha
+  prune_from: 2
+  prune_factor: 2
+  level: [1, 4, 2]
+"""
+
+
+def test_pruned_trials_end_well_and_do_not_run_again(site: Site) -> None:
+    (site.project / "levels.py").write_text(LEVELS)
+    (site.project / "levels.yaml").write_text(PRUNED_JOB)
+    job_id, runs = submit_sweep(site, "./levels.yaml")
+    # Slurm restarts completed jobs, too.
+    until(lambda: _requeue(site, runs[2], f"{job_id}_2"), "the end of the last run")
+    site.start_again(f"{job_id}_2")
+    batch = runs[2] / "logs/batch.log"
+    until(lambda: "was the last one of this run: it was pruned" in batch.read_text(), "its end")
+    states = ["COMPLETED", "PRUNED", "PRUNED"]
+    until(lambda: [one["state"] for one in statuses(site, job_id)] == states, "the states")
+
+    for run, of in zip(runs[1:], (2, 3), strict=True):
+        pruned = json.loads((run / "attempts/0/pruned.json").read_text())
+        assert (pruned["rung"], pruned["of"], pruned["best"]) == (2, of, 1)
+        assert pruned["place"] > 1 and len(pruned["others"]) == of - 1
+        end = json.loads((run / "attempts/0/end.json").read_text())
+        assert (end["why"], end["exit_code"], end["next"]) == ("pruned", 0, None)
+        assert end["note"] == pruned["text"] and "continue" in end["note"]
+        assert len(list(run.glob("attempts/*"))) == 1
+    shown = site.hpcrun("status", job_id).stdout
+    assert "2 PRUNED" in shown and "pruned at step" in shown, shown
+    search = json.loads(site.hpcrun("status", "--json", job_id).stdout)["search"]
+    assert [trial["state"] for trial in search["trials"]] == ["complete", "pruned", "pruned"]
+    assert search["best"] == runs[0].name
+    waited = site.hpcrun("wait", job_id)
+    assert waited.returncode == 0, waited.stdout + waited.stderr
+
+
+def _requeue(site: Site, run: Path, job: str) -> bool:
+    """Requeue a job that has ended."""
+    if not (run / "attempts/0/end.json").exists():
+        return False
+    return site.rig.run("scontrol", "requeue", job).returncode == 0

@@ -38,6 +38,11 @@ ENDS = [
     (("RUNNING", False, "limit", "", 143, "ranks"), "time_limit"),
     # Causes found by the run itself.
     (("RUNNING", False, "", "stalled", 143, "ranks"), "stalled"),
+    # A pruned run does not continue, whatever happened to its job meanwhile.
+    (("RUNNING", False, "asked", "pruned", 143, "ranks"), "pruned"),
+    (("PREEMPTED", True, "asked", "pruned", 143, "ranks"), "pruned"),
+    (("NODE_FAIL", False, "", "pruned", 1, "ranks"), "pruned"),
+    (("CANCELLED", False, "asked", "pruned", 143, "ranks"), "cancelled"),
     (("RUNNING", False, "", "node", 1, "ranks"), "node_fail"),
     (("RUNNING", False, "", "node", 1, "setup"), "node_fail"),
     (("RUNNING", False, "", "memory", 137, "ranks"), "out_of_memory"),
@@ -68,6 +73,7 @@ DECISIONS = [
     (("time_limit", "preempted time_limit", 0, 20, 0, False), "yes"),
     (("node_fail", "preempted", 0, 20, 0, False), ""),
     (("stalled", ALL, 0, 20, 1, False), "yes"),
+    (("pruned", ALL, 0, 20, 0, False), ""),
     (("done", ALL, 0, 20, 0, False), ""),
     (("cancelled", ALL, 0, 20, 0, False), ""),
     (("error", ALL, 0, 20, 0, False), ""),

@@ -17,11 +17,17 @@ from hpcrun.jobside.sampler import draw_values
 from hpcrun.jobside.search import (
     MetricReader,
     MetricRecorder,
+    Pruner,
     Trial,
+    TrialWatch,
+    find_first_rung,
+    judge_rung,
+    list_rungs,
     prepare_trial,
     read_trials,
     record_end,
 )
+from hpcrun.jobside.successors import Claim, next_attempt
 from hpcrun.runs import RunFolder
 from hpcrun.runs.trials import read_search_result
 from tests.source import ROOT
@@ -47,6 +53,7 @@ def search_in(folder: Path, **changes: Any) -> dict[str, Any]:
         "after": "-aaaa",
         "pythons": [sys.executable],
         "space": SPACE,
+        "every": 0.5,
     }
     return {**made, **changes}
 
@@ -278,3 +285,143 @@ def test_python_without_optuna_is_named(tmp_path: Path) -> None:
     assert prepare_trial({**os.environ, "HPCRUN_RUN_DIR": str(run)}, said.append) == {}
     assert "No module named 'optuna'; /nonexistent/python: " in said[0]
     assert not (run / "trial.json").exists()
+
+
+# ---- Pruning
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "is_pruned"),
+    [
+        (9.0, [], False),
+        (9.0, [1.0, 2.0], False),  # fewer values than the factor end no trial
+        (9.0, [1.0, 2.0, 3.0], True),
+        (0.5, [1.0, 2.0, 3.0], False),
+        (1.0, [1.0, 1.0, 1.0], False),  # equal values
+        (1.5, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0], False),  # the best two of eight
+        (2.5, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0], True),
+        (math.nan, [1.0, 2.0, math.inf], True),
+        (math.inf, [math.nan] * 3, False),
+        (1.0, [math.nan] * 3, False),
+    ],
+)
+def test_trials_that_are_not_among_the_best_are_pruned(
+    own: float, others: list[float], is_pruned: bool
+) -> None:
+    assert judge_rung(own, others, 4, "minimize").is_pruned is is_pruned
+
+
+def test_goal_selects_the_better_value() -> None:
+    assert not judge_rung(9.0, [1.0, 2.0, 3.0], 4, "maximize").is_pruned
+    assert judge_rung(math.nan, [1.0, 2.0, 3.0], 4, "maximize").place == 4
+
+
+def test_rungs_start_at_a_given_step_or_at_a_hundredth_of_a_complete_trial() -> None:
+    trials = [
+        Trial(0, {}, "failed", [(900_000, 1.0)]),
+        Trial(1, {}, "complete", [(5000, 1.0)]),
+        Trial(2, {}, "complete", [(10, 1.0)]),
+    ]
+    assert find_first_rung({"prune_from": 7}, trials) == 7
+    assert find_first_rung({}, trials) == 50
+    assert find_first_rung({}, trials[2:]) == 1
+    assert find_first_rung({}, trials[:1]) is None
+    assert list_rungs(50, 3, 449) == [50, 150] and list_rungs(50, 3, 49) == []
+
+
+def write_points(run: Path, attempt: int, points: list[tuple[int, float]]) -> dict[str, str]:
+    folder = run / f"attempts/{attempt}"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "metric.json").write_text(json.dumps({"version": 1, "points": points}))
+    return {"HPCRUN_RUN_DIR": str(run), "HPCRUN_ATTEMPT": str(attempt)}
+
+
+def search_with_pruning(folder: Path, **changes: Any) -> dict[str, Any]:
+    return search_in(folder, prune="asha", prune_from=10, prune_factor=2, **changes)
+
+
+def test_trial_is_judged_once_at_each_rung_over_its_attempts(tmp_path: Path) -> None:
+    search = search_with_pruning(tmp_path)
+    run = write_trial(tmp_path, search, 0, {})
+    environ = write_points(run, 0, [(5, 9.0), (12, 8.0)])
+    assert Pruner(environ, search).judge() == "", "the first one at the rung"
+    better = write_trial(tmp_path, search, 1, {})
+    write_points(better, 0, [(10, 1.0), (20, 0.5)])
+    pruner = Pruner(environ, search)
+    assert pruner.judge() == "", "it was judged there before"
+    environ = write_points(run, 1, [(14, 8.0)])
+    pruner = Pruner(environ, search)
+    assert pruner.judge() == "", "another attempt, below the next rung"
+    write_points(run, 1, [(14, 8.0), (21, 7.0)])
+    text = "pruned at step 21: eval_loss 7 is number 2 of 2 at step 20, and the best 1 continue"
+    assert pruner.judge() == text == pruner.judge()
+    assert (
+        Pruner(write_points(better, 0, [(10, 1.0), (20, 0.5)]), {**search, "number": 1}).judge()
+        == ""
+    )
+    record = json.loads((run / "attempts/1/pruned.json").read_text())
+    assert (record["rung"], record["step"], record["value"]) == (20, 21, 7.0)
+    assert record["others"] == [0.5] and record["text"] == text
+    rungs = json.loads((run / "attempts/1/rungs.json").read_text())["rungs"]
+    assert [each["rung"] for each in rungs] == [10, 20]
+
+
+def test_nothing_is_pruned_before_the_first_rung_is_known(tmp_path: Path) -> None:
+    search = {**search_with_pruning(tmp_path), "prune_from": None}
+    run = write_trial(tmp_path, search, 0, {})
+    environ = write_points(run, 0, [(100, math.inf)])
+    for number in (1, 2):
+        write_points(write_trial(tmp_path, search, number, {}), 0, [(100, 1.0)])
+    assert Pruner(environ, search).judge() == ""
+    (tmp_path / "t.1-aaaa/attempts/0/end.json").write_text('{"why": "done", "next": null}')
+    assert (
+        Pruner(environ, search).judge().startswith("pruned at step 100: eval_loss inf is number 3")
+    )
+
+
+class Steps:
+    """The steps of a job, as Slurm answers; None without an answer."""
+
+    def __init__(self, steps: list[str] | None) -> None:
+        self.steps = steps
+        self.cancelled: list[str] = []
+
+    def list_steps(self, job: str) -> list[str] | None:
+        return self.steps
+
+    def cancel_slurm_step(self, step: str) -> bool:
+        self.cancelled.append(step)
+        return True
+
+
+def test_pruned_attempt_is_ended_when_slurm_answers(tmp_path: Path) -> None:
+    search = search_with_pruning(tmp_path)
+    run = write_trial(tmp_path, search, 0, {})
+    environ = write_attempt(run, 0, "step 10 eval_loss 5\n", None)
+    write_points(write_trial(tmp_path, search, 1, {}), 0, [(10, 1.0)])
+    steps, said = Steps(None), list[str]()
+    watch = TrialWatch(environ, said.append, steps)
+    watch.check()
+    assert not steps.cancelled and (run / "attempts/0/pruned.json").exists()
+    steps.steps = ["7.batch", "7.0", "7.extern"]
+    watch.check()
+    watch.check()
+    assert steps.cancelled == ["7.0"] and len(said) == 1 and "pruned at step 10" in said[0]
+
+
+@pytest.mark.parametrize("end", [None, {"why": "preempted", "next": None, "ended_at": 5.0}])
+def test_pruned_run_does_not_continue(tmp_path: Path, end: dict[str, Any] | None) -> None:
+    run = write_trial(tmp_path, search_with_pruning(tmp_path), 0, {})
+    environ = {**write_points(run, 0, []), "SLURM_RESTART_COUNT": "1"}
+    (run / "attempts/0/begin.json").write_text('{"attempt": 0, "job_id": "7", "begun_at": 1.0}')
+    (run / "attempts/0/pruned.json").write_text('{"text": "pruned at step 9", "at": 4.0}')
+    if end is not None:
+        (run / "attempts/0/end.json").write_text(json.dumps(end))
+    said: list[str] = []
+    assert next_attempt(environ, "7", "", None, said.append) == Claim(None, 0)
+    assert "it was pruned" in said[0]
+    record = json.loads((run / "attempts/0/end.json").read_text())
+    assert (record["why"], record["exit_code"], record["next"]) == ("pruned", 0, None)
+    assert record["note"] == "pruned at step 9"
+    (run / "attempts/0/again").touch()
+    assert next_attempt(environ, "7", "", None, said.append) == Claim(1), "hpcrun requeue"

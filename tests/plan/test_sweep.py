@@ -297,6 +297,13 @@ def test_what_needs_values_at_submission_is_refused_with_tpe(more: str, expected
     assert any(each.startswith(expected) for each in problems(TPE + more))
 
 
+def test_runs_that_cannot_be_ended_alone_are_not_pruned() -> None:
+    text = "name: t\nargs: ['{x}']\nsweep: {metric: loss, prune: asha, x: [1, 2]}\n"
+    assert problems(text + "sweep_per_node: 2")[0].startswith(
+        "sweep_per_node: not with sweep.prune"
+    )
+
+
 def test_keys_of_the_job_are_refused_with_tpe() -> None:
     found = problems(TPE.replace("act: [a, b]", "act: [a], batch.micro_batch_per_gpu: [4, 8]"))
     assert [each.partition(":")[0] for each in found] == ["sweep.batch.micro_batch_per_gpu"]

@@ -59,6 +59,10 @@ def test_lists_with_names_of_settings_are_parameters() -> None:
         ("{goal: minimize, lr: [1]}", "sweep.goal: only with metric"),
         ("{metric: loss, goal: lowest, lr: [1]}", "sweep.goal: expected one of minimize, maximize"),
         ("{metric: 7, lr: [1]}", "sweep.metric: expected the name of a metric"),
+        ("{metric: a, prune: median, lr: [1]}", "sweep.prune: expected asha; got median"),
+        ("{prune: asha, lr: [1]}", "sweep.prune: needs a metric"),
+        ("{prune_from: 5, lr: [1]}", "sweep.prune_from: only with prune: asha"),
+        ("{metric: a, prune: asha, prune_factor: 1, lr: [1]}", "sweep.prune_factor: expected a w"),
         ("{lr: true}", "sweep.lr: expected a list, as in [a, b], or a range"),
     ],
 )

@@ -4,6 +4,7 @@
 (() => {
   const view = document.getElementById("view");
   const SHOWN_ROWS = 200;
+  const GOOD = ["COMPLETED", "PRUNED"];
   const ACTIVE = ["RUNNING", "COMPLETING", "CONFIGURING", "STAGE_OUT", "SIGNALING"];
   const rows = new Map();
   let order = [];
@@ -76,7 +77,7 @@
 
   function kindOf(row) {
     if (!row.state) return "none";
-    if (row.state === "COMPLETED") return "ok";
+    if (GOOD.includes(row.state)) return "ok";
     if (ACTIVE.includes(row.state)) return "run";
     if (!row.final) return "wait";
     return row.state === "CANCELLED" ? "none" : "bad";
@@ -158,8 +159,8 @@
 
   const STATES = {
     all: () => true, active: (row) => !row.final, running: (row) => ACTIVE.includes(row.state),
-    failed: (row) => row.final && row.state && !["COMPLETED", "CANCELLED"].includes(row.state),
-    completed: (row) => row.state === "COMPLETED",
+    failed: (row) => row.final && row.state && ![...GOOD, "CANCELLED"].includes(row.state),
+    completed: (row) => GOOD.includes(row.state),
   };
 
   function matching() {
