@@ -187,7 +187,8 @@ def end(words: List[str]) -> None:
     if os.path.exists(os.path.join(os.environ["HPCRUN_RUN_DIR"], "evaluations.json")):
         from hpcrun.jobside.evaluations import EvaluationWatch
 
-        if outcome.next is None and not stopped:
+        # A time limit or a preemption ends the training, and not its evaluations.
+        if outcome.next is None:
             EvaluationWatch(os.environ, _complain).check(has_ended=True)
 
 

@@ -24,6 +24,8 @@ from hpcrun.jobside.slurm import Say, command_environment, parse_submitted, run_
 EVALUATIONS = "evaluations.json"
 # In the training's run: why its job could not submit an evaluation.
 REFUSED = "evaluations-refused.json"
+# In the training's run: how many checkpoints no job evaluates yet, by stage.
+REMAINING = "evaluations-remaining.json"
 # In the training's run: hpcrun has cancelled its evaluations, so none is submitted any more.
 CANCELLED = "evaluations-cancelled.json"
 # A job that Slurm may have accepted, although its answer was lost, appears within this time.
@@ -32,6 +34,10 @@ LOST_REPLY_S = 600.0
 STALE_LOCK_S = 600.0
 # How long a job whose submission Slurm has refused waits before it tries again.
 REFUSED_AGAIN_S = 600.0
+# How long a job that has ended repeats its last check if Slurm is silent or another process
+# submits: at the time limit Slurm kills it after KillWait, 30 s by default.
+END_PATIENCE_S = 15.0
+END_RETRY_S = 3.0
 # Paths of checkpoints that have one form in all files of a run: bash (quoted), JSON and YAML.
 _PLAIN_PATH = re.compile(r"/[\w ./=+@~^-]*[\w./=+@~^-]$")
 # Variables of a job that its submissions keep: the user's own defaults of sbatch.
@@ -87,12 +93,20 @@ class EvaluationWatch:
         training = self._find_training()
         if training is None or (time.monotonic() < self.due and not has_ended):
             return
-        outcomes = submit_due(
-            self.environ, self.record, training, own=self.run if has_ended else ""
-        )
+        until = time.monotonic() + END_PATIENCE_S
+        while True:
+            outcomes = submit_due(
+                self.environ, self.record, training, own=self.run if has_ended else ""
+            )
+            unsettled = [one for one in outcomes if one.kind in ("silent", "busy")]
+            if not (has_ended and unsettled) or time.monotonic() >= until:
+                break
+            time.sleep(END_RETRY_S)
         refused = [one for one in outcomes if one.kind == "refused"]
         if refused:
             self.due = time.monotonic() + REFUSED_AGAIN_S
+        if has_ended:  # nobody may repeat this check
+            refused += [one for one in outcomes if one.kind == "silent"]
         self._record_refusal(training, [*refused, *(o for o in outcomes if o.kind == "error")])
 
     def _record_refusal(self, training: Training, outcomes: Sequence[Outcome]) -> None:
@@ -150,15 +164,20 @@ def submit_due(
     if read_training(folder) != training:
         path = os.path.join(folder, "training.json")
         write_record(path, json.dumps(dict(training._asdict())))
+    path = os.path.join(training.run_dir, REMAINING)
+    remaining = read_json(path)
     for name, stage in record.get("stages", {}).items():
         with _lock(os.path.join(folder, name), patience) as is_ours:
             if is_ours:
                 submitter = _StageSubmitter(environ, folder, name, stage, training)
                 done += submitter.submit(own)
+                if remaining.get(name, 0) != submitter.remaining:
+                    remaining[name] = submitter.remaining
+                    write_record(path, json.dumps(remaining))
             else:
                 done.append(Outcome("busy", name))
     kinds = {one.kind for one in done}
-    if "submitted" in kinds and not kinds & {"refused", "error"}:
+    if ("submitted" in kinds or not kinds) and not kinds & {"refused", "error", "silent"}:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(training.run_dir, REFUSED))
     return done
@@ -180,6 +199,7 @@ class _StageSubmitter:
         self.template = os.path.join(self.folder, stage["run_id"])
         self.runs_dir = os.path.dirname(os.path.dirname(folder))
         self.claims = os.path.join(self.folder, "claims")
+        self.remaining = 0  # checkpoints that no job evaluates yet
 
     def submit(self, own: str) -> List[Outcome]:
         if self._is_cancelled():
@@ -196,7 +216,8 @@ class _StageSubmitter:
             if self._is_training_over():
                 self._remove_secrets()
             return done
-        queued = self._list_queued_jobs()
+        self.remaining = len([claim for claim in claims if not claim.is_submitted])
+        queued = self._list_queued_jobs(10 if own else 30)
         if queued is None:
             return [*done, Outcome("silent", self.name, "squeue: no answer")]
         active = self._list_claimed_runs() & queued.keys() - {os.path.basename(own)}
@@ -208,6 +229,7 @@ class _StageSubmitter:
             job = claim.find_job(self.runs_dir, queued)
             if job is not None:  # the answer was lost
                 self._record_job(claim, job, claim.read_time())
+                self.remaining -= 1
                 continue
             outcome: Optional[Outcome] = None
             if problem is None and room > 0 and claim.is_open():
@@ -215,7 +237,7 @@ class _StageSubmitter:
             if outcome is None:
                 outcome = Outcome("waiting", self.name, "", claim.checkpoint)
             elif outcome.kind == "submitted":
-                room -= 1
+                room, self.remaining = room - 1, self.remaining - 1
             else:
                 problem = outcome
             done.append(outcome)
@@ -235,10 +257,10 @@ class _StageSubmitter:
                 found.update(_Claim(self.claims, name).read_run_ids())
         return found
 
-    def _list_queued_jobs(self) -> Optional[Dict[str, str]]:
+    def _list_queued_jobs(self, seconds: float) -> Optional[Dict[str, str]]:
         """Return the user's jobs by the name of their folder; None without an answer."""
         argv = ["squeue", "--noheader", "--user={}".format(os.getuid()), "--format=%i %Z"]
-        answer = run_slurm(argv, 30, command_environment(self.environ))
+        answer = run_slurm(argv, seconds, command_environment(self.environ))
         if answer.text is None:
             return None
         found: Dict[str, str] = {}

@@ -134,6 +134,8 @@ class StageStatus(Struct, frozen=True, kw_only=True):
         statuses: The states of its newest run, or of the runs of its newest sweep.
         skipped: Why the stage does not start; "" if it may.
         refused: Why the job of its training has not submitted a run of it; "" if it has.
+        remaining: How many checkpoints have no run of it, although its training has ended and none
+            of its runs waits or runs.
     """
 
     name: str
@@ -141,6 +143,7 @@ class StageStatus(Struct, frozen=True, kw_only=True):
     statuses: list[JobStatus]
     skipped: str = ""
     refused: str = ""
+    remaining: int = 0
 
     @property
     def state(self) -> str:
@@ -172,11 +175,11 @@ class StageStatus(Struct, frozen=True, kw_only=True):
             empty = JobStatus(verdict=verdict, history=History(run_id=""))
             training = self.stage.for_each_checkpoint_of
             waits = f"no complete checkpoint of {training} was submitted yet" if training else ""
-            remark = self.skipped or self.refused or waits
+            remark = self.skipped or self.refused or self._describe_remaining() or waits
             return [structs.replace(empty, name=self.name, remark=remark)]
         rows = [structs.replace(status, name=self.name) for status in self.statuses]
-        if self.refused:
-            rows[-1] = structs.replace(rows[-1], remark=self.refused)
+        if note := self.refused or self._describe_remaining():
+            rows[-1] = structs.replace(rows[-1], remark=note)
         if not self.skipped:
             return rows
         return [
@@ -187,6 +190,12 @@ class StageStatus(Struct, frozen=True, kw_only=True):
             )
             for row in rows
         ]
+
+    def _describe_remaining(self) -> str:
+        if not self.remaining:
+            return ""
+        count = "1 checkpoint" if self.remaining == 1 else f"{self.remaining} checkpoints"
+        return f"{count} without an evaluation; hpcrun wait submits them"
 
 
 def describe_stages(pipeline: Pipeline, statuses: Sequence[JobStatus]) -> list[StageStatus]:
@@ -200,7 +209,10 @@ def describe_stages(pipeline: Pipeline, statuses: Sequence[JobStatus]) -> list[S
         if stage.for_each_checkpoint_of is None and all(_never_started(status) for status in own):
             one = structs.replace(one, skipped=find_obstacle(stage, found))
         for training in pipeline.members.get(stage.for_each_checkpoint_of or "", [])[-1:]:
+            before = found.get(stage.for_each_checkpoint_of or "")
             one = structs.replace(one, refused=_read_refusal(training, name))
+            if before is not None and before.final and all(status.final for status in own):
+                one = structs.replace(one, remaining=_count_remaining(training, name))
         found[name] = one
     return list(found.values())
 
@@ -214,7 +226,19 @@ def _read_refusal(training: RunFolder | SweepFolder, stage: str) -> str:
         return ""
     if record.kind == "error":
         return record.message
+    if record.kind == "silent":
+        return f"Slurm did not answer the job that submits it ({record.message}); hpcrun wait does"
     return f"the training's job cannot submit it ({record.message}); hpcrun wait does"
+
+
+def _count_remaining(training: RunFolder | SweepFolder, stage: str) -> int:
+    if not isinstance(training, RunFolder):
+        return 0
+    if training.cancelled.exists() or training.evaluations_cancelled.exists():
+        return 0
+    with contextlib.suppress(HpcrunError):
+        return (read_record(training.evaluations_remaining, dict[str, int]) or {}).get(stage, 0)
+    return 0
 
 
 def _never_started(status: JobStatus) -> bool:

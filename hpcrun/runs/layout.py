@@ -116,6 +116,7 @@ class RunFolder(Struct, frozen=True):
     pipeline_whole = RunPath("pipeline-whole.json")  # all stages of the pipeline were submitted
     evaluations = RunPath("evaluations")  # templates and claims of evaluations
     evaluations_refused = RunPath("evaluations-refused.json")
+    evaluations_remaining = RunPath("evaluations-remaining.json")
     evaluations_cancelled = RunPath("evaluations-cancelled.json")
     # Written on a cluster behind ssh when sbatch has accepted the job (remote/far.py).
     answered = RunPath("answered.json")

@@ -211,7 +211,7 @@ class RefusedEvaluation(Struct, frozen=True, kw_only=True):
     """Why the job of a training could not submit an evaluation.
 
     Attributes:
-        kind: ``refused`` by Slurm, or ``error``.
+        kind: ``refused`` by Slurm, ``silent`` (Slurm did not answer at the job's end), ``error``.
     """
 
     stage: str

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
+from hpcrun.jobside.evaluations import EvaluationWatch
 from tests.cli.calling import Caller, replay
 from tests.cli.slurm_rows import row
 from tests.json_schemas import check_json
@@ -424,6 +427,85 @@ def test_cancelled_pipeline_gets_no_more_evaluations_until_it_is_resubmitted(
     show_queue(slurm, {training: "COMPLETED", run: "CANCELLED", again: "COMPLETED"})
     slurm("wait", "one", "--timeout", "1")
     assert "step-12.pt" in evaluations(slurm)
+
+
+def end_training(slurm: Caller, training: Path, stopped: str) -> str:
+    """Let the job of the training record its end; return its messages."""
+    (training / "attempts/0").mkdir(parents=True, exist_ok=True)
+    environ = {
+        "PATH": f"{slurm.tools}:{os.environ['PATH']}",
+        "HPCRUN_RUN_DIR": str(training),
+        "HPCRUN_CHECKPOINT_DIR": str(training / "checkpoints"),
+        "HPCRUN_WORLD_SIZE": "1",
+    }
+    command = f"exec '{sys.executable}' jobside.pyz end 143 1.0 '{stopped}' '' 3>&1"
+    argv = ["bash", "-c", command]
+    done = subprocess.run(argv, cwd=training, env=environ, capture_output=True, text=True)
+    assert done.returncode == 0, done
+    return done.stderr
+
+
+def test_training_that_is_stopped_submits_evaluations_unless_it_was_cancelled(
+    slurm: Caller, training: Path
+) -> None:
+    write_checkpoints(training, 4, 8, 12)
+    show_queue(slurm, {training: "RUNNING"})
+    (training / "evaluations-cancelled.json").touch()
+    end_training(slurm, training, "TERM")
+    assert not evaluations(slurm)
+    (training / "evaluations-cancelled.json").unlink()
+    end_training(slurm, training, "TERM")
+    runs = evaluations(slurm)
+    assert sorted(runs) == ["step-4.pt", "step-8.pt"]
+    # The nodes of both evaluations die.
+    show_queue(slurm, {training: "TIMEOUT"} | dict.fromkeys(runs.values(), "NODE_FAIL"))
+    shown = slurm("status", "one").out
+    assert "1 checkpoint without an evaluation; hpcrun wait submits them" in shown
+    slurm("wait", "one", "--timeout", "1")
+    assert len(evaluations(slurm)) == 3
+    assert "without an evaluation" not in slurm("status", "one").out
+
+
+def test_status_shows_that_slurm_was_silent_when_evaluations_were_due(
+    slurm: Caller, training: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_checkpoints(training, 4)
+    show_queue(slurm, {training: "COMPLETED"})
+    script = (slurm.tools / "squeue").read_text()
+    (slurm.tools / "squeue").write_text("#!/bin/sh\nexit 1\n")
+    monkeypatch.setattr("hpcrun.jobside.evaluations.END_PATIENCE_S", 0.0)
+    environ = {
+        "PATH": f"{slurm.tools}:{os.environ['PATH']}",
+        "HPCRUN_RUN_DIR": str(training),
+        "HPCRUN_CHECKPOINT_DIR": str(training / "checkpoints"),
+    }
+    EvaluationWatch(environ, print).check(has_ended=True)
+    (slurm.tools / "squeue").write_text(script)
+    assert not evaluations(slurm)
+    shown = slurm("status", "one").out
+    assert "did not answer the job that submits it (squeue: no answer); hpcrun wait does" in shown
+    slurm("wait", "one", "--timeout", "1")
+    assert [*evaluations(slurm)] == ["step-4.pt"]
+    assert "squeue: no answer" not in slurm("status", "one").out
+
+
+def test_ended_training_repeats_its_last_check_while_slurm_is_silent(
+    slurm: Caller, training: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_checkpoints(training, 4)
+    show_queue(slurm, {training: "COMPLETED"})
+    first = slurm.tools / "first"
+    silent = f"#!/bin/sh\n[ -e '{first}' ] || {{ touch '{first}'; exit 1; }}\n"
+    script = slurm.tools / "squeue"
+    script.write_text(script.read_text().replace("#!/bin/sh\n", silent, 1))
+    monkeypatch.setattr("hpcrun.jobside.evaluations.END_RETRY_S", 0.0)
+    environ = {
+        "PATH": f"{slurm.tools}:{os.environ['PATH']}",
+        "HPCRUN_RUN_DIR": str(training),
+        "HPCRUN_CHECKPOINT_DIR": str(training / "checkpoints"),
+    }
+    EvaluationWatch(environ, print).check(has_ended=True)
+    assert [*evaluations(slurm)] == ["step-4.pt"]
 
 
 def test_jobs_of_the_user_in_the_root_folder_do_not_block_evaluations(
