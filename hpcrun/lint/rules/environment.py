@@ -799,7 +799,8 @@ def _(script: Script) -> Iterator[Found]:
         if is_removal and not {"-y", "--yes"} & set(words):
             if _is_piped_yes(script, program.command.start):
                 continue
-            yield Found(program.command.start, "pip asks for confirmation, and gets no answer")
+            text = "pip asks for confirmation, and gets no answer"
+            yield Found(program.command.start, text, severity="warning")
 
 
 @rule(
