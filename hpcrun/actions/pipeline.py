@@ -51,7 +51,12 @@ from hpcrun.slurm import UNKNOWN, array_job_id
 from hpcrun.spec import JobSpec, Origin, Stage, list_followers, load_pipeline
 
 # The kind of Slurm's dependency for the `when` of a stage.
-_KINDS = {"success": "afterok", "failure": "afternotok", "always": "afterany"}
+_KINDS = {
+    "success": "afterok",
+    "failure": "afternotok",
+    "always": "afterany",
+    "each": "aftercorr",
+}
 
 
 class PipelineRequest(Struct, frozen=True, kw_only=True):
@@ -150,10 +155,15 @@ def prepare_pipeline(context: Context, request: PipelineRequest) -> PreparedPipe
                 spec,
                 host=host,
                 extra_args=args,
-                after=Dependency(None, _checkpoint_dir_before(stage, jobs, earlier)),
+                after=Dependency(
+                    None,
+                    _checkpoint_dir_before(stage, jobs, earlier),
+                    _list_checkpoint_dirs_before(stage, jobs, earlier),
+                ),
                 origin=origin,
                 checks=Checks(strict=request.strict),
             )
+            _check_pairs(stage_name, stage, made, jobs, earlier)
         except InputError as error:
             errors.append(error)
             continue
@@ -275,6 +285,84 @@ def _checkpoint_dir_before(
         return None if jobs[name].is_sweep else jobs[name].plan.checkpoint_dir
     plans = [status.plan for status in earlier[name].statuses] if name in earlier else []
     return plans[0].checkpoint_dir if len(plans) == 1 and plans[0] is not None else None
+
+
+class _SweepRun(Struct, frozen=True, kw_only=True):
+    """A run of a sweep before a stage of which each run starts after one of them."""
+
+    values: Mapping[str, str]
+    checkpoint_dir: str | None
+    runs_per_job: int
+
+
+def _list_runs_before(
+    name: str, jobs: Mapping[str, Prepared], earlier: Mapping[str, StageStatus]
+) -> dict[int, _SweepRun]:
+    """List the runs of a sweep by index; none of a single run."""
+    if name in jobs:
+        return _list_prepared_runs(jobs[name])
+    found = {}
+    for status in earlier[name].statuses if name in earlier else []:
+        history = status.history
+        if history.task is not None and history.submitted is not None:
+            found[history.task.index] = _SweepRun(
+                values=history.task.values,
+                checkpoint_dir=status.plan.checkpoint_dir if status.plan is not None else None,
+                runs_per_job=history.submitted.runs_per_job,
+            )
+    return found
+
+
+def _list_prepared_runs(made: Prepared) -> dict[int, _SweepRun]:
+    return {
+        index: _SweepRun(
+            values=run.values,
+            checkpoint_dir=run.plan.checkpoint_dir,
+            runs_per_job=made.spec.sweep_per_node,
+        )
+        for index, run in enumerate(made.runs)
+    }
+
+
+def _list_checkpoint_dirs_before(
+    stage: Stage, jobs: Mapping[str, Prepared], earlier: Mapping[str, StageStatus]
+) -> dict[int, str]:
+    """Return the checkpoint directory of each run before a stage that starts after each."""
+    if stage.when != "each":
+        return {}
+    runs = _list_runs_before(stage.after[0], jobs, earlier)
+    return {index: run.checkpoint_dir for index, run in runs.items() if run.checkpoint_dir}
+
+
+def _check_pairs(
+    name: str,
+    stage: Stage,
+    made: Prepared,
+    jobs: Mapping[str, Prepared],
+    earlier: Mapping[str, StageStatus],
+) -> None:
+    """Raise InputError unless each run of a stage belongs to one run of the stage before it."""
+    if stage.when != "each":
+        return
+    (before,) = stage.after
+    first, second = _list_runs_before(before, jobs, earlier), _list_prepared_runs(made)
+    where = f"{name}: each run starts after that of {before} with the same number"
+    for one, runs in ((before, first), (name, second)):
+        if not runs:
+            raise InputError(f"{where}, but {one} is not a sweep", fix=f"when: success, in {name}")
+    if first.keys() != second.keys():
+        raise InputError(f"{where}, but they have {len(first)} and {len(second)} runs")
+    for index, run in second.items():
+        if run.runs_per_job != first[index].runs_per_job:
+            raise InputError(f"{where}, so that sweep_per_node must be the same in both")
+        for key in run.values.keys() & first[index].values.keys():
+            values = first[index].values[key], run.values[key]
+            if values[0] != values[1]:
+                raise InputError(
+                    f"{where}, but run {index} has {key} {values[0]} in {before} and {values[1]} "
+                    f"in {name}",
+                    fix="give both sweeps the same values in the same order",
+                )
 
 
 # ---- an interrupted submission -------------------------------------------------------------------
@@ -488,7 +576,10 @@ def prepare_stages_again(
             raise InputError(f"{name} cannot start: {obstacle}", fix="--from an earlier stage")
         before = [jobs[one].prepared for one in stage.after if one in jobs]
         after = None
-        if before and len(stage.after) == 1:
+        again = {one: jobs[one].prepared for one in stage.after if one in jobs}
+        if stage.when == "each":
+            after = Dependency(None, None, _list_checkpoint_dirs_before(stage, again, others))
+        elif before and len(stage.after) == 1:
             folder = None if before[0].is_sweep else before[0].plan.checkpoint_dir
             after = Dependency(None, folder)
         try:
@@ -501,6 +592,7 @@ def prepare_stages_again(
                 after=after,
                 checks=Checks(strict=strict),
             )
+            _check_pairs(name, stage, jobs[name].prepared, again, others)
         except InputError as error:
             errors.append(error)
     if errors:
@@ -530,6 +622,8 @@ def build_stage_dependency(
     Raises:
         InputError: Slurm cannot express it.
     """
+    if stage.when == "each":
+        return _build_task_dependency(stage.after[0], job_ids, earlier)
     kind = _KINDS[stage.when]
     terms: list[str] = []
     heirs: list[str] = []
@@ -554,6 +648,24 @@ def build_stage_dependency(
         )
     # The run succeeds if one of its two jobs does, and ends when both have.
     return ("?" if stage.when == "success" else ",").join([*terms, *heirs])
+
+
+def _build_task_dependency(
+    name: str, job_ids: Mapping[str, str], earlier: Mapping[str, StageStatus]
+) -> str:
+    """Return the dependency of each task of an array on the same task of a stage before it."""
+    if name in job_ids:
+        return f"{_KINDS['each']}:{job_ids[name]}"
+    active = [one for one in earlier[name].statuses if not one.final] if name in earlier else []
+    if not active:
+        return ""
+    if any(one.history.chained or find_successor_job(one.history) for one in active):
+        raise InputError(
+            f"{name}: a run continues as another job, which Slurm cannot combine with the other "
+            "runs of its array",
+            fix=f"hpcrun wait for {name}, then submit again",
+        )
+    return f"{_KINDS['each']}:{array_job_id(active[0].job_id or '')}"
 
 
 def _list_active(statuses: Sequence[JobStatus]) -> list[JobStatus]:

@@ -735,13 +735,17 @@ def prepare_job(
         if array.problems:
             raise SpecError(array.problems, fix=array.fix)
         for one in made:
+            own_after = after
+            if after is not None and one.index in after.checkpoint_dirs:
+                folder = after.checkpoint_dirs[one.index]
+                own_after = msgspec.structs.replace(after, checkpoint_dir=folder)
             try:
                 run = prepare_spec(
                     context,
                     one.spec,
                     host=host,
                     extra_args=one.extra_args,
-                    after=after,
+                    after=own_after,
                     origin=origin,
                     run_id=task_run_id(sweep_id, one.index),
                     shared_code=code,

@@ -146,7 +146,7 @@ def prepare_again(
     host = query_host(where, spec, extra_args, also=probes)
     folders = [None if fresh else _checkpoints(context, host, status) for status in statuses]
     is_first = after is None
-    after = after or _earlier_dependency(where, plan)
+    after = after or _earlier_dependency(where, [_plan_of(status) for status in statuses])
     origin = Origin(str(found.path / "spec.yaml"), tuple(overrides))
     make: partial[Prepared] = partial(prepare_spec, checkpoint_dir=folders[0])
     if isinstance(found, SweepFolder):
@@ -501,11 +501,32 @@ def _checkpoints(context: Context, host: ClusterHost, status: JobStatus) -> str 
     return str(folder)
 
 
-def _earlier_dependency(context: Context, plan: Plan) -> Dependency | None:
-    """Return the dependency of the earlier run, which applies to the new run, too."""
-    folder = after_checkpoint_dir(plan.environment)
-    if folder is None:
+def _earlier_dependency(context: Context, plans: Sequence[Plan]) -> Dependency | None:
+    """Return the dependency of the earlier runs, which applies to the new ones, too.
+
+    Raises:
+        InputError: The runs start after different runs, some of which have not ended.
+    """
+    folders = {
+        index: folder
+        for index, plan in enumerate(plans)
+        if (folder := after_checkpoint_dir(plan.environment)) is not None
+    }
+    if not folders:
         return None
+    if len({*folders.values()}) > 1 or len(folders) < len(plans):
+        for folder in folders.values():
+            if (job_id := _find_active_owner(context, folder)) is not None:
+                raise InputError(
+                    f"job {job_id}, after which the run started, has not ended: {folder}",
+                    fix=f"hpcrun wait {job_id}, then resubmit",
+                )
+        return Dependency(None, None, folders)
+    return Dependency(_find_active_owner(context, folders[0]), folders[0])
+
+
+def _find_active_owner(context: Context, folder: str) -> str | None:
+    """Return the job whose checkpoints are in a folder; None if it has ended, or is unknown."""
     owner = find_owner_run(find_local_path(context, Path(folder)))
     job_id = None
     for before in status_of(context, [owner] if owner is not None and owner.path.is_dir() else []):
@@ -514,7 +535,7 @@ def _earlier_dependency(context: Context, plan: Plan) -> Dependency | None:
         can_end = verdict.state != "UNKNOWN" and verdict.reason != "DependencyNeverSatisfied"
         if is_here and can_end and not verdict.final:
             job_id = before.job_id
-    return Dependency(job_id, folder)
+    return job_id
 
 
 def _check_began_from(host: ClusterHost, after: Dependency | None, plans: Sequence[Plan]) -> None:

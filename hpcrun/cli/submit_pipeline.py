@@ -193,6 +193,7 @@ def describe_condition(stage: Stage) -> str:
         "success": f"when {names} succeeded",
         "failure": f"when {names.replace(', ', ' or ')} failed",
         "always": f"when {names} ended",
+        "each": f"each run when that of {names} succeeded",
     }[stage.when]
 
 

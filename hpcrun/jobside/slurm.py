@@ -153,6 +153,23 @@ def parse_waiting(text: str) -> List[Waiting]:
     return rows
 
 
+def find_counterpart(waiting: Waiting, task: str) -> str:
+    """Return the waiting task that starts after this TASK of another array alone; "" if none does.
+
+    >>> find_counterpart(Waiting("9", "aftercorr:7_*"), "7_2")
+    '9_2'
+    >>> find_counterpart(Waiting("9_2", "aftercorr:7_*,singleton"), "7_2")
+    '9_2'
+    >>> [find_counterpart(Waiting("9_1", "aftercorr:7_*"), task) for task in ("7_2", "8_1", "7")]
+    ['', '', '']
+    """
+    array, _, index = task.partition("_")
+    if not index or "aftercorr:{}_*".format(array) not in waiting.dependency.split(","):
+        return ""
+    job, _, own = waiting.job.partition("_")
+    return "{}_{}".format(job, index) if own in ("", index) else ""
+
+
 def replace_dependency(dependency: str, old: str, new: str) -> str:
     """Return a dependency on the success, the failure or the end of NEW where it was one of OLD.
 

@@ -9,7 +9,7 @@ import random
 import re
 import subprocess
 import time
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Set
 
 from hpcrun.jobside import ends
 from hpcrun.jobside.records import read_json, read_line, write_json, write_record
@@ -19,6 +19,7 @@ from hpcrun.jobside.slurm import (
     Job,
     Say,
     Waiting,
+    find_counterpart,
     parse_record,
     parse_submitted,
     parse_time,
@@ -424,14 +425,26 @@ class Continuation:
         """Make jobs that depend on job OLD depend on NEW, which continues it.
 
         For a dependency on the whole array of a task OLD, each other task is listed, or is an
-        alternative if the job waits for a failure. Repeated until no dependency on OLD remains,
-        because another task may have changed the same job at the same moment.
+        alternative if the job waits for a failure. Of an array whose tasks each depend on the same
+        task of OLD's array, only the task that depends on OLD is changed. Repeated until no
+        dependency on OLD remains, because another task may have changed the same job at the same
+        moment.
         """
+        moved: Set[str] = set()
         for _ in range(5):
             changed = False
             for waiting in self.waiting():
                 if waiting.job == new:
                     continue  # it starts when OLD has ended
+                task = find_counterpart(waiting, old)
+                if task and task not in moved:
+                    array = "aftercorr:{}_*".format(old.partition("_")[0])
+                    own = waiting.dependency.replace(array, "afterok:" + new)
+                    self._set_dependency(task, own)
+                    moved.add(task)
+                    changed = True
+                if task:
+                    continue
                 dependency = self._follow(waiting.dependency, old, new)
                 if dependency != waiting.dependency:
                     changed = True

@@ -253,7 +253,7 @@ def find_obstacle(stage: Stage, others: Mapping[str, StageStatus]) -> str:
     Those that are not among ``others`` have not ended.
     """
     before = [others[name] for name in stage.after if name in others]
-    if stage.when == "success":
+    if stage.when in ("success", "each"):
         for one in before:
             ended = [status.state for status in one.statuses if status.final and not status.ok]
             state = one.state if one.skipped else next(iter(ended), "")

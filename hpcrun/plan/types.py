@@ -167,10 +167,13 @@ class Dependency(Struct, frozen=True):
             ``?afterok:`` before a successor that may replace one; None if all have succeeded.
         checkpoint_dir: The checkpoint directory of the run; None for several runs, or a job that
             hpcrun did not submit.
+        checkpoint_dirs: Those of the runs of a sweep by index, for a sweep of which each run starts
+            after one of them.
     """
 
     job_id: str | None
     checkpoint_dir: str | None = None
+    checkpoint_dirs: dict[int, str] = {}
 
 
 Block = Literal["run", "environment", "nccl", "job_environment", "node"]

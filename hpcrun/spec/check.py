@@ -113,6 +113,14 @@ _SAME_ON_ALL_NODES = (
 )
 
 
+# Keys of the allocation that a role does not have, with the place of those of the whole job.
+_KEYS_OF_ALLOCATION = {
+    "resources": "resources",
+    "slurm": "slurm",
+    **{key: f"slurm.{key}" for key in ("constraint", "qos", "reservation")},
+}
+
+
 def explain_unknown_key(root: mi.StructType, section: mi.StructType, key: str) -> str:
     """Write the message for an unknown key, with the key that the user may have meant.
 
@@ -124,6 +132,13 @@ def explain_unknown_key(root: mi.StructType, section: mi.StructType, key: str) -
     word = key.lower().replace("-", "_")
     names = {path: path.rpartition(".")[2] for path in _iterate_paths(root)}
     elsewhere = [path for path, name in names.items() if name == word]
+    if section.cls.__name__ == "Role":
+        of_job = [path for path in elsewhere if path.startswith("resources.")]
+        for path in [*filter(None, [_KEYS_OF_ALLOCATION.get(word)]), *of_job]:
+            return (
+                "all roles share one allocation, with nodes of one kind: set "
+                f"{path} for the whole job, or submit the role as a job of its own"
+            )
     far = [
         path
         for path, name in names.items()

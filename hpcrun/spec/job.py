@@ -900,10 +900,11 @@ class Stage(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         list[StageName], about("the stages after which this one starts; default: at once")
     ] = []
     when: Annotated[
-        Literal["success", "failure", "always"],
+        Literal["success", "failure", "always", "each"],
         about(
             "start when all stages of after have succeeded (success), when one of them has failed "
-            "(failure), or when all have ended (always)"
+            "(failure), or when all have ended (always); each: a sweep after a sweep, of which "
+            "each run starts when the run with the same number has succeeded"
         ),
     ] = "success"
     args: Annotated[

@@ -90,6 +90,9 @@ def _check_order(stages: Mapping[str, Stage], tree: Node, problems: list[Problem
         if stage.when != "success" and not stage.after:
             message = f"{stage.when} needs after, the stages whose end decides"
             problems.append(node.problem(f"{name}.when", message))
+        if stage.when == "each" and len(stage.after) > 1:
+            message = "each needs one stage in after, a sweep"
+            problems.append(node.problem(f"{name}.when", message))
     circle = [] if problems else find_circle({name: one.waits_for for name, one in stages.items()})
     if circle:
         message = f"the stages wait for each other: {' -> '.join([*circle, circle[0]])}"

@@ -660,3 +660,71 @@ def test_scores_of_failed_evaluations_are_not_drawn(evaluated: Caller) -> None:
     write_log(evaluations(evaluated)["step-4.pt"], "[EVAL] mIoU: 0.4\n")
     (found,) = evaluated("parse", "--json", "one").json["runs"]
     assert found["metrics"]["eval.eval_mIoU"]["last"] == {"step": 4, "value": 0.4}
+
+
+# ---- a sweep after a sweep
+
+SWEPT = "train: {job: train}\nexport: {job: export, after: train, when: each, args: [ARGS]}\n"
+
+
+def write_sweeps(slurm: Caller, train: str, export: str, args: str = "") -> None:
+    slurm.write("pipelines/main.yaml", SWEPT.replace("ARGS", args))
+    for name, keys in (("train", train), ("export", export)):
+        slurm.write(f"jobs/{name}.yaml", JOB.replace("NAME", name) + keys)
+
+
+def test_each_run_of_a_sweep_starts_after_its_counterpart(slurm: Caller) -> None:
+    sweep = "sweep: {env.LR: [1, 2, 3]}\n"
+    write_sweeps(slurm, sweep, sweep, '--from, "{after_checkpoint_dir}"')
+    dry = slurm("submit", "main", "--dry-run").out
+    assert "each run when that of train succeeded" in dry
+    done = slurm("submit", "main", "--as", "one", "--json")
+    assert done.code == 0, done
+    assert calls(slurm) == ["", "aftercorr:17"]
+    for index in range(3):
+        (train,) = slurm.runs.glob(f"*-train.{index}-*")
+        (export,) = slurm.runs.glob(f"*-export.{index}-*")
+        assert f"{train}/checkpoints" in (export / "job.sbatch").read_text()
+
+
+@pytest.mark.parametrize("words", [["one.export"], ["one", "--from", "export"]])
+def test_resubmitted_runs_of_a_sweep_use_their_own_counterparts(
+    slurm: Caller, words: list[str]
+) -> None:
+    sweep = "sweep: {env.LR: [1, 2]}\n"
+    write_sweeps(slurm, sweep, sweep, '--from, "{after_checkpoint_dir}"')
+    assert slurm("submit", "main", "--as", "one").code == 0
+    earlier = [*slurm.runs.glob("*-export.*")]
+    for run in slurm.runs.glob("*.[01]-*"):
+        write_log(run, "", 0)
+        (run / "checkpoints").mkdir(exist_ok=True)
+    done = slurm("resubmit", *words)
+    assert done.code == 0, done
+    assert calls(slurm) == ["", "aftercorr:17", ""]
+    for index in range(2):
+        (train,) = slurm.runs.glob(f"*-train.{index}-*")
+        (export,) = {*slurm.runs.glob(f"*-export.{index}-*")} - {*earlier}
+        assert f"{train}/checkpoints" in (export / "job.sbatch").read_text()
+
+
+@pytest.mark.parametrize(
+    ("train", "export", "message"),
+    [
+        ("sweep: {env.LR: [1, 2]}", "", "but export is not a sweep"),
+        ("", "sweep: {env.LR: [1, 2]}", "but train is not a sweep"),
+        ("sweep: {env.LR: [1, 2]}", "sweep: {env.LR: [1, 2, 3]}", "they have 2 and 3 runs"),
+        ("sweep: {env.LR: [1, 2]}", "sweep: {env.LR: [2, 1]}", "run 0 has env.LR 1 in train and 2"),
+        (
+            "sweep: {env.A: [1, 2]}\nsweep_per_node: 2",
+            "sweep: {env.B: [1, 2]}",
+            "sweep_per_node must be the same",
+        ),
+    ],
+)
+def test_sweeps_whose_runs_do_not_correspond_are_refused(
+    slurm: Caller, train: str, export: str, message: str
+) -> None:
+    write_sweeps(slurm, train, export)
+    done = slurm("submit", "main")
+    assert done.code == 2 and message in done.err, done
+    assert not calls(slurm)

@@ -231,3 +231,25 @@ def test_checkpoints_are_evaluated_over_ssh(laptop: Laptop) -> None:
     logs = [laptop.does("logs", run) for run in stage["run_ids"]]
     for step in (4, 8, 12):
         assert sum(f"/checkpoints/step-{step}.pt" in log for log in logs) == 1, logs
+
+
+@pytest.mark.thorough
+def test_each_run_of_a_sweep_starts_after_its_counterpart(wide_site: Site) -> None:
+    site = wide_site
+    job = "command: [bash, -c, 'COMMAND']\nresources: {gpus_per_node: 0, time: 10}\n"
+    job += "sweep: {env.TASK: ['0', '1', '2']}\n"
+    jobs = {"train": "sleep $((TASK * 3)); [ $TASK != 1 ]", "eval": "echo evaluated $TASK"}
+    for name, command in jobs.items():
+        site.project.joinpath("jobs").mkdir(exist_ok=True)
+        (site.project / f"jobs/{name}.yaml").write_text(job.replace("COMMAND", command))
+    (site.project / "pipelines").mkdir()
+    pipeline = "train: {job: train}\neval: {job: eval, after: train, when: each}\n"
+    (site.project / "pipelines/main.yaml").write_text(pipeline)
+    answer = json.loads(site.hpcrun("submit", "--json", "main").stdout)
+    assert site.hpcrun("wait", answer["group"]).returncode == 1
+    found = json.loads(site.hpcrun("status", "--json", answer["group"]).stdout)
+    states = [(run["name"], run["state"]) for run in found["runs"]]
+    assert states == [
+        *(("train", "COMPLETED"), ("train", "FAILED"), ("train", "COMPLETED")),
+        *(("eval", "COMPLETED"), ("eval", "CANCELLED"), ("eval", "COMPLETED")),
+    ]

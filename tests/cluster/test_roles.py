@@ -60,7 +60,7 @@ resources: {gpus_per_node: 1, time: 30}
 slurm: {exclusive: true}
 survive: {when: [preempted]}
 checkpoint: {resume: "--resume {resume}"}
-env: {BREAK: "{project_dir}/break", TOTAL: "24", STEP: "0.5", AGAIN: "0.05"}
+env: {BREAK: "{project_dir}/break", TOTAL: "16", STEP: "0.3", AGAIN: "0.05"}
 roles:
   server: {command: [PYTHON, server.py, "{port}"], ready: "http://{host}:{port}/"}
   train: {nodes: 10, script: train.py, launcher: srun, framework: torch,
@@ -124,7 +124,7 @@ def test_roles_resume_after_preemption(wide_site: Site, mode: str) -> None:
         run = site.submit("./job.yaml")
         until(lambda: len(steps_of(run, 0)) >= 6, "some steps")
         preempt(site)
-        shown = insist_on_the_whole_curve(site, run, 24)
+        shown = insist_on_the_whole_curve(site, run, 16)
     first, second = shown["attempts"]
     assert first["end"]["why"] == "preempted", first
     assert {each["state"] for each in second["roles"].values()} == {"ended"}

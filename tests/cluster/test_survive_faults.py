@@ -375,6 +375,8 @@ def test_dependency_on_a_sweep_follows_its_successor_jobs(wide_site: Site) -> No
     assert dependency_of(site, later) == f"afterok:{array}_*(unfulfilled)"
     failure = f"--dependency=afternotok:{array}"
     repair = site.rig.run("sbatch", "--parsable", failure, "--wrap=true").stdout.strip()
+    each = ("sbatch", "--parsable", "--array=0-1", f"--dependency=aftercorr:{array}")
+    evaluation = site.rig.run(*each, "--output=/dev/null", "--wrap=true").stdout.strip()
     until(functools.partial(steps_of, runs[1], 0), "a step")
     steps = site.rig.run("squeue", "-hs", "-j", runs[1].job_id, "-o%i").stdout.split()
     assert f"{array}_1.0" in steps and not [step for step in steps if f"{array}_0" in step]
@@ -385,6 +387,10 @@ def test_dependency_on_a_sweep_follows_its_successor_jobs(wide_site: Site) -> No
     waits = dependency_of(site, later)
     assert sorted(waits.split(",")) == sorted(f"afterok:{job}(unfulfilled)" for job in jobs), waits
     waits_for_failure = site.rig.run("squeue", "-h", "-j", repair, "-o", "%E").stdout.strip()
+    rows = site.rig.run("squeue", "-hr", "-j", evaluation, "-o", "%i %E").stdout.splitlines()
+    assert sorted(rows) == [
+        f"{evaluation}_{task} afterok:{job}(unfulfilled)" for task, job in enumerate(jobs)
+    ]
     alternatives = sorted(f"afternotok:{job}(unfulfilled)" for job in jobs)
     assert sorted(waits_for_failure.split("?")) == alternatives, waits_for_failure
     latest = site.submit("--after", sweep_id, "--", "true")

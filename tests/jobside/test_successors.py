@@ -270,6 +270,17 @@ def test_one_failure_of_an_array_that_continues_is_enough(slurm: StandIns) -> No
     assert message.startswith("hpcrun: a job that waits for afternotok:7_*,singleton may start")
 
 
+def test_task_that_starts_after_one_task_of_an_array_follows_it_alone(slurm: StandIns) -> None:
+    (slurm.answers / "squeue_--noheader_--user").write_text(
+        'echo "12_[0,2-3] aftercorr:7_*(unfulfilled)"\n'
+        'if grep -q update "$CALLS"; then echo "12_1 afterok:42(unfulfilled)";\n'
+        'else echo "12_1 aftercorr:7_*(unfulfilled)"; fi\n'
+    )
+    slurm.answer("squeue --noheader --array", "7_0 COMPLETED\n7_1 RUNNING")
+    Continuation(slurm.job()).move_dependencies("7_1", "42")
+    assert slurm.called("scontrol") == ["scontrol update JobId=12_1 Dependency=afterok:42"]
+
+
 # ---- Spare nodes ---------------------------------------------------------------------------------
 
 

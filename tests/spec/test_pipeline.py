@@ -35,7 +35,12 @@ def test_stages_are_sorted_by_their_dependencies() -> None:
         ("a: {job: b, afte: c}", "p.yaml:1: a.afte: unknown key; did you mean after?"),
         ("a: {after: b}", "p.yaml:1: a.job: is missing"),
         ("a: {job: x, args: {s: false}}", "p.yaml:1: a.args.s: a switch is on"),
-        ("a: {job: x, when: later}", "p.yaml:1: a.when: expected one of always, failure"),
+        ("a: {job: x, when: later}", "p.yaml:1: a.when: expected one of always, each, failure"),
+        ("a: {job: x, when: each}", "p.yaml:1: a.when: each needs after"),
+        (
+            "a: {job: x, after: [b, c], when: each}\nb: {job: x}\nc: {job: x}",
+            "p.yaml:1: a.when: each needs one stage in after, a sweep",
+        ),
         ("a: {job: x, when: failure}", "p.yaml:1: a.when: failure needs after"),
         ("a: {job: x, after: bb}\nb: {job: x}", "p.yaml:1: a.after: there is no stage bb; did"),
         ("a: {job: x, after: a}", "the stages wait for each other: a -> a"),

@@ -77,3 +77,21 @@ def test_two_main_roles_are_refused() -> None:
     )
     with pytest.raises(SpecError, match="role server is the main one, too"):
         load(text)
+
+
+@pytest.mark.parametrize(
+    ("key", "named"),
+    [
+        ("partition: cpu", "resources.partition"),
+        ("gpu_type: a100", "resources.gpu_type"),
+        ("resources: {partition: cpu}", "resources"),
+        ("slurm: {constraint: big}", "slurm"),
+        ("constraint: big", "slurm.constraint"),
+    ],
+)
+def test_nodes_of_another_kind_for_a_role_are_refused(key: str, named: str) -> None:
+    text = f"roles: {{server: {{command: [a], {key}}}, train: {{script: a.py}}}}"
+    with pytest.raises(SpecError) as raised:
+        load(text)
+    message = f"all roles share one allocation, with nodes of one kind: set {named} for the whole"
+    assert message in str(raised.value), raised.value
