@@ -214,5 +214,5 @@ def _pack(texts: Mapping[str, bytes]) -> bytes:
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in sorted(texts):
-            archive.writestr(zipfile.ZipInfo(name), texts[name], zipfile.ZIP_DEFLATED)
+            archive.writestr(zipfile.ZipInfo(name), texts[name], zipfile.ZIP_DEFLATED, 9)
     return data.getvalue()

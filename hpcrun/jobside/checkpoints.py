@@ -244,10 +244,8 @@ def order_units(units: List[Unit]) -> List[Unit]:
 def parse_position(name: str) -> Tuple[str, Optional[float]]:
     """Return what the number in the name of a checkpoint counts, and the number.
 
-    >>> parse_position("checkpoint-500"), parse_position("epoch=1-step=40.ckpt")
-    (('checkpoint', 500), ('step', 40))
-    >>> parse_position("model_0012.pt"), parse_position("last")
-    (('model_', 12), ('', None))
+    >>> parse_position("epoch=1-step=40.ckpt"), parse_position("model_0012.pt")
+    (('step', 40), ('model', 12))
     """
     name = name.lower()
     if re.match("last|latest", name):
@@ -731,7 +729,7 @@ def newest_checkpoint(root: str, world: int, marker: str = "", say: Say = lambda
     if not root or not os.path.isdir(root):
         return ""
     judged = Judge(root, world, marker)
-    peers = _Peers(judged)
+    peers = Peers(judged)
     fallback: Optional[Unit] = None
     for unit in judged.order:
         verdict = judged.verdict(unit)
@@ -748,28 +746,13 @@ def newest_checkpoint(root: str, world: int, marker: str = "", say: Say = lambda
     return absolute(root, fallback)
 
 
-def list_whole_checkpoints(root: str, world: int, marker: str = "") -> List[str]:
-    """Return the paths of all complete checkpoints whose names have a number, the oldest first."""
-    if not root or not os.path.isdir(root):
-        return []
-    judged = Judge(root, world, marker)
-    peers = _Peers(judged)
-    return [
-        absolute(root, unit)
-        for unit in reversed(judged.order)
-        if re.search("[0-9]", unit.name)
-        and judged.verdict(unit).state == "whole"
-        and not peers.missing_part(unit)
-    ]
-
-
 def absolute(root: str, unit: Unit) -> str:
     """Return the absolute path of a checkpoint."""
     root = os.path.abspath(root)
     return root if unit.path == "." else root + "/" + unit.path
 
 
-class _Peers:
+class Peers:
     """Groups files and folders of one checkpoint: of ranks and components."""
 
     def __init__(self, judged: Judge) -> None:

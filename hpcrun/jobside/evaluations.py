@@ -16,7 +16,7 @@ import time
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set
 from urllib.parse import quote
 
-from hpcrun.jobside.checkpoints import list_whole_checkpoints
+from hpcrun.jobside.checkpoints import Judge, Peers, absolute
 from hpcrun.jobside.records import read_json, write_record
 from hpcrun.jobside.slurm import Say, command_environment, parse_submitted, run_slurm
 
@@ -205,7 +205,7 @@ class _StageSubmitter:
         if self._is_cancelled():
             self._remove_secrets()
             return []
-        checkpoints, done = list_whole_checkpoints(*self.training[1:]), []  # type: Any, List[Any]
+        checkpoints, done = _list_whole_checkpoints(*self.training[1:]), []  # type: Any, List[Any]
         for path in checkpoints:
             if not _PLAIN_PATH.match(path):
                 text = "{}: such a path cannot be evaluated; use letters, digits, spaces and {}"
@@ -353,6 +353,21 @@ class _StageSubmitter:
             slurm = {name: inherited[name] for name in _KEPT[:2] if name in inherited}
             return {**clean, **slurm}
         return {k: value for k, value in inherited.items() if k not in self.stage["without"]}
+
+
+def _list_whole_checkpoints(root: str, world: int, marker: str = "") -> List[str]:
+    """Return the paths of all complete checkpoints whose names have a number, the oldest first."""
+    if not root or not os.path.isdir(root):
+        return []
+    judged = Judge(root, world, marker)
+    peers = Peers(judged)
+    return [
+        absolute(root, unit)
+        for unit in reversed(judged.order)
+        if re.search("[0-9]", unit.name)
+        and judged.verdict(unit).state == "whole"
+        and not peers.missing_part(unit)
+    ]
 
 
 class _Claim:
