@@ -49,7 +49,7 @@ def locale(
 def test_times_and_codes_of_a_job_are_recorded(job: Job, locale: dict[str, str]) -> None:
     begun = time.time()
     job.write("export RANK=0 LOCAL_RANK=0 WORLD_SIZE=1\n" + RANK + " bash -c 'echo İI ıi; exit 7'")
-    code, out = job.go(**locale)
+    code, out = job.finish(job.start(**locale))
     assert code == 7, out
     assert begun - 1 < job.end.begun_at <= job.end.ended_at < time.time() + 1
     assert (job.failure.rank, job.failure.exit_code, job.failure.node) == (0, 7, 0)
