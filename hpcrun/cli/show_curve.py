@@ -5,15 +5,19 @@ from __future__ import annotations
 import contextlib
 import glob
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
 from hpcrun.cli.output import drawing_display, print_note
 from hpcrun.context import Context
-from hpcrun.curves import PageSection, ParsedRun
+from hpcrun.curves import ParsedRun
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.plan import format_label
 from hpcrun.runs import RunFolder, read_task
+
+if TYPE_CHECKING:
+    from hpcrun.curves import PageSection  # loads the code of HTML reports
 
 # Longer logs without metrics are not searched for the cause of a failure.
 _MAX_DIAGNOSED_BYTES = 1 << 26
