@@ -135,6 +135,8 @@ prepare_ranks() {
         say "no Python 3.6 or newer answers here: checkpoints are neither found nor pruned, stalls are" \
             "not noticed, and the run does not continue by itself"
     fi
+    # Most scripts create the folder of their checkpoints, and others fail at the end of training.
+    [ -z "${HPCRUN_CHECKPOINT_DIR-}" ] || mkdir -p -- "$HPCRUN_CHECKPOINT_DIR" 2>/dev/null
     ! grep -qsE '"method": ?"tpe"' -- "$HPCRUN_RUN_DIR/search.json" || export_trial
     # For programs that check instead of handling a signal: this file appears, or this time comes.
     export HPCRUN_RESUME HPCRUN_END_TIME HPCRUN_STOP_FILE=$attempt_dir/stop

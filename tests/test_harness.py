@@ -101,6 +101,23 @@ def test_older_checkpoints_are_removed_as_the_attempt_ends(job: Job) -> None:
     assert "hpcrun: removed checkpoint step1; newer ones that are whole: 2\n" in out
 
 
+@pytest.mark.parametrize("survive", ["", "time_limit"])
+def test_checkpoint_folder_exists_when_training_starts(job: Job, survive: str) -> None:
+    job.write('printf weights >"$HPCRUN_CHECKPOINT_DIR/model.pt"')
+    where = job.run.path / "my checkpoints"
+    environ = {"HPCRUN_CHECKPOINT_DIR": str(where), "HPCRUN_WORLD_SIZE": "1"}
+    code, out = job.go(b"", **environ, HPCRUN_SURVIVE=survive)
+    assert code == 0, out
+    assert (where / "model.pt").read_text() == "weights"
+
+
+def test_checkpoint_folder_that_cannot_be_created_does_not_stop_the_program(job: Job) -> None:
+    job.write('[ ! -e "$HPCRUN_CHECKPOINT_DIR" ] && echo "still trained"')
+    code, out = job.go(b"", HPCRUN_CHECKPOINT_DIR="/proc/none", HPCRUN_WORLD_SIZE="1")
+    assert code == 0, out
+    assert "mkdir" not in out + job.log()
+
+
 def test_successful_rank_leaves_no_failure_record(job: Job) -> None:
     job.write(f"export RANK=0 LOCAL_RANK=0 WORLD_SIZE=1\n{RANK} sh -c 'echo \"$@\"' - 'a b' ''")
     assert job.go()[0] == 0

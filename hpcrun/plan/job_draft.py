@@ -304,7 +304,7 @@ def _find_args(
                 named = [one for one in facts.options if "--deepspeed" in one.names]
                 fits = [one for one in named if one.nargs != 0]
         if placeholder == "checkpoint_dir":
-            fits = [one for one in fits if not _names_checkpoint(one) and _takes_folder(one)]
+            fits = [one for one in fits if not _names_checkpoint(one) and _takes_folder(one, facts)]
             fits = [one for one in fits if not _may_be_input(one)]
         if fits:
             found.append((_preferred_spelling(_choose_most_specific(fits)), placeholder))
@@ -339,16 +339,19 @@ def _may_be_input(option: ParserOption) -> bool:
     )
 
 
-def _takes_folder(option: ParserOption) -> bool:
+def _takes_folder(option: ParserOption, facts: ScriptFacts) -> bool:
     """Return True if an option for outputs takes one folder, not a file name, number or switch.
 
-    An option such as --save, whose name does not say which, needs a default or a help that does.
+    An option such as --save, whose name does not say which, needs a default, a help or a use in
+    the script that does.
     """
     if option.nargs not in (None, "?") or option.type not in ("str", "?"):
         return False
     if _FILE_NAME.fullmatch(option.default):
         return False
     names = [_normalize_name(name) for name in option.names]
+    if set(names) & set(facts.folder_names):
+        return True
     if any(re.search(r"dir|folder", word, re.I) for word in (*names, option.help)):
         return True
     if _FILE_HELP.search(option.help):

@@ -97,6 +97,7 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
         finds_root: It finds the root of its project by rootutils or a similar library.
         divided_names: Names of values that it divides by the number of ranks.
         loader_batch_names: Names of values that it passes to a data loader as batch_size.
+        folder_names: Names of values that it uses as folders: in os.path.join(), os.makedirs() ...
         checkpoint_loads: Calls that load a checkpoint, and keywords that make a framework load one.
         slurm_rank_variables: Slurm's variables for rank and world size that it names.
         assigned_variables: Environment variables that it sets to a literal: line, name, value, and
@@ -131,6 +132,7 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     finds_root: bool = False
     divided_names: list[str] = []
     loader_batch_names: list[str] = []
+    folder_names: list[str] = []
     checkpoint_loads: list[str] = []
     slurm_rank_variables: list[str] = []
     assigned_variables: list[tuple[int, str, str, bool]] = []
@@ -200,6 +202,7 @@ def read_script(tree: ast.Module, *, is_imported: bool = False) -> ScriptFacts:
         ),
         divided_names=sorted(set(_find_divided_names(nodes))),
         loader_batch_names=sorted(set(_find_loader_batch_names(nodes))),
+        folder_names=sorted(set(_find_folder_names(calls))),
         checkpoint_loads=sorted(set(_find_checkpoint_loads(nodes))),
         slurm_rank_variables=sorted(_SLURM_RANKS & set(texts)),
         assigned_variables=sorted(set(_find_assigned_variables(nodes))),
@@ -541,6 +544,19 @@ def _is_relative_to_cwd(node: ast.expr) -> bool:
     if node.args:
         return callee_name(node) in _PATH_FUNCTIONS and _is_relative_to_cwd(node.args[0])
     return isinstance(node.func, ast.Attribute) and _is_relative_to_cwd(node.func.value)
+
+
+def _find_folder_names(calls: Sequence[ast.Call]) -> Iterator[str]:
+    """Yield names such as out in os.path.join(args.out, "model.pt") and os.makedirs(args.out)."""
+    for call in calls:
+        name = callee_name(call)
+        is_join = name == "join" and isinstance(call.func, ast.Attribute) and len(call.args) > 1
+        if call.args and (is_join or name in ("makedirs", "mkdir", "save_pretrained")):
+            first = call.args[0]
+            if isinstance(first, ast.Attribute):
+                yield first.attr
+            elif isinstance(first, ast.Name):
+                yield first.id
 
 
 def _find_sibling_paths(nodes: NodeIndex) -> Iterator[str]:

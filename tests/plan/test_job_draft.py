@@ -526,6 +526,25 @@ def test_option_for_a_file_or_a_switch_does_not_get_the_checkpoint_folder(option
         assert [place for _, place in options(named).args] == ["checkpoint_dir"]
 
 
+@pytest.mark.parametrize(
+    ("use", "is_folder"),
+    [
+        ("os.path.join(args.out, 'm.pt')", True),
+        ("os.makedirs(args.out, exist_ok=True)", True),
+        ("model.save_pretrained(args.out)", True),
+        ("torch.save(model, args.out)", False),
+        ("','.join(args.out)", False),
+    ],
+)
+def test_option_that_the_script_uses_as_a_folder_gets_the_checkpoint_folder(
+    use: str, is_folder: bool
+) -> None:
+    text = f"{PARSER}p.add_argument('--out', required=True)\nargs = p.parse_args()\n{use}\n"
+    found = drafted(f"import os, torch.distributed\n{text}")
+    assert found.args == ([("--out", "checkpoint_dir")] if is_folder else [])
+    assert found.required == ([] if is_folder else ["--out"])
+
+
 def test_trainer_of_the_project_is_not_that_of_transformers() -> None:
     script = "import torch\nfrom lab.trainer import Trainer\nTrainer(model).run()"
     model = "from transformers import GPT2LMHeadModel"
