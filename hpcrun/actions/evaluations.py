@@ -12,11 +12,18 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from msgspec import Struct, structs
 
+from hpcrun.actions.cluster_host import find_local_path
 from hpcrun.actions.prepare import Prepared, record_file
-from hpcrun.actions.submit import VARIABLES_OF_THIS_LOGIN, sbatch_environment
+from hpcrun.actions.submit import (
+    VARIABLES_OF_THIS_LOGIN,
+    check_secrets,
+    sbatch_environment,
+    write_secrets,
+)
 from hpcrun.context import Context, slurm_transport, trusted_slurm_conf
 from hpcrun.errors import HpcrunError, OutOfReach, SchedulerRefused
 from hpcrun.monitor import Pipeline, Targets, build_submitted_record, find_pipeline
@@ -126,8 +133,8 @@ def attach_evaluations(
 
 def keep_evaluations(found: RunFolder, made: Prepared) -> Prepared:
     """Return a resubmitted training whose job submits the evaluations of the earlier one's."""
-    record = read_record(found.path / EVALUATIONS, EvaluationsRecord)
-    if record is None or record.stage is not None:
+    record = _read_stages(found)
+    if record is None:
         return made
     files = replace_archive(made.files, made.plan, {"evaluations"})
     return structs.replace(made, files=[*files, record_file(EVALUATIONS, record)])
@@ -192,21 +199,60 @@ def cancel_evaluations(context: Context, targets: Targets) -> bool:
     """Let nobody submit further evaluations of the targets that are trainings; True if some are.
 
     This precedes their cancellation: jobs that end by it would submit evaluations. A full disk does
-    not prevent the cancellation.
+    not prevent the cancellation. The secrets of the evaluations are removed.
     """
-    marks = []
+    marks, secrets = [], list[Path]()
     for run in targets.runs:
-        record = None
-        with contextlib.suppress(HpcrunError):
-            record = read_record(run.path / EVALUATIONS, EvaluationsRecord)
-        if record is not None and record.stage is None and not foreign_owner(run.path):
+        if not foreign_owner(run.path) and (record := _read_stages(run)) is not None:
             marks.append(run.evaluations_cancelled)
-    with contextlib.suppress(HpcrunError):
+            secrets += [template.secrets for template in _list_templates(context, record)]
+    with contextlib.suppress(HpcrunError, OSError):
         for mark in marks:
             write_record(mark, Cancelled(cancelled_at=time.time(), user=name_of_user(os.getuid())))
+        for path in secrets:
+            path.unlink(missing_ok=True)
         if marks:
-            context.transport().upload_files(marks)
+            context.transport().upload_files([*marks, *secrets])
     return bool(marks)
+
+
+def restore_evaluation_secrets(context: Context, training: RunFolder) -> None:
+    """Write the secrets of a training's evaluations again, before the training is repeated.
+
+    Raises:
+        InputError: A secret has no value.
+        OutOfReach: The cluster did not answer.
+    """
+    record = _read_stages(training)
+    written: list[Path] = []
+    for template in _list_templates(context, record) if record is not None else ():
+        plan = read_plan(template)
+        if plan is not None and not template.secrets.exists():
+            check_secrets(context, plan)
+            written += write_secrets(context, plan, template)
+    if written:
+        context.transport().upload_files(written)
+        if context.cluster.host is not None:  # the cluster has them now
+            for path in written:
+                path.unlink(missing_ok=True)
+
+
+def _read_stages(run: RunFolder) -> EvaluationsRecord | None:
+    """Return the stages that evaluate a run's checkpoints; None if it is no such training."""
+    record = None
+    with contextlib.suppress(HpcrunError):
+        record = read_record(run.path / EVALUATIONS, EvaluationsRecord)
+    return record if record is not None and record.stage is None else None
+
+
+def _list_templates(context: Context, record: EvaluationsRecord) -> list[RunFolder]:
+    """List the templates that have secrets, if they were not deleted with the first training."""
+    folder = find_local_path(context, Path(record.folder))
+    if folder is None:
+        return []
+    stages = record.stages.items()
+    paths = [folder / name / stage.run_id for name, stage in stages if stage.secrets]
+    return [RunFolder(path) for path in paths if path.is_dir()]
 
 
 def _list_trainings(pipeline: Pipeline) -> list[RunFolder]:

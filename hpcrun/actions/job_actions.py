@@ -377,6 +377,12 @@ def _requeue_batch(
     for job in jobs:
         job_id = job.status.job_id or ""
         try:
+            if job.status.final and job.status.run is not None:
+                from hpcrun.actions.evaluations import (
+                    restore_evaluation_secrets,  # deferred: it imports the planner
+                )
+
+                restore_evaluation_secrets(context, job.status.run)
             written += _restore_secrets(context, job.status) + _mark_for_next_attempt(job.status)
             again[job_id] = _suggest_resubmit(job.status)
         except HpcrunError as failure:

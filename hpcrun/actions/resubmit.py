@@ -14,7 +14,7 @@ from msgspec import Struct, structs
 
 from hpcrun.actions.checks.submission import Checks
 from hpcrun.actions.cluster_host import ClusterHost, find_local_path
-from hpcrun.actions.evaluations import keep_evaluations
+from hpcrun.actions.evaluations import keep_evaluations, restore_evaluation_secrets
 from hpcrun.actions.fetch import fetch_code
 from hpcrun.actions.prepare import (
     Prepared,
@@ -329,6 +329,8 @@ def submit_again(again: Again) -> Submission:
 
     Raises the same errors as submit_job().
     """
+    for status in again.earlier[:1]:
+        restore_evaluation_secrets(again.context, status.folder)
     with link_checkpoints(again.context, again.prepared.each(), again.checkpoint_dirs):
         return submit_job(again.context, again.prepared)
 

@@ -429,6 +429,33 @@ def test_cancelled_pipeline_gets_no_more_evaluations_until_it_is_resubmitted(
     assert "step-12.pt" in evaluations(slurm)
 
 
+def test_secrets_of_evaluations_are_removed_by_cancel_and_written_again_by_resubmit(
+    slurm: Caller,
+) -> None:
+    replay(slurm.tools, "scancel", (0, "", ""))
+    slurm.write("jobs/export.yaml", JOB.replace("NAME", "export") + "secrets: [TOKEN_OF_EVAL]\n")
+    slurm.write("pipelines/main.yaml", f"train: {{job: train}}\n{EVAL}\n")
+    slurm.environ["TOKEN_OF_EVAL"] = "first"
+    assert slurm("submit", "main", "--as", "one").code == 0
+    (training,) = slurm.runs.glob("*-train-*")
+    (secrets,) = training.glob("evaluations/eval/*/secrets.env")
+    show_queue(slurm, {training: "RUNNING"})
+    assert slurm("cancel", "one").code == 0 and not secrets.exists()
+    show_queue(slurm, {training: "CANCELLED"})
+    del slurm.environ["TOKEN_OF_EVAL"]
+    refused = slurm("resubmit", "one", "--from", "train")
+    assert refused.code == 2 and "TOKEN_OF_EVAL: not set in your environment" in refused.err
+    slurm.environ["TOKEN_OF_EVAL"] = "second"
+    assert slurm("resubmit", "one", "--from", "train").code == 0
+    assert "second" in secrets.read_text() and secrets.stat().st_mode & 0o777 == 0o600
+    (again,) = {*slurm.runs.glob("*-train-*")} - {training}
+    write_checkpoints(again, 4)
+    show_queue(slurm, {training: "CANCELLED", again: "COMPLETED"})
+    slurm("wait", "one", "--timeout", "1")
+    (run,) = evaluations(slurm).values()
+    assert (run / "secrets.env").read_text() == secrets.read_text()
+
+
 def end_training(slurm: Caller, training: Path, stopped: str) -> str:
     """Let the job of the training record its end; return its messages."""
     (training / "attempts/0").mkdir(parents=True, exist_ok=True)
