@@ -134,7 +134,7 @@ next_attempt() {
         [[ ! ${folder##*/} =~ ^[0-9]{1,9}$ ]] || [ "${folder##*/}" -le "$last" ] || last=${folder##*/}
     done
     folder=$1/attempts/$last
-    [ ! -s "$folder/pruned.json" ] || [ -e "$folder/again" ] || return 0 # by its search
+    [ ! -s "$folder/pruned.json" ] || [ -e "$folder/again" ] || return 0
     if [ "$3" = '' ] && { [ -z "${HPCRUN_SURVIVE-}" ] || [ -e "$folder/again" ]; }; then
         echo $((last + 1)) # restarted by Slurm or by its owner
     else

@@ -137,23 +137,14 @@ prepare_ranks() {
     fi
     # Most scripts create the folder of their checkpoints, and others fail at the end of training.
     [ -z "${HPCRUN_CHECKPOINT_DIR-}" ] || mkdir -p -- "$HPCRUN_CHECKPOINT_DIR" 2>/dev/null
-    ! grep -qsE '"method": ?"tpe"' -- "$HPCRUN_RUN_DIR/search.json" || export_trial
+    if grep -qsE '"method": ?"tpe"' -- "$HPCRUN_RUN_DIR/search.json"; then
+        : "${HPCRUN_JOBSIDE_PYTHON=$(find_python)}"
+        eval "$(jobside prepare_trial || echo die no values for this trial)"
+    fi
     # For programs that check instead of handling a signal: this file appears, or this time comes.
     export HPCRUN_RESUME HPCRUN_END_TIME HPCRUN_STOP_FILE=$attempt_dir/stop
     # torchrun waits 30 s for ranks that save; torch 2.13 accepts another limit.
     [ -z "$grace" ] || export TORCH_ELASTIC_SHUTDOWN_TIMEOUT="${TORCH_ELASTIC_SHUTDOWN_TIMEOUT:-$grace}"
-}
-
-# export_trial: export the values of this trial of a search (hpcrun/jobside/search.py).
-export_trial() {
-    local pair
-    unset HPCRUN_TRIAL
-    [ -n "${HPCRUN_JOBSIDE_PYTHON=$(find_python)}" ] ||
-        die "no Python 3.6 or newer answers on $host: the values of the trial are unknown"
-    while IFS= read -rd '' pair; do
-        export "${pair?}"
-    done < <(jobside prepare_trial)
-    [ -n "${HPCRUN_TRIAL-}" ] || die "this trial cannot start without its values"
 }
 
 # end_time: print when Slurm will end the job, in epoch seconds; nothing if unknown.

@@ -200,20 +200,16 @@ def submit_evaluations(words: List[str]) -> None:
 
 
 def prepare_trial(words: List[str]) -> None:
-    """Print the values of this trial of a search as NAME=VALUE, each with a NUL at its end.
+    """Print bash commands that export the values of this trial of a search; fail without any."""
+    import shlex
 
-    The last one is HPCRUN_TRIAL, the number of the trial. If it has no values, print nothing.
-    """
     from hpcrun.jobside.search import prepare_trial as prepare
-    from hpcrun.jobside.search import read_search
 
     values = prepare(os.environ, _complain)
     if not values:
         sys.exit(1)
-    pairs = ["HPCRUN_TRIAL_{}={}\0".format(*pair) for pair in sorted(values.items())]
-    pairs.append("HPCRUN_TRIAL={}\0".format(read_search(os.environ["HPCRUN_RUN_DIR"])["number"]))
-    sys.stdout.buffer.write(b"".join(map(os.fsencode, pairs)))
-    sys.stdout.buffer.flush()
+    for name, value in sorted(values.items()):
+        _say("export HPCRUN_TRIAL_{}={}".format(name, shlex.quote(value)))
 
 
 def sample_trial(words: List[str]) -> None:

@@ -50,7 +50,7 @@ def classify_end(
             memory.
         phase: How far it came, ``setup`` or ``ranks``.
     """
-    # A pruned run never continues, whatever has happened to its job meanwhile.
+    # Whatever has happened to the job meanwhile.
     if mark == "pruned" and not state.startswith("CANCELLED"):
         return "pruned"
     for name, why in _BY_STATE.items():

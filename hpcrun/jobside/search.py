@@ -13,7 +13,7 @@ import time
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from hpcrun.jobside.progress import read_named_step, read_training_bar
-from hpcrun.jobside.records import RECORD_VERSION, read_json, write_record
+from hpcrun.jobside.records import RECORD_VERSION, read_json, write_json, write_record
 from hpcrun.jobside.stall import list_rank_steps
 
 # The time in which a trial draws its values, including the import from a slow file system.
@@ -474,6 +474,38 @@ class Pruner:
     def _write(self, name: str, record: Mapping[str, Any]) -> None:
         path = os.path.join(self.attempt, name)
         write_record(path, json.dumps({"version": RECORD_VERSION, **record}))
+
+
+def stays_pruned(environ: Mapping[str, str], attempt: int, complain: Say) -> bool:
+    """Return True if a pruned run must not run again, even if its node died before it had ended.
+
+    An end record is written for such an attempt. ``hpcrun requeue`` creates the file ``again``.
+    """
+    folder = os.path.join(environ["HPCRUN_RUN_DIR"], "attempts", str(attempt))
+    pruning = read_json(os.path.join(folder, "pruned.json"))
+    end = read_json(os.path.join(folder, "end.json"))
+    # It may have been complete before it could be ended.
+    if os.path.exists(os.path.join(folder, "again")) or end.get("why") == "done":
+        return False
+    if end.get("why") != "pruned":
+        begin = read_json(os.path.join(folder, "begin.json"))
+        record = {
+            "attempt": attempt,
+            "job_id": begin.get("job_id"),
+            "begun_at": begin.get("begun_at"),
+            "exit_code": 0,
+            "signal": None,
+            "stopped_by": None,
+            "first_failure": None,
+            "ended_at": end.get("ended_at") or pruning.get("at") or round(time.time(), 3),
+            "why": "pruned",
+            "checkpoint": end.get("checkpoint"),
+            "next": None,
+            "note": pruning.get("text"),
+        }
+        write_json(os.path.join(folder, "end.json"), "end", record)
+    complain("hpcrun: attempt {} was the last one of this run: it was pruned".format(attempt))
+    return True
 
 
 # ---- The values of a trial -----------------------------------------------------------------------

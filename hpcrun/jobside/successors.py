@@ -67,9 +67,11 @@ def next_attempt(
     owner = str(begin.get("job_id") or "")
     if owner == job and before != job and _number(begin.get("restarts"), -1) >= restarts:
         return Claim(last)
-    if _is_pruned(environ, last):
-        complain("hpcrun: attempt {} was the last one of this run: it was pruned".format(last))
-        return Claim(None)
+    if _exists(environ, last, "pruned.json"):
+        from hpcrun.jobside.search import stays_pruned  # other jobs' archives lack it
+
+        if stays_pruned(environ, last, complain):
+            return Claim(None)
     if environ.get("HPCRUN_SURVIVE") and (
         _has_ended(environ, last) or _ends_now(environ, last, job)
     ):
@@ -120,38 +122,6 @@ def _has_ended(environ: Mapping[str, str], attempt: int) -> bool:
         and not end["next"]
         and not _exists(environ, attempt, "again")
     )
-
-
-def _is_pruned(environ: Mapping[str, str], attempt: int) -> bool:
-    """Return True if the run's search has ended it, even if its node died before it had ended.
-
-    An end record is written for such an attempt. ``hpcrun requeue`` creates the file ``again``.
-    """
-    pruning = _read(environ, attempt, "pruned.json")
-    if not pruning or _exists(environ, attempt, "again"):
-        return False
-    end = _read(environ, attempt, "end.json")
-    if end.get("why") == "done":
-        return False  # it was complete before it could be ended
-    if end.get("why") != "pruned":
-        begin = _read(environ, attempt, "begin.json")
-        record = {
-            "attempt": attempt,
-            "job_id": begin.get("job_id"),
-            "begun_at": begin.get("begun_at"),
-            "exit_code": 0,
-            "signal": None,
-            "stopped_by": None,
-            "first_failure": None,
-            "ended_at": end.get("ended_at") or pruning.get("at") or round(time.time(), 3),
-            "why": "pruned",
-            "checkpoint": end.get("checkpoint"),
-            "next": None,
-            "note": pruning.get("text"),
-        }
-        folder = os.path.join(environ["HPCRUN_RUN_DIR"], "attempts", str(attempt))
-        write_json(os.path.join(folder, "end.json"), "end", record)
-    return True
 
 
 def _is_wanted(environ: Mapping[str, str], attempt: int, before: str, job: str) -> bool:
