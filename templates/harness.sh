@@ -38,8 +38,7 @@ die() {
 }
 
 # code_of PID: return the exit code of a child that has ended. A signal makes `wait` return a code
-# of its own, also if it arrives just as the child ends: bash keeps the child's. bash's message
-# about a killed child is discarded.
+# of its own, also if it arrives just as the child ends: bash keeps the child's.
 code_of() {
     while kill -0 "$1"; do wait "$1"; done
     wait "$1"
@@ -96,8 +95,7 @@ launch() {
     if [ -z "${SLURM_JOB_ID-}" ]; then
         exec bash -- "$HPCRUN_RUN_DIR/harness.sh" node
     fi
-    # The guard may run on one of these nodes, and the previous attempt's step may still be ending
-    # there.
+    # The guard, or the previous attempt's step, may still use these nodes.
     if [ -n "${HPCRUN_ALLOCATED-}" ]; then
         set -- "$1" --nodelist="$SLURM_JOB_NODELIST" --overlap "${@:2}"
         for _ in {1..300}; do
@@ -114,8 +112,7 @@ launch() {
     unset SLURM_GPUS_PER_TASK SLURM_NTASKS_PER_GPU SLURM_GPU_BIND SLURM_TRES_BIND \
         SLURM_TRES_PER_TASK
     if [ -n "${SLURM_STEP_ID-}" ]; then
-        # Inside a step (srun --pty bash), which holds the allocation's CPUs and has its own
-        # binding.
+        # Inside a step (srun --pty bash), which holds the CPUs and has a binding.
         set -- "$1" --overlap "${@:2}"
         unset "${!SLURM_CPU_BIND@}" "${!SLURM_STEP_@}"
     fi
@@ -135,7 +132,7 @@ prepare_ranks() {
         say "no Python 3.6 or newer answers here: checkpoints are neither found nor pruned, stalls are" \
             "not noticed, and the run does not continue by itself"
     fi
-    # Most scripts create the folder of their checkpoints, and others fail at the end of training.
+    # Some scripts do not create it, and fail at their end.
     [ -z "${HPCRUN_CHECKPOINT_DIR-}" ] || mkdir -p -- "$HPCRUN_CHECKPOINT_DIR" 2>/dev/null
     if grep -qsE '"method": ?"tpe"' -- "$HPCRUN_RUN_DIR/search.json"; then
         : "${HPCRUN_JOBSIDE_PYTHON=$(find_python)}"
