@@ -48,6 +48,13 @@ _SETUP = {
 }
 # Commands that may define variables, arrays and functions.
 _DEFINING = {"source", ".", "eval"}
+# Statements among them that activate an environment, or define the function conda.
+_ACTIVATING = re.compile(
+    r"""(?:source|\.)\s+(?:[^\s;&|]*/bin/|["']?)activate\b["']?"""
+    r"""|(?:source|\.)\s+[^\s;&|]*/etc/profile\.d/(?:conda|mamba)\.sh\b["']?"""
+    r"""|eval\s[^\n;&|]*(?:mamba|conda)\b[^\n;&|]*\bhook\b"""
+    r"""|eval\s+"?\$\{?__(?:mamba|conda)_setup\b"""
+)
 _KNOWN_PROGRAMS = {
     "torchrun",
     "deepspeed",
@@ -353,13 +360,13 @@ def _tests(node: Any) -> bool:
 def _find_program(script: Script) -> list[LaunchedProgram]:
     """Return the programs that train; else what srun or a shell starts."""
     found = list_training(script)
-    starts = [one for one in find_programs(script) if one.kind not in ("source", ".")]
+    starts = [one for one in find_programs(script) if one.command.name not in ("source", ".")]
     if not found:
         found = [
             one
             for one in starts
             if (one.step is not None and one.kind not in ("hostname", "nvidia-smi", "echo", "srun"))
-            or (one.kind == "script" and one.command.name not in ("source", "."))
+            or one.kind == "script"
             or "/" in one.command.name
         ]
     if not found:
@@ -411,7 +418,6 @@ def _read_body(
     sourced = _find_sourced_name(script, preamble, program, node)
     is_simple = (
         len(programs) == 1
-        and not sourced
         and not after
         and not program.command.branch
         and _is_simple(node, program.command.start)
@@ -422,16 +428,19 @@ def _read_body(
         "the program is in a loop, branch or pipeline, in the background or reads stdin, or there "
         "are several"
     )
-    if sourced:
-        problem = f"{sourced} may be a function or an array of a file that the script sources"
     if is_simple:
-        _report_redirections(script, node, remarks)
         converted = convert_program(program, script, request, home)
         first_word = program.command.name
         if first_word in script.functions | preamble.aliases:
             converted.problem = f"{first_word} is a function or an alias of the script"
+        if sourced and not converted.problem:
+            converted.problem = (
+                f"{sourced} may be a function or an array of a file that the script sources"
+            )
         if converted.problem:
             problem, converted = converted.problem, None
+        else:
+            _report_redirections(script, node, remarks)
     if request.indices is not None:
         _convert_array(body, converted, script, request, text, values, arguments, home, remarks)
     if converted is None:
@@ -464,7 +473,7 @@ def _find_sourced_name(
 
     Functions and arrays cannot be exported to a rank as variables can.
     """
-    if not any(one.calls & _DEFINING for one in preamble.kept):
+    if not any(_may_define(one) for one in preamble.kept):
         return ""
     name = program.command.name
     is_known = "/" in name or program.kind in _KNOWN_PROGRAMS or program.step is not None
@@ -477,9 +486,17 @@ def _find_sourced_name(
     return ""
 
 
+def _may_define(statement: Statement) -> bool:
+    """Return True if a statement may define variables, arrays and functions of the script."""
+    if not statement.calls & _DEFINING:
+        return False
+    rest = _ACTIVATING.sub("", statement.text)
+    return re.search(r"(?<![^\s;&|({`])(?:source|eval|\.)\s", rest) is not None
+
+
 def _export_sourced_variables(script: Script, kept: Sequence[Statement], names: set[str]) -> None:
     """Export the variables of the training's line that only a sourced file can set."""
-    sources = [one for one in kept if one.calls & _DEFINING]
+    sources = [one for one in kept if _may_define(one)]
     assigned = {name for one in kept for name in one.assigns}
     assigned |= {one.name for one in script.assignments}
     unknown = {one for one in names - assigned if re.fullmatch(r"[A-Za-z_]\w*", one)}

@@ -602,6 +602,31 @@ def test_functions_and_arrays_of_a_sourced_file_are_not_exported() -> None:
     assert "ARGS may be" in missing(text)[0]
 
 
+@pytest.mark.parametrize(
+    ("above", "setup"),
+    [
+        ("source venv/bin/activate", {"venv": "venv"}),
+        ('eval "$(conda shell.bash hook)"\nconda activate a', {"conda": "a"}),
+        ("source /c/etc/profile.d/conda.sh\nconda activate a", {"conda": "/c/envs/a"}),
+        (
+            "pip list\nsource venv/bin/activate",
+            {"commands": ["pip list || true", "source venv/bin/activate"]},
+        ),
+        ('. "$V/bin/activate" && cd a', None),
+    ],
+)
+def test_activation_defines_no_functions(above: str, setup: dict[str, Any] | None) -> None:
+    text = f"#SBATCH --gpus=1\n{above}\nlitgpt pretrain --config $CFG\n"
+    made = job(text)
+    assert made["command"][-1].splitlines()[-1] == "exec litgpt pretrain --config ${{CFG}}"
+    if setup is not None:
+        assert made["setup"] == setup
+    reasons = missing(text.replace("--gpus=1", "-N 2 --gpus-per-node=1"))
+    assert reasons == ["litgpt starts only on the first node: there is no srun before it"]
+    made = job(text.replace("litgpt", "source config.sh\nlitgpt"))
+    assert "exec" not in made["command"][-1]
+
+
 def test_only_program_of_any_name_is_the_command() -> None:
     for line in ("wandb agent --count=2 a/b/c", "podman-hpc run --rm image train"):
         made = job(f"#SBATCH --gpus=1\nmkdir -p out\n{line}\necho done\n")
