@@ -139,15 +139,20 @@ def compare_nodes(address: str, port: int, count: int, ports: str) -> List[str]:
                     except OSError:  # too many open files, or the node has given up
                         selector.unregister(server)
                         continue
-                    node = nodes[connection.fileno()] = Node(connection)
-                    node.is_done = not node.send(PORTS_REQUEST)
-                    if not node.is_done:
+                    node = Node(connection)
+                    if node.send(PORTS_REQUEST):
+                        nodes[connection.fileno()] = node
                         selector.register(connection, selectors.EVENT_READ)
+                    else:
+                        connection.close()
                     continue
                 node = nodes[key.fd]
                 node.receive(now_ms)
                 if node.is_done:
                     selector.unregister(node.connection)
+                    if node.ports is None:  # e.g. a port scanner, which is no node of the job
+                        del nodes[key.fd]
+                        node.connection.close()
     known = [node for node in nodes.values() if node.ports is not None]
     own, *others = judge_ports([ports, *(node.ports or "" for node in known)])
     for node, warning in zip(known, others):

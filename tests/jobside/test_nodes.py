@@ -37,7 +37,7 @@ class FirstNode:
         self.thread = threading.Thread(target=compare)
         self.thread.start()
 
-    def connect(self, ports: str) -> socket.socket:
+    def open(self) -> socket.socket:
         connections: list[socket.socket] = []
 
         def is_there() -> bool:
@@ -47,8 +47,12 @@ class FirstNode:
 
         until(is_there, "the first node")
         assert connections[0].recv(100) == b"hpcrun: ports?\n"
-        connections[0].sendall(f"{ports}\n".encode())
         return connections[0]
+
+    def connect(self, ports: str) -> socket.socket:
+        connection = self.open()
+        connection.sendall(f"{ports}\n".encode())
+        return connection
 
 
 def answer(connection: socket.socket, ahead: float = 0.0) -> None:
@@ -128,6 +132,19 @@ def test_broken_node_does_not_prevent_the_comparison(
     assert found.endswith("ahead of the first node's")
     first.thread.join()
     broken.close()
+
+
+def test_foreign_connections_do_not_end_the_comparison() -> None:
+    first = FirstNode(2, "")
+    for sent in (b"", b"\xff" * 5000):  # e.g. a port scanner
+        with first.open() as foreign:
+            foreign.sendall(sent)
+    node = first.connect("")
+    answer(node, 5)
+    [found] = read_warnings(node)
+    assert found.endswith("ahead of the first node's")
+    first.thread.join()
+    assert first.warnings == []
 
 
 def test_late_nodes_are_not_awaited_forever(monkeypatch: pytest.MonkeyPatch) -> None:
