@@ -137,7 +137,7 @@ def _measure_run(context: Context, run: RunFolder) -> float | None:
     """Return the seconds that all steps of a run take; None if its log does not show it."""
     log = CurveLog(context, Source(run.run_id, run=run), tail=_TAIL_BYTES)
     log.read()
-    curve = log.curve()
+    curve = log.curve(all_trainings=False)
     steps = [step for series in curve.metrics.values() for step in series.steps if step is not None]
     pace = seconds_per_step(curve)
     if not steps or max(steps) - min(steps) < _MIN_STEPS or not pace or not curve.total_steps:

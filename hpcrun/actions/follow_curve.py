@@ -128,8 +128,8 @@ class CurveFollower:
         return Followed([log.run() for log in self._logs], self._statuses())
 
     def read_curves(self) -> list[tuple[Source, Curve, JobStatus | None]]:
-        """Return each curve with all points, and the state of its job."""
-        curves = [log.curve(full=True) for log in self._logs]
+        """Return each curve with all points of all trainings, and the state of its job."""
+        curves = [log.curve(all_trainings=True, full=True) for log in self._logs]
         sources = [log.source for log in self._logs]
         return list(zip(sources, curves, self._statuses(), strict=True))
 

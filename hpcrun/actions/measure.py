@@ -250,7 +250,7 @@ def _find_total_steps(context: Context, run: RunFolder) -> int | None:
     with contextlib.suppress(HpcrunError, OSError, UnicodeDecodeError):
         log = CurveLog(context, Source(run.run_id, run=run))
         log.read()
-        return log.curve().total_steps
+        return log.curve(all_trainings=False).total_steps
     return None
 
 

@@ -101,7 +101,7 @@ def parse_runs(
         for source in sources:
             log = CurveLog(context, source, own, every=every, training=training)
             log.read(advance)
-            if training and training > (found := log.curve().trainings):
+            if training and training > (found := log.curve(all_trainings=False).trainings):
                 count = format_count(found, "training")
                 raise InputError(
                     f"{source.name}: --training {training}, but the log contains {count}",
@@ -191,13 +191,18 @@ class CurveLog:
         """Return True if none of the files exists, as before a Slurm job starts."""
         return self.source.run is None and not any(path.exists() for path in self.source.files)
 
-    def curve(self, *, full: bool = False) -> Curve:
-        """Derive the curve from what was read so far; ``full``: with all points."""
-        return derive_curve(self._store, build_series if full else thin_series, self._training)
+    def curve(self, *, all_trainings: bool, full: bool = False) -> Curve:
+        """Derive the curve from what was read so far; ``full``: with all points.
+
+        ``all_trainings``: of several trainings in one log, keep the points of all. Otherwise the
+        curve is that of the selected training, and loses its points when the next one begins.
+        """
+        build = build_series if full else thin_series
+        return derive_curve(self._store, build, self._training, all_trainings=all_trainings)
 
     def explain_unused(self) -> tuple[str, ...]:
         """Explain what looks like a metric and is not used, in the lines read and at the start."""
-        texts = [*explain_unused(self._store, self.curve())]
+        texts = [*explain_unused(self._store, self.curve(all_trainings=True))]
         for _, path in self._files():
             texts += explain_lines(read_beginning(path, _MAX_EXPLAINED_BYTES))
         return tuple(map(self._masked, texts))
@@ -370,7 +375,7 @@ def _open_scores(context: Context, run: RunFolder | None) -> EvaluationScores | 
     def read_curve(evaluation: RunFolder) -> Curve:
         log = CurveLog(context, Source(evaluation.run_id, run=evaluation))
         log.read()
-        return log.curve(full=True)
+        return log.curve(all_trainings=False, full=True)
 
     return EvaluationScores(context, run, read_curve)
 

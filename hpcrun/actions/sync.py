@@ -365,7 +365,7 @@ def sync_runs(
                 # Read the logs from the start: late lines of the nodes are now in their place.
                 log = CurveLog(context, source)
                 log.read()
-                syncs.send(run, log.curve(full=True))
+                syncs.send(run, log.curve(all_trainings=True, full=True))
                 shown = syncs.close(run, statuses.get(run))
                 text = f"{syncs.counts[run]:,} new points: {shown}" if shown else "not begun yet"
                 tell(f"{run.run_id}: {text}")

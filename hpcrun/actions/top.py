@@ -327,7 +327,10 @@ class _TopJob:
         news = False
         try:
             if self._log is not None and self._log.read_new():
-                self._progress, news = self._current_progress(self._log.curve(), now), True
+                self._progress, news = (
+                    self._current_progress(self._log.curve(all_trainings=False), now),
+                    True,
+                )
         except InputError:  # the log cannot be read
             self._log, self._progress, news = None, Progress(), True
         if self.known.run is not None and now >= self._records_at:

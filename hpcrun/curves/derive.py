@@ -99,11 +99,19 @@ _REPEATED = "the run was resumed, and its lines have no steps: repeated parts ar
 
 
 def derive_curve(
-    store: Store, build: Callable[..., Series] = build_series, training: int | None = None
+    store: Store,
+    build: Callable[..., Series] = build_series,
+    training: int | None = None,
+    *,
+    all_trainings: bool = False,
 ) -> Curve:
     """Derive the curve.
 
-    ``build`` makes a series of steps, values and times, and may thin it.
+    Args:
+        store: The rows parsed from the logs.
+        build: Makes a series of steps, values and times, and may thin it.
+        training: Number of the training to show of several in one log; None for the last one.
+        all_trainings: Keep the points of all trainings in one log, instead of showing one.
 
     >>> from hpcrun.curves.row import Frame, RowLayout, Scope
     >>> def losses(steps, values):
@@ -122,7 +130,8 @@ def derive_curve(
     logs, stand_in = choose_stand_in_loss(store.proven_logs())
     selector = PointSelector([find_steps(log) for log in logs])
     notes: list[str] = []
-    if starts := _find_training_starts(selector):
+    starts = [] if all_trainings else _find_training_starts(selector)
+    if starts:
         shown = min(training or len(starts), len(starts))
         end = starts[shown] if shown < len(starts) else _END_OF_LOG
         logs = [cut_log(logs[0], starts[shown - 1], end)]

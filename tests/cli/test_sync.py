@@ -192,6 +192,21 @@ def test_tensorboard_has_repeated_points_whose_value_did_not_change(run: SyncedR
     assert "0 new points" in run.sync("--to", "tensorboard")
 
 
+def test_sync_keeps_points_of_earlier_trainings_of_a_growing_log(run: SyncedRun) -> None:
+    run.log(0, lines(1, 20))
+    run.sync("--to", "tensorboard")
+    run.append(0, "Training finished.\n" + lines(1, 10, base=100.0))
+    run.sync("--to", "tensorboard")
+    run.append(0, lines(11, 20, base=100.0))
+    run.end(0)
+    run.state("COMPLETED")
+    run.sync("-f", "--to", "tensorboard")
+    found = read_events(run.hpcrun.project / "tensorboard" / run.path.name)["train/loss"]
+    values = [base + step / 8 for base in (0.0, 100.0) for step in range(1, 21)]
+    assert [value for _, value in found] == values
+    assert [step for step, _ in found] == sorted({step for step, _ in found})
+
+
 def test_deleted_tensorboard_folder_is_written_again(run: SyncedRun) -> None:
     run.sync("--to", "tensorboard")
     folder = run.hpcrun.project / "tensorboard"
