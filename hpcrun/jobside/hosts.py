@@ -25,6 +25,7 @@ SSH_OPTIONS = (
     *("-o", "ServerAliveCountMax=3"),
 )
 READY_TIMEOUT_S = 40.0
+ADDRESS_TIMEOUT_S = 40.0
 ALIVE_EVERY_S = 10.0
 # After the first host has ended successfully the others have this time, like srun's --wait.
 OTHERS_TIMEOUT_S = 600.0
@@ -203,13 +204,26 @@ class HostsLauncher:
         command = "HPCRUN_ATTEMPT={} HPCRUN_RUN_DIR={} bash {} address {}".format(
             self.attempt, *map(shlex.quote, (self.run_dir, self.harness, second))
         )
-        done = subprocess.run(
-            ["ssh", "-n", *SSH_OPTIONS, "--", self.hosts[0], command],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-        )
-        words = os.fsdecode(done.stdout).split()
-        if done.returncode or len(words) != 2:
+        try:
+            done = subprocess.run(
+                ["ssh", "-n", *SSH_OPTIONS, "--", self.hosts[0], command],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                timeout=ADDRESS_TIMEOUT_S,
+            )
+        except subprocess.TimeoutExpired:
+            text = "hpcrun: error: host {} printed no address of rank 0 within {:.0f} s"
+            self.complain(text.format(self.hosts[0], ADDRESS_TIMEOUT_S))
+            return False
+        # Startup files of the shell may print lines before.
+        output = os.fsdecode(done.stdout).strip()
+        words = output.split("\n")[-1].split()
+        if done.returncode or len(words) != 2 or not words[1].isdigit():
+            if not self.is_stopped:
+                text = (
+                    "hpcrun: error: host {} printed no address of rank 0, but {!r} (exit code {})"
+                )
+                self.complain(text.format(self.hosts[0], output[-1000:], done.returncode))
             return False
         self.environ["MASTER_ADDR"], self.environ["MASTER_PORT"] = words
         self.say("hpcrun: rank 0 is on {}, at {} port {}".format(self.hosts[0], *words))

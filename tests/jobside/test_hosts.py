@@ -17,7 +17,15 @@ from hpcrun.jobside.hosts import HostsLauncher, render_environment
 SSH = """#!/bin/bash
 host=${@: -2:1} command=${@: -1}
 case $command in
-*" address "*) echo 127.0.0.1 12345 ;;
+*" address "*)
+    case $host in
+    greets) echo "Welcome to $host"; echo 127.0.0.1 12345 ;;
+    lost) echo "Welcome to $host"; exit 3 ;;
+    odd) echo "Good morning" ;;
+    slow) exec sleep 60 ;;
+    *) echo 127.0.0.1 12345 ;;
+    esac
+    ;;
 *)
     case $host in
     unreachable) echo "ssh: connect to host $host port 22: No route to host" >&2; exit 255 ;;
@@ -99,6 +107,28 @@ def test_every_host_that_does_not_answer_is_named(launch: Launch) -> None:
         f"hpcrun: error: host blind cannot see the run folder {launch.run}: runs_dir must be on a"
         " file system that all hosts share",
     ]
+
+
+def test_lines_that_a_host_prints_at_login_are_not_its_address(launch: Launch) -> None:
+    assert launch.go("greets") == 0
+    assert launch.lines == ["hpcrun: rank 0 is on greets, at 127.0.0.1 port 12345"]
+
+
+@pytest.mark.parametrize(
+    ("host", "message"),
+    [
+        ("lost", "printed no address of rank 0, but 'Welcome to lost' (exit code 3)"),
+        ("odd", "printed no address of rank 0, but 'Good morning' (exit code 0)"),
+        ("slow", "printed no address of rank 0 within 1 s"),
+    ],
+)
+def test_host_without_an_address_is_named(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch, host: str, message: str
+) -> None:
+    if host == "slow":
+        monkeypatch.setattr(hosts, "ADDRESS_TIMEOUT_S", 1)
+    assert launch.go(host) == 1
+    assert launch.lines == [f"hpcrun: error: host {host} {message}"]
 
 
 @pytest.mark.parametrize("locale", ["C", "de_DE.UTF-8", "tr_TR.UTF-8"])
