@@ -40,7 +40,8 @@ _LONGEST_OUTPUT = 65536
 _OF_THIS_HOST = {
     *("HOME", "USER", "LOGNAME", "SHELL", "PWD", "OLDPWD", "SHLVL", "HOSTNAME", "TMPDIR"),
     *("DISPLAY", "TERM", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
-    "_",
+    # Each host finds a Python of its own.
+    *("HPCRUN_JOBSIDE_PYTHON", "HPCRUN_OWN_PYTHON", "_"),
 }
 _OF_THIS_LOGIN = ("SSH_", "XDG_", "SLURM_")
 # bash would refuse to set these.

@@ -139,6 +139,8 @@ def test_bash_reads_each_value_of_the_environment_as_it_was(tmp_path: Path, loca
         "EMPTY": "",
         "UID": "7",
         "SLURM_JOB_ID": "7",
+        "HPCRUN_JOBSIDE_PYTHON": "/only/here/python",
+        "HPCRUN_OWN_PYTHON": "/only/here/python",
         "with space": "x",
     }
     file = tmp_path / "environment"
@@ -156,5 +158,7 @@ def test_bash_reads_each_value_of_the_environment_as_it_was(tmp_path: Path, loca
         **values,
         "UID": None,
         "SLURM_JOB_ID": None,
+        "HPCRUN_JOBSIDE_PYTHON": None,
+        "HPCRUN_OWN_PYTHON": None,
         "with space": None,
     }
