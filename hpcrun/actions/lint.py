@@ -165,17 +165,26 @@ def _read_sourced(word: str, folders: Sequence[Path]) -> SourcedFile | None:
             data = read_plain(path, _LARGEST)
         except (OSError, ValueError, InputError):
             continue
-        if b"\0" in data or _check_syntax(data):
+        if b"\0" in data or _run_bash(data).stderr:  # a warning, too: of an open here-document
             return None
         return SourcedFile(str(path), data.decode("utf-8", "surrogateescape"))
     return None
 
 
+def _run_bash(data: bytes) -> subprocess.CompletedProcess[bytes]:
+    """Check the syntax of a script, without warnings about the locale."""
+    return subprocess.run(
+        ["bash", "-O", "extglob", "-n"],
+        input=data,
+        capture_output=True,
+        check=False,
+        env={**os.environ, "LC_ALL": "C"},
+    )
+
+
 def _check_syntax(data: bytes) -> str:
     """Return the message of ``bash -n``, or ""."""
-    run = subprocess.run(
-        ["bash", "-O", "extglob", "-n"], input=data, capture_output=True, check=False
-    )
+    run = _run_bash(data)
     if run.returncode == 0:
         return ""
     return run.stderr.decode("utf-8", "replace").strip().split("\n")[0]

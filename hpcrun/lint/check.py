@@ -136,6 +136,9 @@ def _insert_sourced(
             made.append(line_text)
             origins.append(_Origin(name, number))
             continue
+        # Directives below the statement come too late, even if the file has only comments.
+        made.append(":")
+        origins.append(_Origin(name, number))
         for inner, sourced in enumerate(one.text.split("\n"), 1):
             # sbatch does not read the directives of a sourced file.
             made.append("#" if sourced.startswith("#SBATCH") else sourced)

@@ -46,6 +46,19 @@ def test_sourced_files_are_checked_in_place(
     assert found.fixed == (head + body).replace("\\ \n", "\\\n")
 
 
+@pytest.mark.parametrize("sourced", ["", "# nothing\n", "#SBATCH -t 5\n", "A=1\n"])
+def test_directives_below_a_sourced_file_are_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sourced: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "env.sh").write_text(sourced)
+    (tmp_path / "a.sbatch").write_text(
+        "#!/bin/bash\n#SBATCH -N 1 -t 5\nsource env.sh\n#SBATCH -N 2\nls\n"
+    )
+    (found,) = lint_paths(["a.sbatch"])
+    assert [(one.line, one.rule) for one in found.findings] == [(4, "late-directive")]
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -53,6 +66,7 @@ def test_sourced_files_are_checked_in_place(
         "source ../env.sh",
         "source missing.sh",
         "source broken.sh",
+        "source open.sh",
         "source $DIR/env.sh",
         "if true; then source env.sh; fi",
         "source env.sh; ls",
@@ -64,6 +78,7 @@ def test_other_sourced_files_are_not_read(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "env.sh").write_text("export NCCL_DEBUG=DEBUG\n")
     (tmp_path / "broken.sh").write_text("export NCCL_DEBUG=DEBUG\nif\n")
+    (tmp_path / "open.sh").write_text("export NCCL_DEBUG=DEBUG\ncat <<END\n")
     (tmp_path / "a.sbatch").write_text(f"#!/bin/bash\n#SBATCH -N 1 -t 5\n{line}\nls\n")
     (found,) = lint_paths(["a.sbatch"])
     assert "bad-nccl-value" not in [one.rule for one in found.findings]
