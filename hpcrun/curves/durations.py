@@ -22,7 +22,7 @@ from hpcrun.curves.lines.times import (
 )
 from hpcrun.curves.names import ELAPSED_SECONDS, EPOCH_SECONDS, STEP_SECONDS, fold, words
 from hpcrun.curves.passes import Floats
-from hpcrun.curves.store import StoredLog, StoredRows
+from hpcrun.curves.store import MAX_LAPS, StoredLog, StoredRows
 
 # Metrics that state how long a whole training took, in seconds.
 _TOTALS = words("train_runtime total_train_time total_training_time training_runtime total_runtime")
@@ -266,7 +266,9 @@ def line_time(log: StoredLog) -> float | None:
 
 def epoch_time(log: StoredLog) -> float | None:
     """Return the sum of the times of epochs that a log states."""
-    marks = [mark for mark in log.marks if not mark.ends and mark.seconds]
+    marks = [mark for mark in (*log.marks, *log.laps) if not mark.ends and mark.seconds]
+    if len(log.laps) == MAX_LAPS:
+        marks = []  # the log may have more, which are not kept
     laps = [mark.seconds for mark in marks if mark.is_lap]
     marked = [mark.seconds for mark in marks if not mark.is_lap]
     columns = (

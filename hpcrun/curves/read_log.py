@@ -125,7 +125,7 @@ class LogFileReader:
                 elif known := _load_samples(self._kept, key := _key_of(status, self._formats)):
                     self.bytes = self.position = known.bytes
                     self.reader.lines_read = known.lines
-                    yield [*known.marks, *known.stamps, *known.forms]
+                    yield [*known.marks, *known.laps, *known.stamps, *known.forms]
                 else:
                     store = Store()
                     store.begin(0)
@@ -170,6 +170,7 @@ class _KeptSamples(Struct):
     forms: list[Frame]
     marks: list[Mark]
     stamps: list[Mark]
+    laps: list[Mark]
 
 
 def _key_of(status: os.stat_result, formats: Sequence[LineFormat]) -> int:
@@ -193,6 +194,7 @@ def _load_samples(kept: Path, key: int) -> _KeptSamples | None:
 def _save_samples(kept: Path, key: int, read: LogFileReader, log: StoredLog) -> None:
     """Save samples, unless the disk is full."""
     known = {"bytes": read.bytes, "lines": read.lines, "marks": log.marks, "stamps": log.stamps}
+    known["laps"] = log.laps
     known["forms"] = list(log.forms.values())
     with contextlib.suppress(OSError, ValueError, OverflowError):
         data = msgpack.encode(known, enc_hook=lambda column: (column.typecode, column.tobytes()))

@@ -139,6 +139,12 @@ class Mark(Struct, frozen=True, gc=False):
     clock: str = ""
     offset: int = 0
 
+    @property
+    def is_duration(self) -> bool:
+        """Whether the line only states how long a part of the training took."""
+        begins = self.epoch is not None or self.split or self.restart or self.ends
+        return self.seconds is not None and not begins
+
 
 class TableHead(Struct, frozen=True, gc=False):
     """The head of a table.

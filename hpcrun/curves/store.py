@@ -40,6 +40,8 @@ MAX_METRICS = 10_000
 _MAX_LAYOUTS = 50_000
 _BYTES_PER_LAYOUT = 1000
 _MAX_MARKS = 100_000
+# From this number of laps on, their sum is unknown.
+MAX_LAPS = 400_000
 # A total that differs on each line ("5/5", "6/6") is not the total of a training.
 _MAX_TOTALS = 100
 _MIN_RECURRING_ROWS = 3
@@ -91,7 +93,8 @@ class StoredRows(Frame, eq=False):
 class StoredLog(Struct, eq=False):
     """One log file of an attempt: its rows in the order of their first lines, and its marks.
 
-    ``stamps`` are the first and the last time stamp of each clock, of any lines.
+    ``stamps`` are the first and the last time stamp of each clock, of any lines. ``laps`` are the
+    marks that state only how long a part of the training took; they may be as many as its steps.
     """
 
     attempt: int
@@ -99,6 +102,7 @@ class StoredLog(Struct, eq=False):
     forms: dict[object, StoredRows] = {}
     marks: list[Mark] = []
     stamps: list[Mark] = []
+    laps: list[Mark] = []
 
     def add_stamp(self, mark: Mark) -> None:
         """Keep a time stamp if it is the first or the last one of its clock."""
@@ -123,10 +127,11 @@ def cut_log(log: StoredLog, start: int, end: int) -> StoredLog:
                 columns=tuple(column[first:last] for column in form.columns),
                 rows=last - first,
             )
-    marks, stamps = (
-        [each for each in marks if start <= each.offset < end] for marks in (log.marks, log.stamps)
+    marks, stamps, laps = (
+        [each for each in marks if start <= each.offset < end]
+        for marks in (log.marks, log.stamps, log.laps)
     )
-    return StoredLog(log.attempt, log.file, forms, marks, stamps)
+    return StoredLog(log.attempt, log.file, forms, marks, stamps, laps)
 
 
 class Store:
@@ -185,6 +190,8 @@ class Store:
             elif isinstance(piece, Mark) and piece.ends:
                 known = (each.offset for each in marks if each.ends)
                 marks += [] if piece.offset in known or len(marks) >= _MAX_MARKS else [piece]
+            elif isinstance(piece, Mark) and piece.is_duration:
+                self._log.laps += [piece] if len(self._log.laps) < MAX_LAPS else []
             elif isinstance(piece, Mark):
                 last = replace(marks[-1], offset=piece.offset) if marks else None
                 is_block = piece.split != "" and piece.epoch is None

@@ -218,6 +218,23 @@ def test_times_that_each_process_prints_count_once() -> None:
     assert parse(lines).curve.seconds == pytest.approx(181.5, rel=0.001)
 
 
+@pytest.mark.parametrize(("count", "seconds"), [(20, 33.5), (25, None)])
+def test_times_of_steps_take_no_room_of_headings(
+    count: int, seconds: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcrun.curves.store._MAX_MARKS", 10)
+    monkeypatch.setattr("hpcrun.curves.store.MAX_LAPS", 170)
+    monkeypatch.setattr("hpcrun.curves.durations.MAX_LAPS", 170)
+    lines = []
+    for epoch in range(1, 9):
+        lines.append(f"Epoch {epoch}/8")
+        lines += [f"step took 0.2{n % 3} s" for n in range(count)]
+        lines.append(f"loss: {3 - epoch / 9:.4f}")
+    curve = parse(lines).curve
+    assert (curve.axis, curve.steps("loss")) == ("epoch", [*range(1, 9)])
+    assert curve.seconds == (seconds and pytest.approx(seconds, rel=0.02))
+
+
 def test_two_lines_with_a_time_are_not_the_time_of_the_training() -> None:
     lines = ["loading", "took 3.5 s", *steps(), "evaluation took 9 s", "took 2.5 s"]
     assert parse(lines).curve.seconds is None
