@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from hpcrun.lint.rule import RULES, SEVERITIES, Edit, Severity
 from hpcrun.lint.rules import all_rules
-from hpcrun.lint.script import Script, iterate_lines, parse_script, show
+from hpcrun.lint.script import Origin, Script, iterate_lines, parse_script, show
 
 _IGNORE = re.compile(r"#\s*hpcrun:\s*ignore(-file)?=([\w,-]+)")
 
@@ -49,13 +49,6 @@ class SourcedFile(Struct, frozen=True):
     text: str
 
 
-class _Origin(Struct, frozen=True):
-    """The file and the line from which a line of a combined text stems."""
-
-    file: str
-    line: int
-
-
 def lint_script(
     text: str,
     name: str = "script",
@@ -77,8 +70,14 @@ def lint_script(
         whole, origins = _insert_sourced(text, name, read_sourced)
         if origins:
             return _lint_combined(whole, text, name, origins)
+    return _lint_text(text, name, syntax, ())
+
+
+def _lint_text(text: str, name: str, syntax: str, origins: Sequence[Origin]) -> list[Finding]:
+    """Check a text; messages name the lines by their origins, the findings those of the text."""
     script = parse_script(text, name)
     script.cache["syntax"] = syntax
+    script.origins = origins
     ignored = list_ignored(script)
     found: list[Finding] = []
     for rule in all_rules():
@@ -103,9 +102,11 @@ def lint_script(
                 )
             )
     for line, inner, is_exact in _list_generated(script):
+        count = inner.count("\n") + 1
+        stems = origins[line - 1 :] or [Origin(name, line + at) for at in range(count)]
         found += [
             replace(one, line=one.line + line - 1, edit=None, fixable=False)
-            for one in lint_script(inner, name)
+            for one in _lint_text(inner, name, "", stems)
             if is_exact or _holds_for_any_values(one)
         ]
     rank = {severity: index for index, severity in enumerate(SEVERITIES)}
@@ -114,7 +115,7 @@ def lint_script(
 
 def _insert_sourced(
     text: str, name: str, read_sourced: Callable[[str], SourcedFile | None]
-) -> tuple[str, list[_Origin]]:
+) -> tuple[str, list[Origin]]:
     """Replace statements that source a file by its lines; no origins if there are none."""
     sources: dict[int, SourcedFile] = {}
     script = parse_script(text, name)
@@ -130,25 +131,23 @@ def _insert_sourced(
     if not sources:
         return text, []
     made: list[str] = []
-    origins: list[_Origin] = []
+    origins: list[Origin] = []
     for number, line_text in enumerate(lines, 1):
         if (one := sources.get(number)) is None:
             made.append(line_text)
-            origins.append(_Origin(name, number))
+            origins.append(Origin(name, number))
             continue
         # Directives below the statement come too late, even if the file has only comments.
         made.append(":")
-        origins.append(_Origin(name, number))
+        origins.append(Origin(name, number))
         for inner, sourced in enumerate(one.text.split("\n"), 1):
             # sbatch does not read the directives of a sourced file.
             made.append("#" if sourced.startswith("#SBATCH") else sourced)
-            origins.append(_Origin(one.name, inner))
+            origins.append(Origin(one.name, inner))
     return "\n".join(made), origins
 
 
-def _lint_combined(
-    text: str, original: str, name: str, origins: Sequence[_Origin]
-) -> list[Finding]:
+def _lint_combined(text: str, original: str, name: str, origins: Sequence[Origin]) -> list[Finding]:
     """Check a text with inserted lines, and name the file and line of each finding."""
     before, after = _list_offsets(original), _list_offsets(text)
 
@@ -158,7 +157,7 @@ def _lint_combined(
         return after[index] - before[origin.line - 1] if origin.file == name else None
 
     found = []
-    for one in lint_script(text, name):
+    for one in _lint_text(text, name, "", origins):
         origin, edit = origins[one.line - 1], one.edit
         if edit is not None:
             shift = find_shift(edit.start)

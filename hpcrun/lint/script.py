@@ -159,6 +159,13 @@ class Use(Struct, frozen=True):
     substituted: bool = False
 
 
+class Origin(Struct, frozen=True):
+    """The file and the line from which a line of a script with inserted files stems."""
+
+    file: str
+    line: int
+
+
 class Script(Struct):
     """A parsed sbatch script.
 
@@ -169,6 +176,7 @@ class Script(Struct):
         inserted: The positions of braces in ``data`` that the text does not have.
         exported: The values of exported variables at the end, as far as they are known.
         commands: All commands in their order.
+        origins: Where each line stems from; empty if they are those of one file.
     """
 
     text: str
@@ -184,6 +192,7 @@ class Script(Struct):
     exported: dict[str, str] = {}
     tree: Any = None
     cache: dict[str, Any] = field(default_factory=dict)
+    origins: Sequence[Origin] = ()
 
     def option(self, name: str) -> Directive | None:
         """Return the directive in effect for an option of sbatch: the last one."""
@@ -207,6 +216,15 @@ class Script(Struct):
     def line_of(self, start: int) -> int:
         """Return the number of the line of a byte."""
         return self.data.count(b"\n", 0, start) + 1
+
+    def describe_line(self, start: int, place: int) -> str:
+        """Return "line N" for a byte, and its file if that is not the file of another place."""
+        line = self.line_of(start)
+        if not self.origins:
+            return f"line {line}"
+        origin, other = self.origins[line - 1], self.origins[self.line_of(place) - 1]
+        file = "" if origin.file == other.file else f" of {origin.file}"
+        return f"line {origin.line}{file}"
 
     def column_of(self, start: int) -> int:
         """Return the number of the column of a byte, in characters."""

@@ -46,6 +46,30 @@ def test_sourced_files_are_checked_in_place(
     assert found.fixed == (head + body).replace("\\ \n", "\\\n")
 
 
+def test_messages_name_the_lines_of_their_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "env.sh").write_text("A=1\n" * 9)
+    (tmp_path / "first.sh").write_text("A=1\npython first.py\n")
+    generated = "#!/bin/bash\n#SBATCH -p a\n#SBATCH -p b\n#SBATCH -N 1 -t 5\nls\n"
+    body = f"source env.sh\npython a.py\npython b.py\ncat >g <<'END'\n{generated}END\n"
+    inserted = "source env.sh\nsource first.sh\npython b.py\n"
+
+    def list_messages(text: str) -> list[str]:
+        (tmp_path / "a.sbatch").write_text(f"#!/bin/bash\n#SBATCH -N 1 -t 5\n{text}")
+        (found,) = lint_paths(["a.sbatch"])
+        return [f"{one.file}:{one.line}: {one.message}" for one in found.findings]
+
+    runs = "if it fails, the program in {} runs, and decides the job's state"
+    messages = list_messages(body)
+    assert "a.sbatch:4: " + runs.format("line 5") in messages
+    assert "a.sbatch:9: -p b replaces a of line 8" in messages
+    messages = list_messages(body.replace("source env.sh\n", ""))
+    assert "a.sbatch:8: -p b replaces a of line 7" in messages
+    assert "first.sh:2: " + runs.format("line 5 of a.sbatch") in list_messages(inserted)
+
+
 @pytest.mark.parametrize("sourced", ["", "# nothing\n", "#SBATCH -t 5\n", "A=1\n"])
 def test_directives_below_a_sourced_file_are_late(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sourced: str

@@ -497,8 +497,8 @@ def _(script: Script) -> Iterator[Found]:
             continue
         before = seen.get(one.option)
         if before is not None and before.value != one.value:
-            line = script.line_of(before.start)
-            text = f"{one.written} {one.value} replaces {before.value} of line {line}"
+            line = script.describe_line(before.start, one.start)
+            text = f"{one.written} {one.value} replaces {before.value} of {line}"
             yield Found(one.start, text)
         seen[one.option] = one
 

@@ -242,8 +242,8 @@ def _(script: Script) -> Iterator[Found]:
         if any(
             c.name in ("python", "srun", "torchrun") for c in inside
         ) and not use.name.startswith(("SLURM", "CUDA", "NCCL")):
-            line = script.line_of(start)
-            text = f"{use.name} is empty here: it is assigned in line {line}"
+            line = script.describe_line(start, use.start)
+            text = f"{use.name} is empty here: it is assigned in {line}"
             yield Found(use.start, text)
             return
 

@@ -300,8 +300,8 @@ def _(script: Script) -> Iterator[Found]:
     if any("$?" in word for one in after for word in one.args) or "$?" in script.text:
         return
     if all(one.name in _HARMLESS or _deactivates(one) for one in after):
-        line = script.line_of(after[-1].start)
-        text = f"if it fails, the job is COMPLETED: {after[-1].name} in line {line} succeeds"
+        line = script.describe_line(after[-1].start, last.command.start)
+        text = f"if it fails, the job is COMPLETED: {after[-1].name} in {line} succeeds"
         yield Found(last.command.start, text)
 
 
@@ -334,8 +334,8 @@ def _(script: Script) -> Iterator[Found]:
         if second.branch:
             continue  # perhaps the other branch of an if
         if second.start >= first.end and second.depends != "&&":
-            line = script.line_of(second.start)
-            text = f"if it fails, the program in line {line} runs, and decides the job's state"
+            line = script.describe_line(second.start, first.start)
+            text = f"if it fails, the program in {line} runs, and decides the job's state"
             yield Found(first.start, text)
             return
 
@@ -430,10 +430,8 @@ def _(script: Script) -> Iterator[Found]:
         if not one.command.background or re.search(servers, " ".join(one.args)):
             continue
         if one.kind == last.kind and one.args[:1] == last.args[:1]:
-            text = (
-                f"Slurm kills it when the program in line {script.line_of(last.command.start)} ends"
-            )
-            yield Found(one.command.start, text)
+            line = script.describe_line(last.command.start, one.command.start)
+            yield Found(one.command.start, f"Slurm kills it when the program in {line} ends")
             return
 
 
