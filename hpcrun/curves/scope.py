@@ -135,6 +135,9 @@ def _spread_first_split(fields: list[Field]) -> None:
 def _spread_splits_to_repeated_names(fields: list[Field]) -> None:
     """Apply splits to names that repeat: "Train Loss: 2.5 Acc: 0.5 | Val Loss: 2.75 Acc: 0.25".
 
+    A name that has the split already begins the values of the training: "val acc: 0.5 loss: 2.75 |
+    acc: 0.75 loss: 2.5".
+
     >>> fields = [Field(key, 0.5) for key in ("train loss", "acc", "val loss", "acc")]
     >>> _spread_splits_to_repeated_names(fields)
     >>> [field.split for field in fields]
@@ -142,9 +145,18 @@ def _spread_splits_to_repeated_names(fields: list[Field]) -> None:
     """
     names = [fold(field.key) for field in fields]
     repeated = {name for name in names if names.count(name) > 1 and not is_position_key(name)}
-    split = ""
+    split, known = "", set[str]()  # the names that have the split
     for index, (name, field) in enumerate(zip(names, fields, strict=True)):
-        split = split_of(field.key) or field.split or split
+        own = split_of(field.key) or field.split
+        word, _, rest = name.partition("_")
+        metric = rest if rest and word in SPLITS else name
+        if own:
+            known = known if own == split else set()
+            split = own
+        elif metric in known:
+            split = ""
+        if split and not is_position_key(name):
+            known.add(metric)
         if name in repeated and split in ("eval", "test"):
             fields[index] = replace(field, split=split)
 

@@ -458,3 +458,17 @@ def test_repeated_name_has_the_split_before_it() -> None:
     assert (curve.values("Acc")[0], curve.values("eval_Acc")[0]) == (0.52, 0.27)
     assert (curve.values("loss")[0], curve.values("eval_loss")[0]) == (3.0, 4.0)
     assert (curve.seconds, curve.seconds_from) == (22.5, "sum of epochs")
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "epoch {n} | valid acc: .4{n} loss: 2.2{n} | acc: .5{n} loss: 2.0{n}",
+        "epoch {n} | val loss: 2.2{n} acc: .4{n}; loss: 2.0{n} acc: .5{n}",
+    ],
+)
+def test_values_behind_those_of_an_evaluation_are_those_of_the_training(form: str) -> None:
+    curve = parse_text([form.format(n=n) for n in range(1, 6)]).curve
+    assert curve.values("loss") == [2 + n / 100 for n in range(1, 6)]
+    assert curve.values("eval_loss") == [2.2 + n / 100 for n in range(1, 6)]
+    assert curve.values("acc") == [0.5 + n / 100 for n in range(1, 6)]
