@@ -37,7 +37,7 @@ while len(sys.argv) > 1 and not os.path.exists(sys.argv[1]):
 JOB = """
 launcher: ray
 script: driver.py
-resources: {nodes: 2, gpus_per_node: 2, cpus_per_gpu: 2, time: 10}
+resources: {nodes: 2, gpus_per_node: 1, cpus_per_gpu: 1, time: 15}
 args: ["{project_dir}/go"]
 """
 
@@ -56,7 +56,7 @@ def wait_for_program(runs: list[Submitted]) -> None:
         assert not any(map(is_over, runs)), "\n".join(run.log() for run in runs)
         return all((run.folder / "seen.json").exists() for run in runs)
 
-    deadline = time.monotonic() + 300  # Ray starts a dozen processes on each of four nodes
+    deadline = time.monotonic() + 600  # Ray starts a dozen processes on each of four nodes
     while not have_all_begun() and time.monotonic() < deadline:
         time.sleep(0.5)
     assert have_all_begun(), "\n".join(run.log() for run in runs)
