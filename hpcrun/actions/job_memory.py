@@ -49,10 +49,14 @@ _LENGTH = (
 _EXACT_LENGTHS = ("block_size", "seq_length", "seq_len")
 # Words of a script or its arguments for which the trained parameters or their format are unknown.
 _UNKNOWN_TRAINING = re.compile(
-    r"\b(peft|lora|qlora|bitsandbytes|BitsAndBytesConfig|load_in_[48]bit|galore|requires_grad"
-    r"|freeze\w*|device_map|use_peft|adapter\w*)\b",
-    re.I,
+    # Parts of names count, as in use_lora, get_peft_model or LoraConfig, but not of words as in
+    # "exploration".
+    r"(?<![a-z])(?i:peft|[qd]?lora|dora(?![a-z])|bitsandbytes|bnb_|load_in_[48]bit"
+    r"|galore|requires_grad|(?:un)?freez|(?:un)?frozen|device_map|adapter)"
+    r"|Lo[rR][aA]|Peft|BitsAndBytes|GaLore|Freez|Frozen|Adapter",
 )
+# Words of Python itself that freeze no parameters.
+_OTHER_FREEZING = re.compile(r"dataclass\([^()]*\)|\bgc\.freeze\b|\bfrozenset\b")
 # With model parallelism, fewer samples are in a step than the number of GPUs suggests.
 _MODEL_PARALLEL = re.compile(
     r"(tensor|pipeline|context|sequence|expert)[-_ ]?(model[-_ ])?parallel|\b[tpcs]p_size\b", re.I
@@ -266,8 +270,20 @@ def estimate_job_memory(
         capacity=find_capacity(spec, cluster),
         is_certain=training.strategy == "zero"
         and not shape.notes
-        and _UNKNOWN_TRAINING.search(text) is None,
+        and not _is_unknown_training(text),
     )
+
+
+def _is_unknown_training(text: str) -> bool:
+    """Return True if a script or its arguments mention a training of a part, or quantization.
+
+    >>> words = ["--lora_r 8", "train_lora.py", "model.requires_grad_(False)", "unfreeze", "QLoRA"]
+    >>> [_is_unknown_training(word) for word in words]
+    [True, True, True, True, True]
+    >>> _is_unknown_training("@dataclass(frozen=True) exploration")
+    False
+    """
+    return _UNKNOWN_TRAINING.search(_OTHER_FREEZING.sub("", text)) is not None
 
 
 def estimate_traced_memory(
@@ -345,7 +361,7 @@ def count_step_flops(plan: Plan, environ: Mapping[str, str], project: Path) -> f
     except OSError:
         return None
     text = " ".join([script, *plan.program])
-    if _UNKNOWN_TRAINING.search(text) or _MODEL_PARALLEL.search(text) or plan.roles:
+    if _is_unknown_training(text) or _MODEL_PARALLEL.search(text) or plan.roles:
         return None
     per_token = count_token_flops(shape, int(length))
     if per_token is None or training.precision == "fp32":

@@ -327,6 +327,19 @@ def modules_of(
                 waiting += [(file.parent, inner) for inner in imports_of(file)]
 
 
+def read_sources(project: Path, script: Path) -> str:
+    """Return the text of a script and of the project's modules that it imports."""
+    texts = {script: content_of(script) or b""}
+
+    def imports_of(file: Path) -> Iterator[str]:
+        texts[file] = content_of(file) or b""
+        return _imported_modules(texts[file])
+
+    for _ in modules_of(project, script, list(_imported_modules(texts[script])), imports_of):
+        pass  # imports_of() keeps the text of each
+    return "\n".join(text.decode("utf-8", "replace") for text in texts.values())
+
+
 def own_packages(project: Path, folder: Path) -> set[str]:
     """Return the packages of the project and of the standard library that a script can import.
 

@@ -232,6 +232,10 @@ def test_submit_shows_the_memory_of_a_known_model(project: Caller) -> None:
         {"args": "args=[--model_name_or_path, qwen]"},  # without hpcrun's settings of DeepSpeed
         {"script": SCRIPT + "from peft import LoraConfig\n"},  # trains a part of the model
         {"script": SCRIPT + "for p in model.parameters(): p.requires_grad = False\n"},
+        {"script": SCRIPT + "model = get_peft_model(model, config)\n"},
+        {"script": SCRIPT + "model.encoder.requires_grad_(False)\n"},
+        {"script": SCRIPT + "import adapting\n"},  # a module that has LoRA
+        {"arguments": "--use_lora"},
         {"gpu": "fastgpu"},  # has an unknown size
         {"config": json.dumps({**QWEN, "model_type": "unheard"})},
         {"config": "{"},
@@ -247,6 +251,11 @@ def test_submit_refuses_nothing_where_the_memory_is_uncertain(
     if "gpu" in change:
         text = (project.project / "hpcrun.yaml").read_text()
         project.write("hpcrun.yaml", text.replace("a100-40g", change["gpu"]))
+    if "arguments" in change:
+        text = SCRIPT.replace("args =", f'parser.add_argument("{change["arguments"]}")\nargs =')
+        project.write("train.py", text)
+        project.write("job.yaml", JOB.replace("args: [", f"args: [{change['arguments']}=1, "))
+    project.write("adapting.py", "layer = LoraLinear(8)\n")
     options = ("--set", change["args"]) if "args" in change else ()
     done = project("submit", "job.yaml", "--dry-run", *options)
     assert done.code == 0, done

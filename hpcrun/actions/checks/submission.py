@@ -38,6 +38,7 @@ from hpcrun.actions.program import (
     content_of,
     find_program,
     read_program,
+    read_sources,
 )
 from hpcrun.context import Context, is_slurm_conf_missing
 from hpcrun.errors import OutOfReach
@@ -394,14 +395,11 @@ def _check_memory(
         return None
     if not passes_deepspeed_json(spec, script, typed):
         return None
-    text = ""
-    with contextlib.suppress(OSError):
-        text = program.path.read_text(encoding="utf-8", errors="replace")
     memory = estimate_job_memory(
         *(spec, plan, context.cluster),
         environ=context.environ,
         project=context.project,
-        script=text,
+        script=read_sources(context.project, program.path),
         cache_dir=context.cache_dir,
     )
     # Without DeepSpeed, the script alone decides in which format it keeps the weights.
