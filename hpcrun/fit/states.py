@@ -86,11 +86,16 @@ def _frozen(shape: ModelShape, training: Training) -> float:
 
 
 def _state_bytes(training: Training) -> float:
-    """Return the bytes of optimizer states per parameter; they have the format of their weights."""
+    """Return the bytes of optimizer states per parameter; they have the format of their weights.
+
+    States of 8 bits are the same for weights of each format (bitsandbytes/optim/optimizer.py,
+    get_state_buffer).
+    """
     if training.state_bytes is not None:
         return training.state_bytes
     is_half = training.weights == "pure" and training.width == 2
-    return OPTIMIZER_BYTES[training.optimizer] / (2 if is_half else 1)
+    follows_weights = training.optimizer != "adamw_8bit"
+    return OPTIMIZER_BYTES[training.optimizer] / (2 if is_half and follows_weights else 1)
 
 
 def _ddp(shape: ModelShape, training: Training) -> States:

@@ -212,3 +212,12 @@ def test_eight_bit_optimizer_needs_a_quarter_of_the_states() -> None:
     small = compute_states(model, Training(optimizer="adamw_8bit"))
     assert full.optimizer == 8e9 and small.optimizer == pytest.approx(2.03e9, rel=0.01)
     assert compute_states(model, Training(optimizer="sgd")).optimizer == 0
+
+
+def test_states_of_eight_bits_are_the_same_for_weights_of_16_bits() -> None:
+    model = ModelShape(given_parameters=1_000_000_000)
+    pure = Training(weights="pure", optimizer="adamw_8bit")
+    assert compute_states(model, pure).optimizer == pytest.approx((2 + 2 * 4 / 256) * 1e9)
+    for optimizer, size in (("adamw", 4e9), ("lion", 2e9)):
+        training = structs.replace(pure, optimizer=optimizer)
+        assert compute_states(model, training).optimizer == size
