@@ -23,12 +23,17 @@ _CAPACITIES = {
     "rtx4090": 23.5,
     "a40": 44.4,
     "a6000": 47.41,
+    "rtx6000ada": 47.41,
     "l40": 44.39,
     "l40s": 44.39,
     "a100-40g": 39.38,
     "a100-80g": 79.14,
     "h100": 79.1,
+    "h100-94g": 93.0,
+    "h100nvl": 93.0,
     "h100-96g": 94.5,
+    "h20-96g": 95.0,
+    "h20-141g": 139.7,
     "gh200": 94.5,
     "h200": 139.7,
     "b200": 178.35,
@@ -36,7 +41,14 @@ _CAPACITIES = {
     "mi300x": 191.7,
 }
 # Types with several sizes: the name alone does not tell which.
-_AMBIGUOUS = {"v100": ("v100-16g", "v100-32g"), "a100": ("a100-40g", "a100-80g")}
+_AMBIGUOUS = {
+    "v100": ("v100-16g", "v100-32g"),
+    "a100": ("a100-40g", "a100-80g"),
+    "h20": ("h20-96g", "h20-141g"),
+}
+# How far the advertised GB may be from the usable GiB: an A10 has 24 GB and 22.06 GiB. The next
+# sizes of a type are further apart, such as H100 with 64, 80 and 94 GB.
+_SIZE_TOLERANCE = 0.1
 _SIZE = re.compile(r"(?<![0-9a-z])([0-9]{2,3})\s*g(i?b)?(?![a-z0-9])", re.I)
 
 
@@ -47,6 +59,8 @@ def find_gpu_memory(name: str) -> float | None:
     (79.14, 39.38)
     >>> find_gpu_memory("h100") / GIB, find_gpu_memory("h100-96gb") / GIB
     (79.1, 94.5)
+    >>> find_gpu_memory("nvidia_h100_nvl") / GIB, find_gpu_memory("h100-94gb") / GIB
+    (93.0, 93.0)
     >>> find_gpu_memory("a100"), find_gpu_memory("fastgpu"), find_gpu_memory("a100_3g.20gb")
     (None, None, None)
     """
@@ -66,7 +80,7 @@ def find_gpu_memory(name: str) -> float | None:
             return None
         if size is None and memory:
             continue  # a rarer size
-        if size is not None and not memory and abs(int(size[1]) - gib) > 0.2 * gib:
+        if size is not None and not memory and abs(int(size[1]) - gib) > _SIZE_TOLERANCE * gib:
             continue  # another size than the known one
         return gib * GIB
     return None
