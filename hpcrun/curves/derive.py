@@ -22,6 +22,7 @@ The logs are stored as columns (``store``); the curve is a view of them. Decisio
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -68,7 +69,7 @@ from hpcrun.curves.rows import (
     join_steps,
 )
 from hpcrun.curves.steps import BY_EPOCH, IN_ORDER, LogSteps, choose_placement, find_steps
-from hpcrun.curves.store import Store, StoredLog, choose_stand_in_loss, cut_log
+from hpcrun.curves.store import Store, StoredLog, StoredRows, choose_stand_in_loss, cut_log
 
 # Fractional epochs are followed like a counter, in ten-thousandths.
 _EPOCH_PARTS = 10_000
@@ -130,15 +131,14 @@ def derive_curve(
     logs, stand_in = choose_stand_in_loss(store.proven_logs())
     selector = PointSelector([find_steps(log) for log in logs])
     notes: list[str] = []
-    starts = [] if all_trainings else _find_training_starts(selector)
-    if starts:
-        shown = min(training or len(starts), len(starts))
-        end = starts[shown] if shown < len(starts) else _END_OF_LOG
-        logs = [cut_log(logs[0], starts[shown - 1], end)]
+    trainings = [] if all_trainings else _find_trainings(selector)
+    if trainings:
+        shown = min(training or len(trainings), len(trainings))
+        logs = [cut_log(logs[0], *trainings[shown - 1])]
         selector = PointSelector([find_steps(log) for log in logs])
-        which = "the last one" if shown == len(starts) else f"number {shown}"
+        which = "the last one" if shown == len(trainings) else f"number {shown}"
         notes.append(
-            f"the file contains {len(starts)} trainings, one after the other: {which} is shown; "
+            f"the file contains {len(trainings)} trainings, one after the other: {which} is shown; "
             "--training N shows another"
         )
     bar, losses = selector.training, selector.find(LOSS)
@@ -189,12 +189,12 @@ def derive_curve(
         seconds_from,
         _is_over(logs),
         _peak_memory(selector),
-        max(len(starts), 1),
+        max(len(trainings), 1),
     )
 
 
-def _find_training_starts(selector: PointSelector) -> list[int]:
-    """Return the offsets at which the trainings in a log begin, if it contains several.
+def _find_trainings(selector: PointSelector) -> list[tuple[int, int]]:
+    """Return the offsets at which the trainings in a log begin and end, if it contains several.
 
     A counter that falls to its start is that of another training if the epoch falls, too, if the
     log says in between that the training is over, or after a pause of an hour that is longer than
@@ -217,7 +217,7 @@ def _find_training_starts(selector: PointSelector) -> list[int]:
         row = int(np.searchsorted(offsets[order], offset))
         return float(times[row]) if row < len(times) else math.nan
 
-    starts: list[int] = []
+    starts, gaps = [0], list[tuple[int, int]]()
     for turn in main.turns:
         if turn.reached is None or turn.is_resumption:
             continue
@@ -232,14 +232,83 @@ def _find_training_starts(selector: PointSelector) -> list[int]:
             falls = counted.epochs is not None and bool(
                 counted.epochs[index] < counted.epochs[index - 1]
             )
-        time, begun = (time_at(offset) for offset in (before, starts[-1] if starts else 0))
+        time, begun = (time_at(offset) for offset in (before, starts[-1]))
         pauses = time_at(turn.offset) - time > max(time - begun, _LONG_PAUSE_S)
         if falls or pauses or any(each.ends for each in marks):
             headings = [x.offset for x in marks if x.epoch is not None and x.split in ("", "train")]
             starts.append(headings[-1] if headings else turn.offset)
+            gaps.append((before, starts[-1]))
     # More starts than points in each are those of an inner loop, such as the epochs of each round.
-    is_loop = (len(starts) + 1) ** 2 > len(counted.steps)
-    return [] if is_loop or not starts else [0, *starts]
+    if not gaps or len(starts) ** 2 > len(counted.steps):
+        return []
+    trainings, begun = [], 0
+    for before, after in gaps:
+        steps = counted.offsets[(counted.offsets >= begun) & (counted.offsets <= before)]
+        end, start = _find_border(log.log, begun, steps, after)
+        trainings.append((begun, end))
+        begun = start
+    return [*trainings, (begun, _END_OF_LOG)]
+
+
+def _find_border(log: StoredLog, begun: int, counted: Ints, after: int) -> tuple[int, int]:
+    """Return the offsets at which a training ends, and at which the next one begins.
+
+    They differ if rows between the two may belong to either. Results that the training had not
+    printed before the line that ends it, such as those of a test, are its own. Without such a line,
+    the next training begins with the first row that repeats a metric, more often than the training
+    did between its own steps. A metric that trainings print before their first step, and that does
+    not repeat, may be that of either.
+
+    Args:
+        log: The log with both trainings.
+        begun: Offset at which the training begins.
+        counted: Offsets of the lines with its steps.
+        after: Offset of the first line with a step of the next training, or of its heading.
+    """
+    first, before = int(counted[0]), int(counted[-1])
+    forms: dict[tuple[str, int | None, str], list[StoredRows]] = {}
+    for form in log.forms.values():
+        if form.layout.bar is None:
+            for name in form.layout.names:
+                key = (name, form.layout.rank, form.layout.scope.data)
+                forms.setdefault(key, []).append(form)
+    results = []  # of each metric between the trainings: the offsets and positions of its rows
+    for same in forms.values():
+        parts = [_read_places(form, begun, after) for form in same]
+        offsets, positions = (join_columns(columns) for columns in zip(*parts, strict=True))
+        if offsets.size and offsets.max() > before:
+            order = np.argsort(offsets, kind="stable")
+            results.append((offsets[order], positions[order]))
+    if stated := [x.offset for x in log.marks if x.ends and before < x.offset < after]:
+        border = stated[-1] + 1
+        known = [offsets[offsets >= border] for offsets, _ in results if offsets[0] < border]
+        new = [offsets for offsets, _ in results if offsets[0] >= border]
+        limit = min((int(each[0]) for each in known if each.size), default=after)
+        border = max([border, *(int(x) + 1 for each in new for x in each if x < limit)])
+        return border, border
+    repeated, unclear = [after], [after]
+    for offsets, positions in results:
+        inside = offsets > before
+        own = np.searchsorted(counted, offsets[(offsets > first) & ~inside])
+        usual = int(np.bincount(own).max()) if own.size else 1
+        places = [*zip(offsets[inside].tolist(), positions[inside].tolist(), strict=True)]
+        for (_, last), (offset, position) in [*pairwise(places)][usual - 1 :]:
+            if not position > last:
+                repeated.append(offset)
+        if offsets[0] < first:
+            repeated += [offset for offset, position in places if position <= positions[0]]
+            unclear += [offset for offset, position in places if math.isnan(position)]
+    start = min(repeated)
+    return (start, start) if start < after else (min(unclear), after)
+
+
+def _read_places(form: StoredRows, start: int, end: int) -> tuple[Ints, Floats]:
+    """Return the offsets of the rows in a part of a log, and their steps or epochs, or nan."""
+    part = slice(*(bisect_left(form.offsets, at) for at in (start, end)))
+    offsets = np.array(form.offsets[part], np.int64)
+    positions = form.epochs if form.steps is None else form.steps
+    known = None if positions is None else np.array(positions[part], float)
+    return offsets, fill_missing(known, len(offsets))
 
 
 def _name_axis(selector: PointSelector, losses: MetricPoints | None, axis: StepAxis) -> str:

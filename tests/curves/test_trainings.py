@@ -124,3 +124,36 @@ def test_bar_that_vanishes_before_its_end_begins_the_next_epoch() -> None:
     assert (curve.values("loss")[0], len(curve.values("loss"))) == (3.0, 42)
     assert any("read as the next epoch" in note for note in curve.notes)
     assert (curve.seconds, curve.seconds_from) == (43.5, "sum of epochs")
+
+
+def steps(loss: float, *, ends_with_score: bool = True) -> list[str]:
+    """Return the lines of a training that evaluates every ten steps, and before the first."""
+    lines = ["val loss: 3.1"]
+    for step in range(1, 31):
+        lines.append(f"step {step} loss {loss / step:.4f}")
+        if step % 10 == 0 and (step < 30 or ends_with_score):
+            lines.append(f"val loss: {1.5 - step / 120:.3f}")
+    return lines
+
+
+@pytest.mark.parametrize("between", [[], ["Training finished."]])
+def test_values_before_the_first_step_belong_to_the_next_training(between: list[str]) -> None:
+    lines = [f"epoch {n // 10} {x}" if x[:4] == "step" else x for n, x in enumerate(steps(3.0))]
+    again = [f"epoch {n // 10} {x}" if x[:4] == "step" else x for n, x in enumerate(steps(2.0))]
+    for training in (1, 2):
+        values = read([*lines, *between, *again], training).values("eval_loss")
+        assert (values[0], values[-1], len(values)) == (3.1, 1.25, 4)
+
+
+def test_value_that_may_be_that_of_either_training_belongs_to_none() -> None:
+    lines = steps(3.0, ends_with_score=False)
+    lines = [f"epoch {n // 10} {x}" if x[:4] == "step" else x for n, x in enumerate(lines)]
+    first, second = (read([*lines, *lines], number).values("eval_loss") for number in (1, 2))
+    assert (first[-1], second[0]) == (1.333, 1.417)
+
+
+def test_test_after_early_stopping_belongs_to_the_training_before_it() -> None:
+    lines = [*steps(3.0), "Early stopping", "test acc: 0.91"]
+    curve = read([*lines, *steps(2.0)], 1)
+    assert (curve.values("test acc"), curve.values("eval_loss")[-1]) == ([0.91], 1.25)
+    assert "test acc" not in read([*lines, *steps(2.0)], 2).metrics
