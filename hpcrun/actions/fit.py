@@ -106,11 +106,14 @@ def load_job_memory(
     """
     from hpcrun.actions.checks.submission import Checks  # deferred: numbers need no job
     from hpcrun.actions.prepare import load_spec, prepare_job
+    from hpcrun.actions.program import find_program, read_sources
 
     spec = load_spec(context, job, overrides)
     plan = prepare_job(context, spec, checks=Checks(strict=False)).each()[0].plan
+    path = find_program(context, spec, inside=True).path
     memory = estimate_job_memory(
         *(spec, plan, context.cluster),
+        script=read_sources(context.project, path) if path is not None else "",
         environ=context.environ,
         project=context.project,
         sequence=sequence,
@@ -162,8 +165,12 @@ def estimate_json(estimate: MemoryEstimate, capacity: float | None) -> dict[str,
             "allocated": round(estimate.allocated),
             "capacity": None if capacity is None else round(capacity),
             "fits": None
-            if capacity is None or not estimate.has_activations
-            else estimate.total <= capacity,
+            if capacity is None or not estimate.is_comparable
+            else False
+            if estimate.total > capacity
+            else True
+            if estimate.has_activations
+            else None,
             "moment": estimate.moment,
             "parts": {part.name: round(part.bytes) for part in estimate.parts},
         },

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
@@ -29,6 +30,7 @@ from hpcrun.fit import (
     list_candidates,
     read_model_config,
 )
+from hpcrun.plan import parse_memory_mb
 from hpcrun.text import GIB
 
 if TYPE_CHECKING:
@@ -74,6 +76,9 @@ class JobMemory(Struct, frozen=True, kw_only=True):
         capacity: Usable bytes of the smallest GPU that the job may get; None if unknown.
         is_certain: The states are known: DeepSpeed trains all of a model of a known family.
         calibration: The measurement that calibrated the estimate; None if there is none.
+        host_capacity: The most bytes of host memory that the job gets on each node; None if
+            unknown.
+        config_file: The job's own DeepSpeed JSON, which --set cannot change; None without one.
     """
 
     model: str
@@ -83,6 +88,8 @@ class JobMemory(Struct, frozen=True, kw_only=True):
     capacity: float | None
     is_certain: bool
     calibration: Calibration | None = None
+    host_capacity: float | None = None
+    config_file: str | None = None
 
 
 def load_model_shape(
@@ -259,8 +266,15 @@ def estimate_job_memory(
     if found is None:
         return None
     shape, training = found
-    text = " ".join([script, *plan.program])
+    if spec.activation_checkpointing:
+        training = structs.replace(training, checkpointing=True)
     calibration = find_calibration(cache_dir, shape, training)
+    if word := _find_unknown_training(" ".join([script, *plan.program])):
+        note = (
+            f"computed as if all parameters were trained: the script or its arguments mention"
+            f" {word}; hpcrun fit JOB --trace counts what is trained"
+        )
+        training = structs.replace(training, unknown=(*training.unknown, note))
     return JobMemory(
         model=model or _find_model(plan) or shape.name,
         shape=shape,
@@ -268,22 +282,23 @@ def estimate_job_memory(
         estimate=estimate_memory(shape, training, calibration),
         calibration=calibration,
         capacity=find_capacity(spec, cluster),
-        is_certain=training.strategy == "zero"
-        and not shape.notes
-        and not _is_unknown_training(text),
+        host_capacity=find_host_capacity(plan, cluster),
+        config_file=spec.deepspeed.config_file if spec.deepspeed else None,
+        is_certain=training.strategy == "zero" and not shape.notes and not training.unknown,
     )
 
 
-def _is_unknown_training(text: str) -> bool:
-    """Return True if a script or its arguments mention a training of a part, or quantization.
+def _find_unknown_training(text: str) -> str:
+    """Return the word of a script or its arguments for a training of a part, or quantization.
 
     >>> words = ["--lora_r 8", "train_lora.py", "model.requires_grad_(False)", "unfreeze", "QLoRA"]
-    >>> [_is_unknown_training(word) for word in words]
-    [True, True, True, True, True]
-    >>> _is_unknown_training("@dataclass(frozen=True) exploration")
-    False
+    >>> [_find_unknown_training(word) for word in words]
+    ['lora', 'lora', 'requires_grad', 'unfreez', 'QLoRA']
+    >>> _find_unknown_training("@dataclass(frozen=True) exploration")
+    ''
     """
-    return _UNKNOWN_TRAINING.search(_OTHER_FREEZING.sub("", text)) is not None
+    match = _UNKNOWN_TRAINING.search(_OTHER_FREEZING.sub("", text))
+    return match[0] if match else ""
 
 
 def estimate_traced_memory(
@@ -361,7 +376,7 @@ def count_step_flops(plan: Plan, environ: Mapping[str, str], project: Path) -> f
     except OSError:
         return None
     text = " ".join([script, *plan.program])
-    if _is_unknown_training(text) or _MODEL_PARALLEL.search(text) or plan.roles:
+    if _find_unknown_training(text) or _MODEL_PARALLEL.search(text) or plan.roles:
         return None
     per_token = count_token_flops(shape, int(length))
     if per_token is None or training.precision == "fp32":
@@ -419,6 +434,18 @@ def find_capacity(spec: JobSpec, cluster: Cluster) -> float | None:
     return min((size for size in sizes if size is not None), default=None)
 
 
+def find_host_capacity(plan: Plan, cluster: Cluster) -> float | None:
+    """Return the most bytes of host memory that a job gets on each node; None if unknown."""
+    with contextlib.suppress(ValueError):
+        given = dict(plan.directives)
+        asked = parse_memory_mb(given.get("mem") or "0")
+        facts = cluster.partitions.get(given.get("partition") or cluster.partition or "")
+        if not asked and facts is not None:  # --mem=0 is all memory of the node
+            asked = parse_memory_mb(facts.memory_per_node or "0")
+        return asked * 2**20 if asked else None
+    return None
+
+
 def _read_training(
     plan: Plan, arguments: Mapping[str, str], sequence: int | None, shape: ModelShape
 ) -> Training | None:
@@ -442,7 +469,7 @@ def _read_training(
         micro_batch=int(micro_batch) if micro_batch.isdecimal() else 1,
         accumulation=plan.gradient_accumulation_steps,
         sequence=sequence or (int(length) if length.isdecimal() else None),
-        checkpointing=arguments.get("gradient_checkpointing", "false").lower() in ("true", "1"),
+        checkpointing=_has_checkpointing(arguments),
         attention="eager" if attention == "eager" else "sdpa",
     )
     if training.precision == "fp32":
@@ -451,9 +478,77 @@ def _read_training(
         return _read_deepspeed(training, plan.deepspeed_config, arguments, shape)
     accelerate = plan.accelerate_config or {}
     kind = str(accelerate.get("distributed_type", ""))
-    if kind == "FSDP" or "fsdp" in arguments:
-        return structs.replace(training, strategy="fsdp")
-    return None if kind in ("MEGATRON_LM", "DEEPSPEED") else training
+    if kind in ("MEGATRON_LM", "DEEPSPEED"):
+        return None
+    section = accelerate.get("fsdp_config") if kind == "FSDP" else None
+    if kind == "FSDP" or arguments.get("fsdp", "").lower() not in ("", "false"):
+        training = _read_fsdp(training, section or {}, arguments)
+    dtype = arguments.get("torch_dtype", "")
+    if "dtype" in arguments and plan.framework == "transformers":
+        dtype = arguments["dtype"]  # in other scripts, such as nanoGPT, it is that of autocast
+    half = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16"}.get(dtype.removeprefix("torch."))
+    # With FSDP and mixed precision, accelerate converts the weights back to fp32
+    # (accelerate/utils/fsdp_utils.py, fsdp2_prepare_model; accelerator.py, prepare_model).
+    if half and (training.strategy == "ddp" or training.precision == "fp32"):
+        return structs.replace(training, weights="pure", precision=half)
+    if dtype == "auto":
+        note = (
+            "computed for weights in fp32; with dtype auto they have the format of the checkpoint"
+        )
+        return structs.replace(training, unknown=(*training.unknown, note))
+    return training
+
+
+_CHECKPOINTING = (
+    "gradient_checkpointing",
+    "activation_checkpointing",
+    "use_gradient_checkpointing",
+)
+
+
+def _has_checkpointing(arguments: Mapping[str, str]) -> bool:
+    """Return True if arguments, of Hydra too, enable activation checkpointing.
+
+    >>> _has_checkpointing({"model.activation_checkpointing": "True"})
+    True
+    """
+    return any(
+        value.lower() in ("true", "1", "yes", "unsloth")
+        for name, value in arguments.items()
+        if name.rpartition(".")[2] in _CHECKPOINTING
+    )
+
+
+# Numbers of torch's ShardingStrategy (accelerate/utils/constants.py, FSDP_SHARDING_STRATEGY).
+_SHARDING = {"1": "full_shard", "2": "shard_grad_op", "3": "no_shard", "4": "hybrid_shard"}
+_SHARDING["5"] = "hybrid_shard_zero2"
+# Words of --fsdp and keys of fsdp_config whose memory is not modelled.
+_UNKNOWN_FSDP = ("shard_grad_op", "hybrid_shard", "hybrid_shard_zero2", "offload")
+
+
+def _read_fsdp(
+    training: Training, section: Mapping[str, Any], arguments: Mapping[str, str]
+) -> Training:
+    """Read the settings of FSDP of the Trainer's arguments or of accelerate's configuration."""
+    strategy = str(section.get("fsdp_sharding_strategy", "")).lower()
+    words = [_SHARDING.get(strategy, strategy), *re.split(r"[\s,]+", arguments.get("fsdp", ""))]
+    enabled = {key for key, value in section.items() if str(value).lower() == "true"}
+    if "no_shard" in words:
+        return training
+    unknown = [f"fsdp: {word}" for word in words if word in _UNKNOWN_FSDP]
+    if "fsdp_offload_params" in enabled:
+        unknown.append("fsdp_offload_params")
+    reshards = str(section.get("fsdp_reshard_after_forward", "true")).lower()
+    if _SHARDING.get(reshards, reshards) not in ("true", "full_shard"):
+        unknown.append(f"fsdp_reshard_after_forward: {reshards}")
+    if "fsdp_config" in arguments:
+        unknown.append("fsdp_config")
+    return structs.replace(
+        training,
+        strategy="fsdp",
+        checkpointing=training.checkpointing or "fsdp_activation_checkpointing" in enabled,
+        unknown=tuple(f"not modelled: {each}; computed as full_shard" for each in unknown),
+    )
 
 
 def _precision(plan: Plan, arguments: Mapping[str, str]) -> Any:
@@ -547,7 +642,7 @@ def describe_memory(memory: JobMemory) -> str:
         text += f", calibrated with {memory.calibration.run_id}"
     if not estimate.has_activations:
         text = f"memory: about {size} GiB per GPU without activations ({parts})"
-    if memory.capacity and estimate.total > memory.capacity:
+    if memory.capacity and estimate.total > memory.capacity and estimate.is_comparable:
         text += "; it may not fit: hpcrun fit JOB --table compares settings"
     return text
 
@@ -572,12 +667,18 @@ def check_memory(memory: JobMemory) -> str:
 
 
 def suggest_smaller(memory: JobMemory) -> str:
-    """Return the fastest setting of DeepSpeed that fits, as in "ZeRO-3 needs 18 GiB: --set ..."."""
+    """Return the fastest setting of DeepSpeed that fits, as in "ZeRO-3 needs 18 GiB: --set ...".
+
+    It fits on the GPU and, if the host memory of the job is known, into that.
+    """
     if memory.capacity is None or memory.training.strategy != "zero":
         return ""
     for each in list_candidates(memory.shape, memory.training, memory.calibration):
         changed = each.training
         is_same = changed.checkpointing == memory.training.checkpointing
+        host = sum(part.bytes for part in each.estimate.host)
+        if memory.host_capacity is not None and host > memory.host_capacity:
+            continue
         if is_same and each.estimate.total <= 0.95 * memory.capacity:
             options = [f"--set deepspeed.zero_stage={changed.zero_stage}"]
             if changed.offload_optimizer != memory.training.offload_optimizer:
@@ -585,5 +686,19 @@ def suggest_smaller(memory: JobMemory) -> str:
             if changed.offload_param != memory.training.offload_param:
                 options.append(f"--set deepspeed.offload.param={changed.offload_param}")
             size = f"{each.estimate.total / GIB:.0f} GiB"
-            return f"{each.name} would need about {size}: {' '.join(options)}"
+            if host:
+                size += f" and {host / GIB:.0f} GiB of host memory per node"
+            fix = " ".join(options)
+            if memory.config_file is not None:
+                fix = _describe_own_settings(memory.config_file, memory.training, changed)
+            return f"{each.name} would need about {size}: {fix}"
     return ""
+
+
+def _describe_own_settings(file: str, before: Training, after: Training) -> str:
+    """Describe the change of the user's own DeepSpeed JSON, which --set would contradict."""
+    changes = [f"zero_optimization.stage: {after.zero_stage}"]
+    for name in ("offload_optimizer", "offload_param"):
+        if getattr(after, name) != getattr(before, name):
+            changes.append(f"zero_optimization.{name}.device: {getattr(after, name)}")
+    return f"in {file} set {', '.join(changes)}"

@@ -72,6 +72,8 @@ def _verdict(estimate: MemoryEstimate, capacity: float | None) -> str:
     if capacity is None:
         return "" if estimate.has_activations else "without activations"
     size = f"of {capacity / GIB:.1f} GiB: "
+    if not estimate.is_comparable:
+        return size + "unknown, see the notes"
     if estimate.total > capacity:
         return size + click.style("does not fit", fg="red")
     if not estimate.has_activations:

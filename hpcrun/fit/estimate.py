@@ -59,6 +59,7 @@ class MemoryEstimate(Struct, frozen=True, kw_only=True):
         host: Parts of the host memory of one node.
         host_loading: Host memory of one node while each rank loads the whole model.
         notes: Assumptions.
+        is_comparable: False if the job has settings that are not modelled.
     """
 
     parameters: int
@@ -72,6 +73,7 @@ class MemoryEstimate(Struct, frozen=True, kw_only=True):
     host: list[Part]
     host_loading: float
     notes: list[str]
+    is_comparable: bool = True
 
 
 def _describe_calibration(calibration: Calibration) -> str:
@@ -165,7 +167,7 @@ def estimate_memory(
         _constant("CUDA and NCCL", outside),
     ]
     per_node = min(training.gpus, training.gpus_per_node)
-    notes = list(shape.notes)
+    notes = [*shape.notes, *training.unknown]
     if calibration is not None:
         notes.append(_describe_calibration(calibration))
     if found is None:
@@ -183,4 +185,5 @@ def estimate_memory(
         host=[Part(name, size * per_node) for name, size in states.host.items()],
         host_loading=shape.parameters * training.weight_bytes * per_node,
         notes=notes,
+        is_comparable=not training.unknown,
     )

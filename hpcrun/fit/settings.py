@@ -51,6 +51,8 @@ class Training(Struct, frozen=True, kw_only=True):
         reduce_bucket: Elements in a bucket of gradients (DeepSpeed's reduce_bucket_size).
         prefetch_bucket: Elements that ZeRO-3 gathers ahead (stage3_prefetch_bucket_size).
         sub_group: Elements that ZeRO-3 updates at a time (sub_group_size).
+        unknown: Settings of the job that are not modelled, as notes; the estimate then says
+            nothing about whether the job fits.
     """
 
     strategy: Strategy = "ddp"
@@ -76,6 +78,7 @@ class Training(Struct, frozen=True, kw_only=True):
     overlap_comm: bool = False
     prefetch_bucket: int = 50_000_000
     sub_group: int = 1_000_000_000
+    unknown: tuple[str, ...] = ()
 
     @property
     def width(self) -> int:

@@ -7,12 +7,23 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from msgspec import structs
 
-from hpcrun.actions.job_memory import _read_deepspeed, estimate_options, find_capacity
+from hpcrun.actions.job_memory import (
+    JobMemory,
+    _read_deepspeed,
+    _read_training,
+    estimate_options,
+    find_capacity,
+    find_host_capacity,
+    parse_arguments,
+    suggest_smaller,
+)
+from hpcrun.fit import estimate_memory
 from hpcrun.fit.settings import Training
 from hpcrun.fit.shape import build_shape
 from hpcrun.plan import Plan
-from hpcrun.spec import Cluster, GpuType, JobSpec, Resources
+from hpcrun.spec import Cluster, GpuType, JobSpec, Partition, Resources
 from hpcrun.text import GIB
 
 SHAPE = build_shape(layers=2, hidden=1024)
@@ -94,9 +105,88 @@ class Planned:
     precision = "bf16"
     world_size = ranks_per_node = 4
     micro_batch_per_gpu, gradient_accumulation_steps, effective_batch = 1, 1, 4
-    accelerate_config = None
+    accelerate_config: dict[str, Any] | None = None
+    framework = "transformers"
+    deepspeed_config: dict[str, Any] | None
+    directives: list[tuple[str, str | None]]
 
     def __init__(self, program: list[str]) -> None:
         self.program = program
         zero = {"stage": 2, "reduce_bucket_size": 1000}
         self.deepspeed_config = {"bf16": {"enabled": True}, "zero_optimization": zero}
+
+
+def read_plain(*words: str, fsdp: dict[str, Any] | None = None) -> Training:
+    """Read the settings of a job without DeepSpeed."""
+    plan = Planned(list(words))
+    plan.deepspeed_config = None
+    if fsdp is not None:
+        plan.accelerate_config = {"distributed_type": "FSDP", "fsdp_config": fsdp}
+    found = _read_training(cast(Plan, plan), parse_arguments(words), None, SHAPE)
+    assert found is not None
+    return found
+
+
+def test_weights_loaded_in_16_bits_are_not_counted_in_fp32() -> None:
+    assert read_plain().weights == "autocast"
+    assert read_plain("--torch_dtype", "bfloat16").weights == "pure"
+    assert read_plain("--dtype", "bfloat16", "--bf16").weights == "pure"
+    assert "dtype auto" in read_plain("--dtype", "auto").unknown[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "config", "strategy", "unknown"),
+    [
+        (["--fsdp="], None, "ddp", ""),
+        (["--fsdp", "full_shard auto_wrap"], None, "fsdp", ""),
+        (["--fsdp", "no_shard"], None, "ddp", ""),
+        (["--fsdp", "shard_grad_op auto_wrap"], None, "fsdp", "shard_grad_op"),
+        (["--fsdp", "full_shard offload"], None, "fsdp", "offload"),
+        (["--fsdp", "full_shard", "--fsdp_config", "f.json"], None, "fsdp", "fsdp_config"),
+        ([], {"fsdp_sharding_strategy": "NO_SHARD"}, "ddp", ""),
+        ([], {"fsdp_sharding_strategy": 4}, "fsdp", "hybrid_shard"),
+        ([], {"fsdp_offload_params": True}, "fsdp", "fsdp_offload_params"),
+        ([], {"fsdp_reshard_after_forward": False}, "fsdp", "reshard_after_forward: false"),
+        ([], {"fsdp_reshard_after_forward": "FULL_SHARD"}, "fsdp", ""),
+    ],
+)
+def test_fsdp_settings_are_modelled_or_named(
+    words: list[str], config: dict[str, Any] | None, strategy: str, unknown: str
+) -> None:
+    found = read_plain(*words, fsdp=config)
+    assert found.strategy == strategy
+    assert unknown in " ".join(found.unknown) and bool(found.unknown) == bool(unknown)
+    assert estimate_memory(SHAPE, found).is_comparable == (not unknown)
+
+
+def test_checkpointing_of_arguments_and_accelerate_is_counted() -> None:
+    assert not read_plain().checkpointing
+    for words in (["--use_gradient_checkpointing"], ["model.activation_checkpointing=true"]):
+        assert read_plain(*words).checkpointing
+    assert read_plain(fsdp={"fsdp_activation_checkpointing": True}).checkpointing
+
+
+def test_suggested_offload_fits_into_the_host_memory_of_the_job() -> None:
+    shape = build_shape(layers=32, hidden=4096)
+    training = Training(strategy="zero", zero_stage=2, weights="master", gpus=2, gpus_per_node=2)
+    memory = JobMemory(
+        model="m",
+        shape=shape,
+        training=training,
+        estimate=estimate_memory(shape, training),
+        capacity=39.4 * GIB,
+        is_certain=True,
+    )
+    assert "GiB of host memory per node: --set deepspeed.zero_stage=2" in suggest_smaller(memory)
+    own = suggest_smaller(structs.replace(memory, config_file="ds.json"))
+    assert "in ds.json set zero_optimization.stage: 2" in own and "--set" not in own
+    assert suggest_smaller(structs.replace(memory, host_capacity=20 * GIB)) == ""
+
+
+def test_host_memory_is_that_of_the_request_or_the_whole_node() -> None:
+    plan = Planned([])
+    cluster = Cluster(partition="gpu", partitions={"gpu": Partition(memory_per_node="480G")})
+    for asked, gib in (("64G", 64), ("0", 480)):
+        plan.directives = [("mem", asked)]
+        assert find_host_capacity(cast(Plan, plan), cluster) == gib * GIB
+    assert find_host_capacity(cast(Plan, plan), Cluster()) is None

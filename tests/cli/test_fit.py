@@ -79,7 +79,10 @@ def test_fit_without_dimensions_says_that_activations_are_missing(hpcrun: Caller
     done = hpcrun("fit", "--params", "7B", "--zero", "3", "--gpus-per-node", "8", "--gpu", "h100")
     assert "activations are not included" in done.err
     assert "model states fit; activations are unknown" in done.out
-    assert hpcrun("fit", "--params", "7B", "--gpu", "h100", "--json").json["gpu"]["fits"] is None
+    sharded = ("--params", "7B", "--zero", "3", "--gpus-per-node", "8", "--gpu", "h100", "--json")
+    assert hpcrun("fit", *sharded).json["gpu"]["fits"] is None
+    alone = ("--params", "7B", "--gpu", "h100", "--json")
+    assert hpcrun("fit", *alone).json["gpu"]["fits"] is False  # the states alone exceed the GPU
 
 
 @pytest.mark.parametrize(
@@ -186,6 +189,14 @@ def test_fit_of_a_job_uses_its_model_and_settings(project: Caller) -> None:
     assert smaller["gpu"]["total"] < answer["gpu"]["total"]
     text = project("fit", "job.yaml").out
     assert "ZeRO-2 on 4 GPUs" in text and "2 per GPU x 512 tokens" in text
+
+
+def test_fit_of_a_lora_job_has_a_note_and_no_verdict(project: Caller) -> None:
+    project.write("train.py", SCRIPT + "model = get_peft_model(model, config)\n")
+    done = project("fit", "job.yaml", "--set", "activation_checkpointing=true")
+    assert "computed as if all parameters were trained" in done.err
+    assert "does not fit" not in done.out and "activation checkpointing" in done.out
+    assert project("fit", "job.yaml", "--json").json["gpu"]["fits"] is None
 
 
 def test_fit_of_a_job_refuses_options_that_the_job_has(project: Caller) -> None:
