@@ -83,8 +83,23 @@ def _verdict(estimate: MemoryEstimate, capacity: float | None) -> str:
     return size + click.style("fits", fg="green")
 
 
-def show_candidates(candidates: Sequence[Candidate], capacity: float | None) -> None:
-    """Print a table of configurations, in order of their cost in speed."""
+def show_candidates(
+    candidates: Sequence[Candidate],
+    training: Training,
+    estimate: MemoryEstimate,
+    capacity: float | None,
+) -> None:
+    """Print a table of configurations, in order of their cost in speed.
+
+    Args:
+        training: The configuration asked for, which has its own row above the others.
+        estimate: Its memory.
+    """
+    for text in estimate.notes:
+        print_message("note", text, dim=True)
+    asked = f"as given: {dict(describe_training(training))['sharding']}"
+    if training.checkpointing:
+        asked += ", checkpointing"
     rows = [
         (
             each.name,
@@ -92,7 +107,7 @@ def show_candidates(candidates: Sequence[Candidate], capacity: float | None) -> 
             f"{sum(part.bytes for part in each.estimate.host) / GIB:.1f}",
             _verdict(each.estimate, capacity).partition(": ")[2] if capacity else "",
         )
-        for each in candidates
+        for each in (Candidate(asked, training, estimate), *candidates)
     ]
     print_table(["CONFIGURATION", "GPU GiB", "HOST GiB", ""], rows)
 

@@ -497,7 +497,7 @@ def fit(
     from hpcrun.cli.show_fit import show_candidates, show_fit
 
     if table:
-        show_candidates(candidates, capacity)
+        show_candidates(candidates, training, estimate, capacity)
     else:
         show_fit(shape, training, estimate, capacity)
     return 0

@@ -61,6 +61,13 @@ def test_fit_with_numbers_prints_json_that_conforms_to_its_schema(hpcrun: Caller
     assert sizes["ZeRO-3, checkpointing"] < sizes["ZeRO-3"]
 
 
+def test_table_has_the_notes_and_the_configuration_asked_for(hpcrun: Caller) -> None:
+    done = hpcrun("fit", "--params", "7B", "--zero", "3", "--gpus-per-node", "8", "--table")
+    assert "activations are not included" in done.err
+    first, asked = done.out.splitlines()[:2]
+    assert first.startswith("CONFIGURATION") and asked.startswith("as given: ZeRO-3 on 8 GPUs")
+
+
 def test_weights_in_16_bits_and_kept_gradients_change_the_estimate(hpcrun: Caller) -> None:
     def sizes(*options: str) -> dict[str, float]:
         answer = hpcrun("fit", *NUMBERS, "--seq", "8192", "--ddp", *options, "--json").json
