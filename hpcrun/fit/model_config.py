@@ -22,13 +22,11 @@ class Family(Struct, frozen=True, kw_only=True):
     """What a ``config.json`` omits, because the model's class in transformers implies it.
 
     Attributes:
-        tied: Default of ``tie_word_embeddings``.
         positions: The key with the number of learned positions.
         segments: Number of segment embeddings.
         dropout: The keys of dropout with their defaults.
     """
 
-    tied: bool = False
     gated: bool = True
     norm: Norm = "rms"
     bias: bool = False
@@ -47,10 +45,37 @@ class Family(Struct, frozen=True, kw_only=True):
     attention_dropout: tuple[str, float] = ("", 0.0)
 
 
+# Types whose class in transformers 5 has tie_word_embeddings=True as its default, so that a
+# config.json of a model with tied embeddings omits the key.
+_TIED = {
+    *("albert", "bart", "bert", "bert-generation", "big_bird", "bigbird_pegasus", "biogpt"),
+    *("blenderbot", "blenderbot-small", "blip_text_model", "bloom", "camembert", "canary"),
+    *("cohere", "cohere2", "cohere2_moe", "cohere_compass_text", "convbert", "cpmant"),
+    *("csm", "ctrl", "data2vec-text", "deberta", "deberta-v2", "diffusion_gemma_text"),
+    *("distilbert", "electra", "ernie", "ernie4_5", "ernie4_5_moe", "ernie4_5_vl_moe_text"),
+    *("esm", "falcon", "falcon_mamba", "flaubert", "fnet", "funnel", "gemma", "gemma2"),
+    *("gemma3_text", "gemma3n_text", "gemma4_assistant", "gemma4_text"),
+    *("gemma4_unified_text", "gpt-sw3", "gpt2", "gpt_bigcode", "gpt_neo"),
+    *("gpt_neox_japanese", "granite_docling_text", "granite_speech5_ctc", "granite_swa"),
+    *("gte", "hunyuan_vl_text", "ibert", "jetmoe", "jina_embeddings_v3"),
+    *("kosmos_2_5_text_model", "kosmos_2_text_model", "layoutlm", "led", "lfm2"),
+    *("lfm2_moe", "lfm3", "longformer", "longt5", "luke", "lxmert", "m2m_100", "mamba"),
+    *("marian", "mbart", "megatron-bert", "minicpm3", "mobilebert", "modernbert"),
+    *("modernbert-decoder", "moonshine", "mpnet", "mpt", "mra", "mt5", "mvp", "neomme"),
+    *("nllb-moe", "nomic_bert", "nystromformer", "openai-gpt", "opt", "ovis2"),
+    *("paddleocr_vl_text", "paligemma", "pegasus", "pegasus_x", "plbart", "pop2piano"),
+    *("prophetnet", "qwen2_5_omni_text", "qwen3_vl_moe_text", "recurrent_gemma", "roberta"),
+    *("roberta-prelayernorm", "roc_bert", "roformer", "seamless_m4t", "seamless_m4t_v2"),
+    *("smollm3", "speech_to_text", "speecht5", "squeezebert", "starcoder2"),
+    *("switch_transformers", "t5", "t5_gemma_module", "t5gemma", "t5gemma2"),
+    *("t5gemma2_decoder", "t5gemma2_text", "tapas", "trocr", "udop", "umt5", "vaultgemma"),
+    *("vilt", "visual_bert", "whisper", "xglm", "xlm", "xlm-roberta", "xlm-roberta-xl"),
+    *("xlnet", "xmod", "yoso", "youtu", "zamba", "zamba2", "zaya"),
+}
+
 _LLAMA = Family()
 _GPT2 = Family(
     fused_projections=True,
-    tied=True,
     gated=False,
     norm="layer",
     bias=True,
@@ -61,7 +86,6 @@ _GPT2 = Family(
     attention_dropout=("attn_pdrop", 0.1),
 )
 _BERT = Family(
-    tied=True,
     gated=False,
     norm="layer",
     bias=True,
@@ -80,19 +104,37 @@ _FAMILIES = {
     "mistral": _LLAMA,
     "mixtral": _LLAMA,
     "qwen2": Family(qkv_bias=True),
+    "qwen2_vl": Family(qkv_bias=True),
+    "qwen2_vl_text": Family(qkv_bias=True),
+    "qwen2_5_vl": Family(qkv_bias=True),
+    "qwen2_5_vl_text": Family(qkv_bias=True),
     "qwen2_moe": Family(qkv_bias=True),
     "qwen3": Family(head_norms=True),
     "qwen3_moe": Family(head_norms=True),
     "phi3": Family(fused_projections=True),
     "olmo": _LLAMA,
-    "gemma": Family(tied=True, norm="rms_fp32", activation="gelu_pytorch_tanh"),
-    "gemma2": Family(tied=True, norm="rms_fp32", activation="gelu_pytorch_tanh", norms=4),
+    "smollm3": _LLAMA,
+    # Attention and network read the same norm, a layer norm in fp32 without bias (CohereLayerNorm).
+    "cohere": Family(norm="rms_fp32", norms=1),
+    "cohere2": Family(norm="rms_fp32", norms=1),
+    "starcoder2": Family(
+        gated=False,
+        norm="layer",
+        bias=True,
+        activation="gelu_pytorch_tanh",
+        dropout=("residual_dropout", 0.0),
+        attention_dropout=("attention_dropout", 0.0),
+    ),
+    "gemma": Family(norm="rms_fp32", activation="gelu_pytorch_tanh"),
+    "gemma2": Family(norm="rms_fp32", activation="gelu_pytorch_tanh", norms=4),
+    "gemma3_text": Family(
+        norm="rms_fp32", activation="gelu_pytorch_tanh", norms=4, head_norms=True
+    ),
     "gpt2": _GPT2,
     "gpt_neox": Family(
         gated=False, norm="layer", bias=True, activation="gelu", fused_projections=True
     ),
     "opt": Family(
-        tied=True,
         gated=False,
         norm="layer",
         bias=True,
@@ -103,7 +145,6 @@ _FAMILIES = {
     ),
     "bloom": Family(
         fused_projections=True,
-        tied=True,
         gated=False,
         norm="layer",
         bias=True,
@@ -115,6 +156,12 @@ _FAMILIES = {
     "bert": _BERT,
     "roberta": _BERT,
     "xlm-roberta": _BERT,
+    "camembert": _BERT,
+    "ernie": _BERT,
+    "data2vec-text": _BERT,
+    "distilbert": structs.replace(
+        _BERT, segments=0, dropout=("dropout", 0.1), attention_dropout=("attention_dropout", 0.1)
+    ),
     "vit": Family(
         gated=False,
         norm="layer",
@@ -125,16 +172,60 @@ _FAMILIES = {
         attention_dropout=("attention_probs_dropout_prob", 0.0),
     ),
 }
+# Encoders with the head of BERT.
+_MASKED = ("bert", "roberta", "xlm-roberta", "camembert", "ernie", "data2vec-text", "distilbert")
+
+
+class _EncoderDecoder(Struct, frozen=True, kw_only=True):
+    """Which layers an encoder and a decoder of BART's kind have around their blocks.
+
+    Attributes:
+        positions: Each side has this number of positions more than the configuration says; None
+            if positions are computed without parameters.
+        embedding_norm: Embeddings are normalized.
+        final_norm: The output of each side is normalized.
+    """
+
+    positions: int | None
+    embedding_norm: bool
+    final_norm: bool
+
+
+# models/*/modeling_*.py. Sinusoidal positions of Marian and Pegasus are parameters without gradient.
+_LIKE_BART = {
+    "bart": _EncoderDecoder(positions=2, embedding_norm=True, final_norm=False),
+    "mbart": _EncoderDecoder(positions=2, embedding_norm=True, final_norm=True),
+    "plbart": _EncoderDecoder(positions=2, embedding_norm=True, final_norm=False),
+    "marian": _EncoderDecoder(positions=0, embedding_norm=False, final_norm=False),
+    "pegasus": _EncoderDecoder(positions=0, embedding_norm=False, final_norm=True),
+    "blenderbot": _EncoderDecoder(positions=0, embedding_norm=False, final_norm=True),
+    "blenderbot-small": _EncoderDecoder(positions=0, embedding_norm=True, final_norm=False),
+    "m2m_100": _EncoderDecoder(positions=None, embedding_norm=False, final_norm=True),
+}
 
 
 # Models whose memory only a trace tells: state-space, convolutional and recurrent ones, those that
 # train an encoder of images together with one of texts, and encoders of raw audio, whose
-# convolutions keep more than their blocks.
+# convolutions keep more than their blocks; and those whose blocks share weights, or have attention
+# or networks of another kind than any family here.
 _NOT_TRANSFORMERS = {
     *("clip", "chinese_clip", "altclip", "siglip", "siglip2", "clap", "align", "flava", "blip"),
     *("groupvit", "owlvit", "owlv2", "clipseg", "wav2vec2", "wav2vec2-conformer", "wavlm"),
     *("hubert", "data2vec-audio", "unispeech", "unispeech-sat", "sew", "encodec", "dac"),
     *("mamba", "mamba2", "falcon_mamba", "zamba", "zamba2", "jamba", "bamba", "rwkv"),
+    *("albert", "longformer", "led", "big_bird", "bigbird_pegasus", "reformer", "funnel", "fnet"),
+    *(
+        "mobilebert",
+        "squeezebert",
+        "convbert",
+        "xlnet",
+        "xlm",
+        "flaubert",
+        "luke",
+        "ctrl",
+        "canine",
+    ),
+    *("rembert", "xmod", "jetmoe", "lfm2", "lfm2_moe", "gemma3n_text", "minimax", "youtu"),
     *("recurrent_gemma", "xlstm", "resnet", "convnext", "convnextv2", "regnet", "efficientnet"),
     *(
         "mobilenet_v1",
@@ -218,7 +309,12 @@ def read_model_config(config: Mapping[str, Any], source: str) -> ModelShape:
     for part in ("text_config", "llm_config"):  # a model for text and images
         inner = config.get(part)
         if isinstance(inner, Mapping) and "model_type" in inner:
-            shape = read_model_config(inner, source)
+            outer = {
+                key: config[key]
+                for key in ("tie_word_embeddings",)
+                if isinstance(config.get(key), bool)
+            }
+            shape = read_model_config({**inner, **outer}, source)
             note = f"only the language model ({part}) is counted, not the encoder of images"
             return ModelShape(
                 name=str(config.get("model_type", shape.name)),
@@ -236,13 +332,40 @@ def read_model_config(config: Mapping[str, Any], source: str) -> ModelShape:
         return _read_whisper(fields)
     if kind == "vit":
         return _read_vit(fields)
+    if kind in _LIKE_BART:
+        return _read_bart(fields, kind, _LIKE_BART[kind])
+    if "decoder_layers" in config or config.get("is_encoder_decoder"):
+        raise InputError(
+            f"{source}: the memory of {kind or 'this model'} cannot be computed from its "
+            "configuration: of encoders with a decoder, hpcrun knows T5, Whisper and "
+            f"{', '.join(_LIKE_BART)}",
+            fix="trace the script that trains it: hpcrun fit JOB --trace; or for the model states "
+            "alone: --params with its number of parameters",
+        )
     family, notes = _FAMILIES.get(kind), []
     if family is None:
-        is_gated = "rms_norm_eps" in config
-        family = _LLAMA if is_gated else Family(gated=False, norm="layer", bias=True)
-        like = "Llama (RMS norm, gated)" if is_gated else "GPT (layer norm, two matrices)"
+        family, like = _guess_family(config)
         notes = [f"model_type {kind or '(none)'} is unknown to hpcrun: computed like {like}"]
+    for part, encoder in (("vision_config", "images"), ("audio_config", "audio")):
+        if isinstance(config.get(part), Mapping):
+            notes.append(f"the encoder of {encoder} ({part}) is not counted")
     return _read_stack(fields, kind, family, notes)
+
+
+def _guess_family(config: Mapping[str, Any]) -> tuple[Family, str]:
+    """Choose a known kind of blocks for a model of an unknown type, and describe it."""
+    activation = next(
+        (str(config[key]) for key in ("hidden_act", "activation_function") if config.get(key)), ""
+    )
+    has_rms = "rms_norm_eps" in config
+    # Networks with these functions have no gate (models/nemotron, arcee and apertus).
+    is_gated = activation in ("silu", "swish") or (has_rms and activation not in ("relu2", "xielu"))
+    matrices = "gated" if is_gated else "two matrices"
+    if has_rms:
+        like = "Llama" if is_gated else "GPT"
+        return Family(gated=is_gated), f"{like} (RMS norm, {matrices})"
+    family = Family(gated=is_gated, norm="layer", bias=not is_gated)
+    return family, f"GPT (layer norm, {matrices})"
 
 
 def _read_stack(fields: _Fields, kind: str, family: Family, notes: list[str]) -> ModelShape:
@@ -254,7 +377,7 @@ def _read_stack(fields: _Fields, kind: str, family: Family, notes: list[str]) ->
     if config.get("multi_query") and "num_kv_heads" not in config:
         kv_heads = 1
     experts = fields.find(_EXPERTS, 1)
-    ffn = fields.find(_FFN, 4 * hidden)
+    ffn = fields.find(("hidden_dim",) if kind == "distilbert" else _FFN, 4 * hidden)
     shared = 0
     if experts > 1:
         shared = int(fields.number("shared_expert_intermediate_size"))
@@ -292,13 +415,13 @@ def _read_stack(fields: _Fields, kind: str, family: Family, notes: list[str]) ->
     )
     norm = hidden * (2 if stack.norm == "layer" else 1)
     embedding = vocab * hidden
-    tied = bool(config.get("tie_word_embeddings", family.tied))
+    tied = bool(config.get("tie_word_embeddings", kind in _TIED))
     other = embedding * (1 if tied else 2) + norm
     positions = fields.find((family.positions,), 1024) if family.positions else 0
     if kind == "opt":
         positions += 2  # OPTLearnedPositionalEmbedding reserves two
     other += (positions + family.segments) * hidden + (norm if family.embedding_norm else 0)
-    if kind in ("bert", "roberta", "xlm-roberta"):
+    if kind in _MASKED:
         # No final norm; a head of one linear layer, a norm and a bias (BertLMPredictionHead).
         other += hidden * hidden + hidden + vocab
     return ModelShape(
@@ -359,6 +482,49 @@ def _read_t5(fields: _Fields, kind: str) -> ModelShape:
         embedding_parameters=embedding,
         tied=tied,
         upcast_logits=False,
+    )
+
+
+def _read_bart(fields: _Fields, kind: str, layers: _EncoderDecoder) -> ModelShape:
+    """Read an encoder and a decoder of BART's kind (modeling_bart.py and those derived from it)."""
+    hidden = fields.find(("d_model",))
+
+    def stack(side: str, **settings: Any) -> Stack:
+        heads = fields.find((f"{side}_attention_heads",))
+        return Stack(
+            layers=fields.find((f"{side}_layers",)),
+            hidden=hidden,
+            heads=heads,
+            kv_heads=heads,
+            head_dim=hidden // heads,
+            ffn=fields.find((f"{side}_ffn_dim",)),
+            gated=False,
+            activation=str(fields.config.get("activation_function", "gelu")),
+            norm="layer",
+            bias=True,
+            dropout=fields.is_active(("dropout", 0.1)),
+            attention_dropout=fields.is_active(("attention_dropout", 0.0)),
+            softmax_fp32=False,
+            **settings,
+        )
+
+    vocab = fields.find(("vocab_size",))
+    tied = bool(fields.config.get("tie_word_embeddings", kind in _TIED))
+    other = vocab * hidden * (1 if tied else 2)
+    positions = 0
+    if layers.positions is not None:
+        positions = fields.find(("max_position_embeddings",), 1024)
+        other += 2 * (positions + layers.positions) * hidden
+    other += 4 * hidden * (int(layers.embedding_norm) + int(layers.final_norm))
+    return ModelShape(
+        name=kind,
+        stacks=[stack("encoder", causal=False), stack("decoder", cross_attention=True)],
+        vocab=vocab,
+        other_parameters=other,
+        embedding_parameters=vocab * hidden,
+        tied=tied,
+        upcast_logits=False,
+        notes=["--seq is the length of the inputs and of the outputs"],
     )
 
 

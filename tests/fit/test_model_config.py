@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hpcrun.errors import InputError
-from hpcrun.fit.model_config import read_model_config
+from hpcrun.fit.model_config import _TIED, read_model_config
 
 CAUSAL = "AutoModelForCausalLM"
 MODELS: list[tuple[str, str, dict[str, Any]]] = [
@@ -32,6 +32,18 @@ MODELS: list[tuple[str, str, dict[str, Any]]] = [
     ("whisper", "AutoModelForSpeechSeq2Seq", {}),
     ("vit", "AutoModelForImageClassification", {}),
 ]
+MASKED, SEQ2SEQ = "AutoModelForMaskedLM", "AutoModelForSeq2SeqLM"
+# Families of which small models are built. Some have no rules of their own, and are computed by
+# their keys.
+SMALL = {
+    **dict.fromkeys(("gemma3_text", "smollm3", "starcoder2", "cohere", "cohere2"), CAUSAL),
+    **dict.fromkeys(("granite", "stablelm", "olmo2", "olmo3", "glm", "glm4", "helium"), CAUSAL),
+    **dict.fromkeys(("seed_oss", "ernie4_5", "exaone4", "arcee", "phi", "persimmon"), CAUSAL),
+    **dict.fromkeys(("gpt_bigcode", "gpt_neo", "vaultgemma"), CAUSAL),
+    **dict.fromkeys(("distilbert", "camembert", "ernie", "data2vec-text", "deberta-v2"), MASKED),
+    **dict.fromkeys(("bart", "mbart", "marian", "pegasus", "blenderbot"), SEQ2SEQ),
+    **dict.fromkeys(("blenderbot-small", "m2m_100", "plbart"), SEQ2SEQ),
+}
 
 
 @pytest.mark.slow
@@ -49,6 +61,55 @@ def test_parameters_are_those_of_transformers(
     count = sum(parameter.numel() for parameter in model.parameters())
     found = read_model_config(config.to_dict(), "config.json")
     assert found.parameters == pytest.approx(count, rel=2e-4 if kind == "whisper" else 0)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_parameters_of_small_models_are_those_of_transformers() -> None:
+    """A configuration that is saved omits what is the default of its class."""
+    import torch
+    import transformers
+
+    wrong = {}
+    for kind, factory in SMALL.items():
+        layers = {"encoder_layers": 2, "decoder_layers": 2}
+        if factory != SEQ2SEQ:
+            layers = {} if kind == "gpt_neo" else {"num_hidden_layers": 2}
+        config = transformers.AutoConfig.for_model(kind, **layers)
+        with torch.device("meta"):
+            model = getattr(transformers, factory).from_config(config)
+        count = sum(parameter.numel() for parameter in model.parameters())
+        saved = {**config.to_dict(), "tie_word_embeddings": None}
+        if config.tie_word_embeddings == type(config)().tie_word_embeddings:
+            del saved["tie_word_embeddings"]
+        found = read_model_config(saved, "config.json").parameters
+        if abs(found / count - 1) > 0.02:
+            wrong[kind] = f"{found / count - 1:+.2%}"
+    assert not wrong
+
+
+@pytest.mark.slow
+def test_types_with_tied_embeddings_are_those_of_transformers() -> None:
+    from transformers import CONFIG_MAPPING
+
+    for kind in {*SMALL, *(row[0] for row in MODELS if row[0] != "vit")}:
+        default = getattr(CONFIG_MAPPING[kind](), "tie_word_embeddings", False)
+        assert (kind in _TIED) == bool(default), kind
+
+
+@pytest.mark.parametrize("kind", ["albert", "longformer", "prophetnet"])
+def test_models_with_other_blocks_are_refused(kind: str) -> None:
+    config = {"model_type": kind, "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 100}
+    config |= {"num_attention_heads": 4, "is_encoder_decoder": kind == "prophetnet"}
+    with pytest.raises(InputError, match="cannot be computed"):
+        read_model_config(config, "config.json")
+
+
+def test_encoder_of_images_beside_a_flat_configuration_has_a_note() -> None:
+    config = {"model_type": "qwen2_5_vl", "hidden_size": 64, "num_hidden_layers": 2}
+    config |= {"num_attention_heads": 4, "vocab_size": 100, "vision_config": {"depth": 2}}
+    found = read_model_config(config, "x")
+    assert found.notes == ["the encoder of images (vision_config) is not counted"]
 
 
 def test_unknown_model_type_is_computed_by_its_keys_with_a_note() -> None:
