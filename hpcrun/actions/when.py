@@ -76,6 +76,8 @@ class StartEstimate(Struct, frozen=True, kw_only=True):
 class StartComparison(Struct, frozen=True):
     """When a job would start in several shapes, the earliest end first.
 
+    Shapes whose training needs more than the time limit follow those that finish.
+
     Attributes:
         earlier_runs: The runs from which training times follow.
         limits: The limits on hours that apply to the job's account.
@@ -139,18 +141,19 @@ def estimate_starts(
         used |= {each.run_id: each for each in (expected.runs if expected else ())}
         found.append(_build_estimate(made.plan, answer, expected, now))
 
-    far = datetime.max.isoformat()
     return StartComparison(
-        sorted(
-            [*found, *refused],
-            key=lambda one: (
-                bool(one.refused),
-                one.expected_end or one.latest_end or one.start or far,
-            ),
-        ),
+        sorted([*found, *refused], key=rank_estimate),
         sorted(used.values(), key=lambda each: each.size),
         _find_limits(host, prepared[0][1].plan, answers),
     )
+
+
+def rank_estimate(one: StartEstimate) -> tuple[bool, bool, str]:
+    """Return the sort key of a shape: the earliest end first, then those that end unfinished."""
+    takes, limit = one.expected_seconds, one.limit_seconds
+    is_cut = takes is not None and limit is not None and takes > limit
+    end = one.expected_end or one.latest_end or one.start or datetime.max.isoformat()
+    return bool(one.refused), is_cut, end
 
 
 def _refuse(nodes: int, partition: str, error: HpcrunError) -> StartEstimate:

@@ -191,7 +191,7 @@ class _EncoderDecoder(Struct, frozen=True, kw_only=True):
     final_norm: bool
 
 
-# models/*/modeling_*.py. Sinusoidal positions of Marian and Pegasus are parameters without gradient.
+# models/*/modeling_*.py. Sinusoidal positions of Marian and Pegasus are frozen parameters.
 _LIKE_BART = {
     "bart": _EncoderDecoder(positions=2, embedding_norm=True, final_norm=False),
     "mbart": _EncoderDecoder(positions=2, embedding_norm=True, final_norm=True),

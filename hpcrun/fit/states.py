@@ -10,6 +10,12 @@ from hpcrun.fit.shape import ModelShape
 # Elements of a bucket in which the engine reduces gradients (deepspeed/runtime/engine.py,
 # MEMORY_OPT_ALLREDUCE_SIZE).
 _ENGINE_BUCKET = 500_000_000
+# Defaults for NVMe (deepspeed/runtime/zero/offload_config.py): buffer_count of the optimizer;
+# buffer_count, buffer_size and max_in_cpu of the parameters, in elements.
+_OPTIMIZER_BUFFERS = 4
+_PARAMETER_BUFFERS = 5
+_PARAMETER_BUFFER = 100_000_000
+_MAX_IN_CPU = 1_000_000_000
 
 
 class States(Struct, kw_only=True):
@@ -234,6 +240,12 @@ def _stage_3(shape: ModelShape, training: Training) -> States:
     _prepare_sub_group, _prepare_fp32_grad_for_sub_group). A rank gathers the current module and
     prefetches up to stage3_prefetch_bucket_size elements
     (partitioned_param_coordinator.py, fetch_sub_module).
+
+    On NVMe, the fp32 gradients are there too (stage3.py, _swap_out_offload_fp32_gradients), and the
+    host has the flat gradients and buffer_count buffers of a sub-group in fp32
+    (swap_tensor/optimizer_utils.py, SwapBufferManager). Of parameters on NVMe, the host keeps up to
+    max_in_cpu (_create_param_groups_fp16_flat_cpu_memory) and a pool of buffers
+    (swap_tensor/partitioned_param_swapper.py, _configure_aio), whatever the size of the model.
     """
     trained, _ = _counts(shape, training)
     ranks, width = training.gpus, training.weight_bytes
@@ -250,19 +262,21 @@ def _stage_3(shape: ModelShape, training: Training) -> States:
     )
     states.step_gradients = states.gradients + group * 4
     if training.offload_optimizer != "none":
+        flat = part * (training.gradient_bytes or width)
         states.host = {
             "master weights": states.master,
             "optimizer": states.optimizer,
-            "gradients": part * (4 + (training.gradient_bytes or width)),
+            "gradients": part * 4 + flat,
         }
-        states.master = states.optimizer = states.gradients = states.step_gradients = 0
         if training.offload_optimizer == "nvme":
-            # Four buffers of one sub-group each (offload_config.py, buffer_count).
-            for name in ("master weights", "optimizer"):
-                per_element = states.host[name] / max(part, 1)
-                states.host[name] = min(states.host[name], 4 * group * per_element)
+            states.host = {"NVMe buffers": _OPTIMIZER_BUFFERS * group * 4, "gradients": flat}
+        states.master = states.optimizer = states.gradients = states.step_gradients = 0
     if training.offload_param != "none":
-        states.host = {**states.host, "parameters": states.parameters}
+        host = {"parameters": states.parameters}
+        if training.offload_param == "nvme":
+            host["parameters"] = min(states.parameters, _MAX_IN_CPU * width)
+            host["parameter buffers"] = _PARAMETER_BUFFERS * _PARAMETER_BUFFER * width
+        states.host = {**states.host, **host}
         states.parameters = 0
     return states
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from hpcrun.actions.when import StartEstimate, rank_estimate
 from hpcrun.remote import LocalTransport
 from tests.cli.calling import Caller
 from tests.json_schemas import check_json
@@ -167,6 +168,21 @@ def test_when_says_that_a_training_needs_more_than_its_limit(
     assert "needs 2 h 30 min, more than the time limit" in shown.out, shown
     shape = hpcrun("when", "job.yaml", "--json").json["shapes"][0]
     assert shape["expected_end"] == shape["latest_end"]
+
+
+def test_shapes_that_end_unfinished_follow_those_that_finish() -> None:
+    cut = StartEstimate(
+        nodes=1,
+        expected_seconds=9000,
+        limit_seconds=3600,
+        expected_end="2026-11-22T01:00:00",
+        latest_end="2026-11-22T01:00:00",
+    )
+    finished = StartEstimate(
+        nodes=2, expected_seconds=3000, limit_seconds=3600, expected_end="2026-11-22T09:00:00"
+    )
+    refused = StartEstimate(nodes=4, refused="too large")
+    assert sorted([refused, cut, finished], key=rank_estimate) == [finished, cut, refused]
 
 
 def test_when_assumes_no_scaling_for_an_unknown_batch(hpcrun: Caller, training: Path) -> None:

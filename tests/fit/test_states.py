@@ -206,6 +206,27 @@ def test_offload_moves_states_to_the_host() -> None:
     assert everything.parameters == 0 and everything.host["parameters"] == 0.5e9
 
 
+def test_nvme_leaves_buffers_in_host_memory() -> None:
+    model = ModelShape(given_parameters=40_000_000_000)
+    training = Training(
+        strategy="zero",
+        zero_stage=3,
+        weights="master",
+        gpus=4,
+        offload_optimizer="nvme",
+        offload_param="nvme",
+    )
+    host = compute_states(model, training).host
+    assert host == {
+        "NVMe buffers": 4 * 1e9 * 4,
+        "gradients": 10e9 * 2,
+        "parameters": 1e9 * 2,
+        "parameter buffers": 5 * 1e8 * 2,
+    }
+    small = compute_states(ModelShape(given_parameters=400_000_000), training).host
+    assert small["parameters"] == 0.1e9 * 2 and small["NVMe buffers"] == 4 * 0.1e9 * 4
+
+
 def test_eight_bit_optimizer_needs_a_quarter_of_the_states() -> None:
     model = ModelShape(given_parameters=1_000_000_000)
     full = compute_states(model, Training())
