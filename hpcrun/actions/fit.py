@@ -155,7 +155,24 @@ def load_traced_memory(
     return estimate_traced_memory(made.spec, made.plan, context.cluster, trace)
 
 
-def estimate_json(estimate: MemoryEstimate, capacity: float | None) -> dict[str, Any]:
+def _fits(
+    estimate: MemoryEstimate, capacity: float | None, host_capacity: float | None
+) -> bool | None:
+    """Return whether a training fits; None if that is unknown or uncertain, as in the text."""
+    if not estimate.is_comparable:
+        return None
+    if host_capacity is not None and sum(part.bytes for part in estimate.host) > host_capacity:
+        return False
+    if capacity is None:
+        return None
+    if estimate.total > capacity:
+        return False
+    return True if estimate.has_activations and estimate.total <= 0.9 * capacity else None
+
+
+def estimate_json(
+    estimate: MemoryEstimate, capacity: float | None, host_capacity: float | None = None
+) -> dict[str, Any]:
     """Return the JSON of an estimate."""
     return {
         "parameters": estimate.parameters,
@@ -164,13 +181,7 @@ def estimate_json(estimate: MemoryEstimate, capacity: float | None) -> dict[str,
             "total": round(estimate.total),
             "allocated": round(estimate.allocated),
             "capacity": None if capacity is None else round(capacity),
-            "fits": None
-            if capacity is None or not estimate.is_comparable
-            else False
-            if estimate.total > capacity
-            else True
-            if estimate.has_activations
-            else None,
+            "fits": _fits(estimate, capacity, host_capacity),
             "moment": estimate.moment,
             "parts": {part.name: round(part.bytes) for part in estimate.parts},
         },

@@ -30,6 +30,7 @@ def show_fit(
     training: Training,
     estimate: MemoryEstimate,
     capacity: float | None,
+    host_capacity: float | None = None,
 ) -> None:
     """Print the memory of one configuration by part."""
     for text in estimate.notes:
@@ -52,7 +53,8 @@ def show_fit(
         rows = [(part.name, f"{part.bytes / GIB:.2f}", "") for part in estimate.host]
         total = sum(part.bytes for part in estimate.host)
         print_table(
-            ["HOST MEMORY OF A NODE", "GiB", ""], [*rows, ("total", f"{total / GIB:.2f}", "")]
+            ["HOST MEMORY OF A NODE", "GiB", ""],
+            [*rows, ("total", f"{total / GIB:.2f}", _describe_host(estimate, host_capacity))],
         )
     print_line()
     print_line(
@@ -66,6 +68,13 @@ def _describe_other_moment(part: Part) -> str:
     if part.most <= part.bytes + 0.005 * GIB:
         return ""
     return f"{part.most / GIB:.2f} at another moment"
+
+
+def _describe_host(estimate: MemoryEstimate, capacity: float | None) -> str:
+    """Describe host memory that exceeds that of the job; "" if it fits or may fit."""
+    if capacity is None or sum(part.bytes for part in estimate.host) <= capacity:
+        return ""
+    return f"of {capacity / GIB:.0f} GiB of host memory: " + click.style("does not fit", fg="red")
 
 
 def _verdict(estimate: MemoryEstimate, capacity: float | None) -> str:
@@ -88,6 +97,7 @@ def show_candidates(
     training: Training,
     estimate: MemoryEstimate,
     capacity: float | None,
+    host_capacity: float | None = None,
 ) -> None:
     """Print a table of configurations, in order of their cost in speed.
 
@@ -105,7 +115,8 @@ def show_candidates(
             each.name,
             f"{each.estimate.total / GIB:.1f}",
             f"{sum(part.bytes for part in each.estimate.host) / GIB:.1f}",
-            _verdict(each.estimate, capacity).partition(": ")[2] if capacity else "",
+            _describe_host(each.estimate, host_capacity)
+            or (_verdict(each.estimate, capacity).partition(": ")[2] if capacity else ""),
         )
         for each in (Candidate(asked, training, estimate), *candidates)
     ]

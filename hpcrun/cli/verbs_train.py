@@ -451,7 +451,7 @@ def fit(
     from hpcrun.actions import estimate_json
     from hpcrun.fit import estimate_memory, list_candidates, parse_gpu
 
-    capacity = calibration = None
+    capacity = calibration = host = None
     _check_options_of_measure(job, measure=measure)
     if job is not None:
         _refuse_options_of_jobs()
@@ -477,7 +477,7 @@ def fit(
         else:
             memory = load_job_memory(where, job, overrides, model=model, sequence=options["seq"])
         shape, training, capacity = memory.shape, memory.training, memory.capacity
-        calibration = memory.calibration
+        calibration, host = memory.calibration, memory.host_capacity
     else:
         if overrides:
             raise click.UsageError("--set changes a job: name one")
@@ -488,18 +488,19 @@ def fit(
     estimate = estimate_memory(shape, training, calibration)
     candidates = list_candidates(shape, training, calibration) if table else []
     if as_json:
-        answer = estimate_json(estimate, capacity)
+        answer = estimate_json(estimate, capacity, host)
         answer["candidates"] = [
-            {"name": each.name, **estimate_json(each.estimate, capacity)} for each in candidates
+            {"name": each.name, **estimate_json(each.estimate, capacity, host)}
+            for each in candidates
         ]
         emit_json(answer)
         return 0
     from hpcrun.cli.show_fit import show_candidates, show_fit
 
     if table:
-        show_candidates(candidates, training, estimate, capacity)
+        show_candidates(candidates, training, estimate, capacity, host)
     else:
-        show_fit(shape, training, estimate, capacity)
+        show_fit(shape, training, estimate, capacity, host)
     return 0
 
 

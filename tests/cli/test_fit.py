@@ -198,6 +198,17 @@ def test_fit_of_a_job_uses_its_model_and_settings(project: Caller) -> None:
     assert "ZeRO-2 on 4 GPUs" in text and "2 per GPU x 512 tokens" in text
 
 
+def test_host_memory_beyond_that_of_the_job_does_not_fit(project: Caller) -> None:
+    options = ("--set", "deepspeed.offload.optimizer=cpu", "--set", "resources.memory_per_node=60G")
+    done = project("fit", "job.yaml", *options)
+    assert "of 60 GiB of host memory: does not fit" in done.out
+    assert (
+        "of 60 GiB of host memory: does not fit"
+        in project("fit", "job.yaml", "--table", *options).out
+    )
+    assert project("fit", "job.yaml", "--json", *options).json["gpu"]["fits"] is False
+
+
 def test_fit_of_a_lora_job_has_a_note_and_no_verdict(project: Caller) -> None:
     project.write("train.py", SCRIPT + "model = get_peft_model(model, config)\n")
     done = project("fit", "job.yaml", "--set", "activation_checkpointing=true")
