@@ -309,6 +309,12 @@ def _read_numbers(model: str | None, options: dict[str, Any]) -> tuple[ModelShap
         message = "name a job, or a model: --model DIR, --params 7B, or --layers and --hidden"
         raise click.UsageError(message)
     else:
+        parts = [f"--{name.replace('_', '-')}" for name in numbers[:-1] if options[name]]
+        if parts and not (options["layers"] and options["hidden"]):
+            raise InputError(
+                f"{parts[0]} has no effect without --layers and --hidden",
+                fix="give both, or --params alone for the model states",
+            )
         shape = build_shape(parameters=count, **{name: options[name] for name in numbers})
     training = build_training_settings(options)
     if training.trainable is not None and training.trainable > shape.parameters:

@@ -66,27 +66,28 @@ def compute_activations(shape: ModelShape, training: Training) -> Activations | 
     lengths = [stack.length or training.sequence for stack in shape.stacks]
     if None in lengths:
         return None
-    kept = at_end = forward = 0.0
+    kept = transient = at_end = forward = 0.0
     for index, stack in enumerate(shape.stacks):
         length = lengths[index] or 0
         tokens = training.micro_batch * length
         source = training.micro_batch * (lengths[0] or 0) if stack.cross_attention else 0
         block = _block_bytes(stack, training, tokens, length, source, lengths[0] or 0)
-        block_end = _backward_bytes(stack, training, tokens, length)
+        added = _backward_bytes(stack, training, tokens, length)
         stream = tokens * stack.hidden * _stream_width(training)
         if training.checkpointing:
             kept += stack.layers * stream
-            block_end += block
+            transient = max(transient, added + block)
         else:
             kept += stack.layers * block
-        at_end = max(at_end, block_end)
+            transient = max(transient, added)
+        # The first block, whose backward pass is the last one, still has what it kept.
+        at_end = max(at_end, added + block)
         forward = max(forward, _forward_bytes(stack, training, tokens, length))
         kept += _norm_bytes(stack, training, tokens * stack.hidden, 1)
     kept += shape.stem_numbers * training.micro_batch * training.width
     numbers = float(training.micro_batch * (lengths[-1] or 0) * shape.vocab)
     kept += numbers * training.width
     logits = 3 * numbers * _loss_width(shape, training)
-    transient = at_end
     head, copies = _weight_copies(shape, training)
     if copies and training.checkpointing:
         # All copies exist until the region of autocast ends, at first with tensors of the last

@@ -168,6 +168,11 @@ def estimate_memory(
     ]
     per_node = min(training.gpus, training.gpus_per_node)
     notes = [*shape.notes, *training.unknown]
+    if shape.positions and (training.sequence or 0) > shape.positions:
+        notes.append(
+            f"a sequence of {training.sequence} is longer than the {shape.positions} positions "
+            "that the model has"
+        )
     if calibration is not None:
         notes.append(_describe_calibration(calibration))
     if found is None:

@@ -418,9 +418,10 @@ def _read_stack(fields: _Fields, kind: str, family: Family, notes: list[str]) ->
     tied = bool(config.get("tie_word_embeddings", kind in _TIED))
     other = embedding * (1 if tied else 2) + norm
     positions = fields.find((family.positions,), 1024) if family.positions else 0
-    if kind == "opt":
-        positions += 2  # OPTLearnedPositionalEmbedding reserves two
-    other += (positions + family.segments) * hidden + (norm if family.embedding_norm else 0)
+    reserved = 2 if kind == "opt" else 0  # of OPTLearnedPositionalEmbedding
+    other += (positions + reserved + family.segments) * hidden + (
+        norm if family.embedding_norm else 0
+    )
     if kind in _MASKED:
         # No final norm; a head of one linear layer, a norm and a bias (BertLMPredictionHead).
         other += hidden * hidden + hidden + vocab
@@ -432,6 +433,7 @@ def _read_stack(fields: _Fields, kind: str, family: Family, notes: list[str]) ->
         embedding_parameters=embedding,
         tied=tied,
         upcast_logits=family.upcast_logits,
+        positions=positions,
         notes=notes,
     )
 
@@ -524,6 +526,7 @@ def _read_bart(fields: _Fields, kind: str, layers: _EncoderDecoder) -> ModelShap
         embedding_parameters=vocab * hidden,
         tied=tied,
         upcast_logits=False,
+        positions=positions,
         notes=["--seq is the length of the inputs and of the outputs"],
     )
 

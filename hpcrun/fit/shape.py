@@ -133,6 +133,7 @@ class ModelShape(Struct, frozen=True, kw_only=True):
         given_layer: Parameters of the largest block, if they were counted in a trace.
         given_tensor: Numbers in the largest tensor, if they were counted in a trace.
         traced: The activations of a trace, for its batch and settings.
+        positions: Number of learned positions; 0 without.
         notes: What was assumed.
     """
 
@@ -148,6 +149,7 @@ class ModelShape(Struct, frozen=True, kw_only=True):
     given_layer: int = 0
     given_tensor: int = 0
     traced: TracedActivations | None = None
+    positions: int = 0
     notes: list[str] = []
 
     @property
@@ -217,11 +219,20 @@ def build_shape(
         active_experts=active_experts or 1,
     )
     embedding = (vocab or 0) * hidden
+    other = embedding * (1 if tied else 2) + hidden
+    counted = other + layers * stack.layer_parameters
+    notes = []
+    if parameters is not None and not 0.7 < counted / parameters < 1.4:
+        notes.append(
+            f"the dimensions have {counted / 1e9:.3g} B parameters instead of "
+            f"{parameters / 1e9:.3g} B: only activations follow from them"
+        )
     return ModelShape(
         stacks=[stack],
         vocab=vocab or 0,
-        other_parameters=embedding * (1 if tied else 2) + hidden,
+        other_parameters=other,
         embedding_parameters=embedding,
         tied=tied,
         given_parameters=parameters,
+        notes=notes,
     )

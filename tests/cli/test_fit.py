@@ -116,6 +116,8 @@ def test_fit_without_dimensions_says_that_activations_are_missing(hpcrun: Caller
         (("--params", "7B", "--gpu", ".G"), "unknown to hpcrun", "48G"),
         (("--layers", "4", "--hidden", "512", "--heads", "7"), "do not divide a width", ""),
         (("--layers", "4", "--hidden", "512", "--heads", "8", "--kv-heads", "3"), "key-value", ""),
+        (("--params", "7B", "--heads", "32"), "--heads has no effect without", "give both"),
+        (("--params", "7B", "--layers", "32"), "--layers has no effect without", "give both"),
         (("--params", "7B", "--zero", "2", "--pure"), "fp32 master weights", "--ddp or --fsdp"),
         (("--params", "7B", "--zero", "2", "--ddp"), "choose one", ""),
         (("--model", "bad", "--layers", "3"), "--model and --layers", ""),

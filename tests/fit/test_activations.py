@@ -12,6 +12,7 @@ import pytest
 from msgspec import structs
 
 from hpcrun.fit.activations import compute_activations
+from hpcrun.fit.estimate import estimate_memory
 from hpcrun.fit.model_config import read_model_config
 from hpcrun.fit.settings import Training
 from hpcrun.fit.shape import build_shape
@@ -239,3 +240,19 @@ def test_activations_need_dimensions_and_a_length() -> None:
     shape = build_shape(layers=4, hidden=512)
     assert compute_activations(shape, Training()) is None
     assert compute_activations(structs.replace(shape, stacks=[]), Training(sequence=8)) is None
+
+
+def test_checkpointing_needs_no_more_than_keeping_everything() -> None:
+    """At the end of the backward pass the first block has its activations in either case."""
+    shape = build_shape(layers=32, hidden=4096, heads=32, ffn=11008, vocab=32000)
+    training = Training(
+        strategy="zero",
+        zero_stage=1,
+        weights="master",
+        optimizer="lion",
+        gpus=8,
+        sequence=2048,
+    )
+    kept = estimate_memory(shape, training)
+    repeated = estimate_memory(shape, structs.replace(training, checkpointing=True))
+    assert repeated.total <= kept.total

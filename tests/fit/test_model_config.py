@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 
 from hpcrun.errors import InputError
+from hpcrun.fit.estimate import estimate_memory
 from hpcrun.fit.model_config import _TIED, read_model_config
+from hpcrun.fit.settings import Training
+from hpcrun.fit.shape import build_shape
 
 CAUSAL = "AutoModelForCausalLM"
 MODELS: list[tuple[str, str, dict[str, Any]]] = [
@@ -121,6 +124,21 @@ def test_unknown_model_type_is_computed_by_its_keys_with_a_note() -> None:
     assert gated.notes == [
         "model_type new is unknown to hpcrun: computed like Llama (RMS norm, gated)"
     ]
+
+
+def test_sequence_longer_than_the_learned_positions_has_a_note() -> None:
+    config = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 100}
+    shape = read_model_config({**config, "n_positions": 128}, "x")
+    assert not estimate_memory(shape, Training(sequence=128)).notes
+    (note,) = estimate_memory(shape, Training(sequence=256)).notes
+    assert note == "a sequence of 256 is longer than the 128 positions that the model has"
+
+
+def test_dimensions_of_another_size_than_the_number_of_parameters_have_a_note() -> None:
+    dimensions = {"layers": 32, "hidden": 4096, "heads": 32, "ffn": 11008, "vocab": 32000}
+    assert not build_shape(parameters=7_000_000_000, **dimensions).notes
+    (note,) = build_shape(parameters=70_000_000_000, **dimensions).notes
+    assert note.startswith("the dimensions have 6.74 B parameters instead of 70 B")
 
 
 def test_configuration_without_dimensions_is_refused() -> None:
