@@ -135,7 +135,13 @@ def test_sequence_longer_than_the_learned_positions_has_a_note() -> None:
 
 
 def test_dimensions_of_another_size_than_the_number_of_parameters_have_a_note() -> None:
-    dimensions = {"layers": 32, "hidden": 4096, "heads": 32, "ffn": 11008, "vocab": 32000}
+    dimensions: dict[str, Any] = {
+        "layers": 32,
+        "hidden": 4096,
+        "heads": 32,
+        "ffn": 11008,
+        "vocab": 32000,
+    }
     assert not build_shape(parameters=7_000_000_000, **dimensions).notes
     (note,) = build_shape(parameters=70_000_000_000, **dimensions).notes
     assert note.startswith("the dimensions have 6.74 B parameters instead of 70 B")
