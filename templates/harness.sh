@@ -133,7 +133,10 @@ prepare_ranks() {
             "not noticed, and the run does not continue by itself"
     fi
     # Some scripts do not create it, and fail at their end.
-    [ -z "${HPCRUN_CHECKPOINT_DIR-}" ] || mkdir -p -- "$HPCRUN_CHECKPOINT_DIR" 2>/dev/null
+    if [ -n "${HPCRUN_CHECKPOINT_DIR-}" ] && [ ! -d "$HPCRUN_CHECKPOINT_DIR" ]; then
+        # A mode, because default ACLs override the umask.
+        mkdir -p -m "$(umask -S),go-w" -- "$HPCRUN_CHECKPOINT_DIR" 2>/dev/null
+    fi
     if grep -qsE '"method": ?"tpe"' -- "$HPCRUN_RUN_DIR/search.json"; then
         : "${HPCRUN_JOBSIDE_PYTHON=$(find_python)}"
         eval "$(jobside prepare_trial || echo die no values for this trial)"

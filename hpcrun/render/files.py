@@ -97,7 +97,8 @@ def job_features(plan: Plan) -> frozenset[str]:
     used = {
         "notify": plan.notify is not None,
         "hosts": bool(plan.hosts),
-        "nodes": plan.nodes > 1 or bool(plan.hosts),
+        # The counts of a range of nodes share the archive: the job copies only text files.
+        "nodes": plan.nodes > 1 or bool(plan.node_range or plan.hosts),
         "ray": plan.launcher == "ray",
         "roles": bool(plan.roles),
         "search": plan.search,

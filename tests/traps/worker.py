@@ -64,7 +64,7 @@ def run_tests(folder: str, tests: list[str], log: str, rig: object) -> dict[str,
     options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-c", f"{folder}/setup.cfg"]
     options += [f"--rootdir={folder}", f"--basetemp={folder}-tmp", "--tb=short"]
     # A mutant may hang, and then leave a process whose end nobody waits for.
-    options += ["-W", "ignore:Module already imported", "--timeout=15"]
+    options += ["-W", "ignore:Module already imported", "--timeout=60"]
     options += ["-p", "no:unraisableexception"]
     code = int(pytest.main([*options, *tests], plugins=[recorder]))
     return {"code": code, "outcomes": recorder.outcomes}
