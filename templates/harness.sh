@@ -134,7 +134,8 @@ prepare_ranks() {
     fi
     # Some scripts do not create it, and fail at their end.
     if [ -n "${HPCRUN_CHECKPOINT_DIR-}" ] && [ ! -d "$HPCRUN_CHECKPOINT_DIR" ]; then
-        # A mode, because default ACLs override the umask.
+        # A mode, because default ACLs override the umask. Folders above it have the usual one.
+        # shellcheck disable=SC2174
         mkdir -p -m "$(umask -S),go-w" -- "$HPCRUN_CHECKPOINT_DIR" 2>/dev/null
     fi
     if grep -qsE '"method": ?"tpe"' -- "$HPCRUN_RUN_DIR/search.json"; then
