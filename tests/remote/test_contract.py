@@ -492,13 +492,14 @@ def test_each_command_needs_few_round_trips(
         done = hpcrun(*words.split())
         assert done.code == 0 or "no log" in done.err, done
         counts[words] = len(asked)
+    # There is no output yet: Slurm is asked why, and again if the first answers took long.
+    assert counts.pop("logs 7") in (4, 5)
     assert counts == {
         # One trip queries environment and folders; for a Python job, a second looks for it
         # and for the user's quota.
         "submit job.yaml": 3,
         "submit job.yaml --dry-run": 1,
         "status": 4,  # a squeue that shows nothing is asked twice
-        "logs 7": 4,  # there is no output yet: Slurm is asked why
     }
     # The folder of Slurm is also on the PATH of a job with a clean environment.
     hpcrun.write("clean.yaml", "extends: ./job.yaml\nenvironment: clean\n")
