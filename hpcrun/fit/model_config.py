@@ -487,29 +487,35 @@ def _read_t5(fields: _Fields, kind: str) -> ModelShape:
     )
 
 
+def _read_side(fields: _Fields, side: str, *, dropout: float, **settings: Any) -> Stack:
+    """Read the encoder or the decoder of BART's kind or of Whisper, which name their keys alike.
+
+    Args:
+        side: ``encoder`` or ``decoder``.
+        dropout: The default of the model's class.
+    """
+    hidden, heads = fields.find(("d_model",)), fields.find((f"{side}_attention_heads",))
+    return Stack(
+        layers=fields.find((f"{side}_layers",)),
+        hidden=hidden,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=hidden // heads,
+        ffn=fields.find((f"{side}_ffn_dim",)),
+        gated=False,
+        activation=str(fields.config.get("activation_function", "gelu")),
+        norm="layer",
+        bias=True,
+        dropout=fields.is_active(("dropout", dropout)),
+        attention_dropout=fields.is_active(("attention_dropout", 0.0)),
+        softmax_fp32=False,
+        **settings,
+    )
+
+
 def _read_bart(fields: _Fields, kind: str, layers: _EncoderDecoder) -> ModelShape:
     """Read an encoder and a decoder of BART's kind (modeling_bart.py and those derived from it)."""
     hidden = fields.find(("d_model",))
-
-    def stack(side: str, **settings: Any) -> Stack:
-        heads = fields.find((f"{side}_attention_heads",))
-        return Stack(
-            layers=fields.find((f"{side}_layers",)),
-            hidden=hidden,
-            heads=heads,
-            kv_heads=heads,
-            head_dim=hidden // heads,
-            ffn=fields.find((f"{side}_ffn_dim",)),
-            gated=False,
-            activation=str(fields.config.get("activation_function", "gelu")),
-            norm="layer",
-            bias=True,
-            dropout=fields.is_active(("dropout", 0.1)),
-            attention_dropout=fields.is_active(("attention_dropout", 0.0)),
-            softmax_fp32=False,
-            **settings,
-        )
-
     vocab = fields.find(("vocab_size",))
     tied = bool(fields.config.get("tie_word_embeddings", kind in _TIED))
     other = vocab * hidden * (1 if tied else 2)
@@ -520,7 +526,10 @@ def _read_bart(fields: _Fields, kind: str, layers: _EncoderDecoder) -> ModelShap
     other += 4 * hidden * (int(layers.embedding_norm) + int(layers.final_norm))
     return ModelShape(
         name=kind,
-        stacks=[stack("encoder", causal=False), stack("decoder", cross_attention=True)],
+        stacks=[
+            _read_side(fields, "encoder", dropout=0.1, causal=False),
+            _read_side(fields, "decoder", dropout=0.1, cross_attention=True),
+        ],
         vocab=vocab,
         other_parameters=other,
         embedding_parameters=vocab * hidden,
@@ -535,34 +544,14 @@ def _read_whisper(fields: _Fields) -> ModelShape:
     """Read Whisper's encoder of audio frames and decoder of text (modeling_whisper.py)."""
     hidden = fields.find(("d_model",))
     frames = fields.find(("max_source_positions",), 1500)
-
-    def stack(side: str, **settings: Any) -> Stack:
-        heads = fields.find((f"{side}_attention_heads",))
-        return Stack(
-            layers=fields.find((f"{side}_layers",)),
-            hidden=hidden,
-            heads=heads,
-            kv_heads=heads,
-            head_dim=hidden // heads,
-            ffn=fields.find((f"{side}_ffn_dim",)),
-            gated=False,
-            activation=str(fields.config.get("activation_function", "gelu")),
-            norm="layer",
-            bias=True,
-            dropout=fields.is_active(("dropout", 0.0)),
-            attention_dropout=fields.is_active(("attention_dropout", 0.0)),
-            softmax_fp32=False,
-            **settings,
-        )
-
     vocab, bins = fields.find(("vocab_size",)), fields.find(("num_mel_bins",), 80)
     targets = fields.find(("max_target_positions",), 448)
     convolutions = 3 * bins * hidden + hidden + 3 * hidden * hidden + hidden
     return ModelShape(
         name="whisper",
         stacks=[
-            stack("encoder", causal=False, length=frames),
-            stack("decoder", cross_attention=True),
+            _read_side(fields, "encoder", dropout=0.0, causal=False, length=frames),
+            _read_side(fields, "decoder", dropout=0.0, cross_attention=True),
         ],
         vocab=vocab,
         other_parameters=vocab * hidden + (frames + targets) * hidden + 4 * hidden + convolutions,

@@ -294,6 +294,16 @@ def test_logs_shows_the_current_stage(slurm: Caller) -> None:
     assert slurm("logs", f"{group}.prepare").out == "the output of prepare\n"
 
 
+def check_at_end(slurm: Caller, training: Path) -> None:
+    """Submit what is due as the job of a training does when it ends."""
+    environ = {
+        "PATH": f"{slurm.tools}:{os.environ['PATH']}",
+        "HPCRUN_RUN_DIR": str(training),
+        "HPCRUN_CHECKPOINT_DIR": str(training / "checkpoints"),
+    }
+    EvaluationWatch(environ, print).check(has_ended=True)
+
+
 def write_checkpoints(run: Path, *steps: int) -> None:
     """Write complete checkpoints, in the form of torch.save, and an incomplete one."""
     folder = run / "checkpoints"
@@ -501,12 +511,7 @@ def test_status_shows_that_slurm_was_silent_when_evaluations_were_due(
     script = (slurm.tools / "squeue").read_text()
     (slurm.tools / "squeue").write_text("#!/bin/sh\nexit 1\n")
     monkeypatch.setattr("hpcrun.jobside.evaluations.END_PATIENCE_S", 0.0)
-    environ = {
-        "PATH": f"{slurm.tools}:{os.environ['PATH']}",
-        "HPCRUN_RUN_DIR": str(training),
-        "HPCRUN_CHECKPOINT_DIR": str(training / "checkpoints"),
-    }
-    EvaluationWatch(environ, print).check(has_ended=True)
+    check_at_end(slurm, training)
     (slurm.tools / "squeue").write_text(script)
     assert not evaluations(slurm)
     shown = slurm("status", "one").out
@@ -526,12 +531,7 @@ def test_ended_training_repeats_its_last_check_while_slurm_is_silent(
     script = slurm.tools / "squeue"
     script.write_text(script.read_text().replace("#!/bin/sh\n", silent, 1))
     monkeypatch.setattr("hpcrun.jobside.evaluations.END_RETRY_S", 0.0)
-    environ = {
-        "PATH": f"{slurm.tools}:{os.environ['PATH']}",
-        "HPCRUN_RUN_DIR": str(training),
-        "HPCRUN_CHECKPOINT_DIR": str(training / "checkpoints"),
-    }
-    EvaluationWatch(environ, print).check(has_ended=True)
+    check_at_end(slurm, training)
     assert [*evaluations(slurm)] == ["step-4.pt"]
 
 
