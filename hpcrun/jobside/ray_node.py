@@ -405,6 +405,13 @@ class RayNode:
 
     # ---- The others
 
+    def _head_answers(self) -> bool:
+        try:
+            socket.create_connection((self.head, self.port), timeout=5).close()
+        except OSError:
+            return False
+        return True
+
     def _follow_head(self, folder: str) -> int:
         """Run a worker until the program on the first node has ended.
 
@@ -412,6 +419,12 @@ class RayNode:
         until all nodes have registered.
         """
         began = time.monotonic()
+        while not self._head_answers() and time.monotonic() - began < REGISTER_S:
+            if self.has_stopped:
+                return 143
+            if os.path.exists(self.ended):
+                return 0
+            time.sleep(TICK_S)
         ray = self._start_ray(folder)
         try:
             while not os.path.exists(self.ended):

@@ -69,6 +69,11 @@ def test_preempted_run_without_restart_is_not_completed(site: Site) -> None:
     assert site.status(run)["state"] == "PREEMPTED"
 
 
+# The warning comes up to a minute early.
+STOP = "$HPCRUN_RUN_DIR/attempts/$HPCRUN_ATTEMPT/stop"
+SETUP_UNTIL_WARNED = f"setup.commands=['until [ -e {STOP} ]; do sleep 0.2; done']"
+
+
 def test_run_restarts_after_its_time_limit(site: Site) -> None:
     """Some runs have a minute less than they need; two of them are signalled before the limit.
 
@@ -77,7 +82,7 @@ def test_run_restarts_after_its_time_limit(site: Site) -> None:
     """
     saves = "when: [time_limit], save_before_end: 30s"
     asked = submit(site, saves, *SLOWLY, limit="1", steps=150)
-    late = submit(site, saves, "--set", "setup.commands=[sleep 31]", limit="1", steps=150)
+    late = submit(site, saves, "--set", SETUP_UNTIL_WARNED, limit="1", steps=150)
     plain = submit(site, "when: [time_limit]", *SLOWLY, limit="1", steps=150)
     over = submit(site, "when: []", limit="1", steps=400)  # Slurm checks twice a minute
     for run in (asked, plain):
