@@ -33,7 +33,7 @@ from hpcrun.jobside import (
 from hpcrun.monitor import RunFilter, SlurmCache, Source, list_rows, parse_time
 from hpcrun.remote import RunCommand
 from hpcrun.runs import (
-    OK_STATES,
+    PRUNED,
     CachedSweep,
     JobStatus,
     RunFolder,
@@ -289,7 +289,7 @@ def _name_end(status: JobStatus) -> str:
     if not status.final:
         return ""
     if status.ok:
-        return "done"
+        return "pruned" if status.state == PRUNED else "done"
     return "cancelled" if status.state in ("CANCELLED", "NOT_SUBMITTED") else "failed"
 
 
@@ -307,14 +307,16 @@ def _sweep_facts(status: JobStatus) -> SweepFacts:
         "REQUEUED",
     )
     pending = sum(count for state, count in states.items() if state in waiting)
-    done, cancelled = sum(states.get(each, 0) for each in OK_STATES), states.get("CANCELLED", 0)
-    failed = total - pending - done - cancelled
+    done, pruned = states.get("COMPLETED", 0), states.get(PRUNED, 0)
+    cancelled = states.get("CANCELLED", 0)
+    failed = total - pending - done - pruned - cancelled
     return SweepFacts(
         runs=total,
         begun=total - states.get("PENDING", 0),
         done=done,
         failed=failed,
         cancelled=cancelled,
+        pruned=pruned,
         first_failure="a run failed" if failed else "",
     )
 

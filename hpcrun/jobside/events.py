@@ -57,7 +57,7 @@ class RunFacts(NamedTuple):
 
     Attributes:
         attempt: The number of the newest attempt, from 0; None before the first.
-        end: How the run ended: "done", "failed" or "cancelled"; "" while it may continue.
+        end: How the run ended: "done", "pruned", "failed" or "cancelled"; "" while it may continue.
         preempted: The numbers of the attempts that were preempted.
         stalled_for: Seconds without progress of the newest attempt, if it has stalled.
         losses: Losses of the training in the order of its steps.
@@ -79,6 +79,7 @@ class SweepFacts(NamedTuple):
     """What is known about a sweep: how many runs it has, and how many have ended in which way.
 
     Attributes:
+        pruned: The runs that a search ended early; they are not among ``done``.
         first_failure: The first run that failed, and why; "" if none has.
     """
 
@@ -87,6 +88,7 @@ class SweepFacts(NamedTuple):
     done: int
     failed: int
     cancelled: int = 0
+    pruned: int = 0
     first_failure: str = ""
 
 
@@ -167,10 +169,10 @@ def decide_sweep_events(on: Sequence[str], facts: SweepFacts) -> List[Event]:
     >>> facts = SweepFacts(runs=3, begun=3, done=1, failed=1, first_failure="run 2 failed: nan")
     >>> [event.text for event in decide_sweep_events(["failed", "done"], facts)]
     ['run 2 failed: nan; 2 of 3 runs are over']
-    >>> [event.text for event in decide_sweep_events(["done"], facts._replace(done=2))]
-    ['is over: of 3 runs 2 are done, 1 failed']
+    >>> [event.text for event in decide_sweep_events(["done"], facts._replace(pruned=1))]
+    ['is over: of 3 runs 1 is done, 1 was pruned, 1 failed']
     """
-    over = facts.done + facts.failed + facts.cancelled
+    over = facts.done + facts.pruned + facts.failed + facts.cancelled
     events = []
     if "started" in on and facts.begun:
         events.append(Event("started", "started", "started"))
@@ -178,13 +180,19 @@ def decide_sweep_events(on: Sequence[str], facts: SweepFacts) -> List[Event]:
         if "failed" in on and facts.failed:
             text = "{}; {} of {} runs are over".format(facts.first_failure, over, facts.runs)
             events.append(Event("failed", "failed", text))
-    elif ("done" in on or ("failed" in on and facts.failed)) and facts.done + facts.failed:
-        counts = ["{} are done".format(facts.done)]
+    elif ("done" in on or ("failed" in on and facts.failed)) and over > facts.cancelled:
+        counts = [_count(facts.done, "is done", "are done")]
+        counts += [_count(facts.pruned, "was pruned", "were pruned")] if facts.pruned else []
         counts += ["{} failed".format(facts.failed)] if facts.failed else []
-        counts += ["{} were cancelled".format(facts.cancelled)] if facts.cancelled else []
+        if facts.cancelled:
+            counts.append(_count(facts.cancelled, "was cancelled", "were cancelled"))
         text = "is over: of {} runs {}".format(facts.runs, ", ".join(counts))
         events.append(Event("over", "failed" if facts.failed else "done", text))
     return events
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return "{} {}".format(number, one if number == 1 else many)
 
 
 def _decide_condition(word: str, condition: Condition, facts: RunFacts) -> List[Event]:

@@ -107,6 +107,7 @@ class JobNotifier:
             done=ends.count("done"),
             failed=ends.count("failed"),
             cancelled=ends.count("cancelled"),
+            pruned=ends.count("pruned"),
             first_failure=failure if own == "failed" else "a run failed",
         )
         self._deliver_for_sweep(facts)
@@ -253,12 +254,12 @@ def name_end(end: Mapping[str, Any]) -> str:
 
     The result is "" if Slurm may start the run again, or the user has cancelled it.
 
-    >>> name_end({"why": "done"}), name_end({"why": "time_limit"}), name_end({"why": "preempted"})
-    ('done', 'failed', '')
+    >>> [name_end({"why": why}) for why in ("done", "pruned", "time_limit", "preempted")]
+    ['done', 'pruned', 'failed', '']
     """
     why = end.get("why")
     if why in ("done", "pruned"):
-        return "done"
+        return str(why)
     return "" if why in (None, "preempted", "stopped", "requeued") else "failed"
 
 

@@ -221,10 +221,11 @@ def test_sweep_sends_its_first_failure_and_one_summary(tmp_path: Path, server: R
     folder.mkdir()
     own = config(("ntfy", server.url("runs")), on=["started", "failed", "done"])
     write_config(str(folder / "notify.json"), {**own, "name": "lr"})
-    runs = [tmp_path / f"s.{index}-x" for index in range(4)]
-    for index, (run, why) in enumerate(zip(runs, ["done", "error", "error", "done"], strict=True)):
+    runs = [tmp_path / f"s.{index}-x" for index in range(5)]
+    ends = ["done", "error", "error", "done", "pruned"]
+    for index, (run, why) in enumerate(zip(runs, ends, strict=True)):
         write_end(run, why)
-        sweep = {"folder": str(folder), "before": str(tmp_path / "s."), "after": "-x", "runs": 4}
+        sweep = {"folder": str(folder), "before": str(tmp_path / "s."), "after": "-x", "runs": 5}
         job = notifier(run, {**own, "sweep": {**sweep, "label": f"lr={index}"}})
         job.check()
         job.finish()
@@ -233,8 +234,8 @@ def test_sweep_sends_its_first_failure_and_one_summary(tmp_path: Path, server: R
         job.send_end(None)
     started, failed, over = server.texts
     assert "lr on lumi started" in started
-    assert "lr=1 failed: exit code 1; 2 of 4 runs are over" in failed
-    assert "lr on lumi is over: of 4 runs 2 are done, 2 failed" in over
+    assert "lr=1 failed: exit code 1; 2 of 5 runs are over" in failed
+    assert "lr on lumi is over: of 5 runs 2 are done, 1 was pruned, 2 failed" in over
 
 
 @pytest.mark.parametrize(

@@ -371,6 +371,19 @@ def test_twenty_runs_of_4000_points_remain_responsive(opened: Opened) -> None:
         "requestAnimationFrame(() => requestAnimationFrame(done)); })"
     )
     assert 0.01 < page.cpu_seconds() - begun < 6  # about 1
+    # A long path that crosses itself takes most of the time without a graphics card.
+    page.value(
+        "(canvas => { let count = 0; window.longest = 0; const { lineTo, stroke } = canvas;"
+        "canvas.lineTo = function (...at) { count += 1; lineTo.apply(this, at); };"
+        "canvas.stroke = function (...path) { window.longest = Math.max(window.longest, count);"
+        "count = 0; stroke.apply(this, path); }; })(CanvasRenderingContext2D.prototype)"
+    )
+    page.value("document.querySelector('.panel .plot').focus()")
+    for _ in range(6):
+        before = page.value(f"{PLOT}.uplot.scales.x.max")
+        page.press("+")
+        page.wait_for(f"{PLOT}.uplot.scales.x.max < {before}")
+    assert 0 < page.value("window.longest") < 100
 
 
 @pytest.mark.parametrize("dark", [False, True])

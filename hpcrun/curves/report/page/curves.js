@@ -9,9 +9,10 @@ const makeCurves = (() => {
     order: "point, in the order of the log" };
   const AXIS_NAMES = { step: "step", tokens: "tokens", order: "point" };
   const MARKED_POINTS = 40; // a line of so few points shows each of them
-  const DENSE = 1.5; // points for each pixel from which a line is drawn as bars
-  const WIDEST_BAR = 4;
   const MAX_NOISY_LINES = 6;
+  // Points for each pixel from which a line is drawn as bars: alone, and as one of many lines.
+  const [DENSE, DENSE_OF_MANY] = [1.5, 0.25];
+  const POINTS_OF_A_STROKE = 16;
   const NAMED_RESTARTS = 8;
   const TOOLTIP_ROWS = 14;
   const FONT = "12px system-ui, sans-serif";
@@ -131,10 +132,22 @@ const makeCurves = (() => {
     ctx.beginPath();
     let isDown = false;
     const alone = [];
+    let [count, length, lastX, lastY] = [0, 0, 0, 0];
     const put = (px, py) => {
-      if (isDown) ctx.lineTo(px, py);
-      else ctx.moveTo(px, py);
+      if (isDown) {
+        ctx.lineTo(px, py);
+        length += Math.hypot(px - lastX, py - lastY);
+      } else ctx.moveTo(px, py);
       isDown = true;
+      [lastX, lastY] = [px, py];
+      count += 1;
+      // Short strokes take less time than a long one, because they cross fewer others.
+      if (count % POINTS_OF_A_STROKE === 0) {
+        ctx.stroke();
+        ctx.beginPath();
+        ctx.moveTo(px, py);
+        ctx.lineDashOffset = length;
+      }
     };
     for (let at = begin; at < end;) {
       const px = toX(x[at]);
@@ -164,40 +177,53 @@ const makeCurves = (() => {
       if (isAlone) alone.push([px, first]);
     }
     ctx.stroke();
+    ctx.lineDashOffset = 0;
     for (const [px, py] of alone) drawDot(u, px, py, 1.5);
   }
 
-  // Draw a line with several points in each column of pixels, as a bar from the lowest to the
-  // highest one: without a graphics card that is ten times as fast as a path of all points.
+  // Draw a line of many points as a bar in each column of pixels, over the heights that the line
+  // has within the column: without a graphics card that is ten times as fast as a path.
   function drawBars(u, x, y, begin, end, toX, toY, width) {
-    const { ctx } = u;
-    let last = NaN;
-    let before = NaN; // the column of `last`
-    for (let at = begin; at < end;) {
-      const column = Math.floor(toX(x[at]));
-      let [low, high] = [Infinity, -Infinity];
-      if (Number.isFinite(last)) {
-        if (column - before > WIDEST_BAR) { // a part with few points
-          ctx.beginPath();
-          ctx.moveTo(before + 0.5, last);
-          ctx.lineTo(column + 0.5, toY(y[at]));
-          ctx.stroke();
-          before = column - 1;
-        } else [low, high] = [last, last];
-      } else before = column - 1;
-      for (; at < end && toX(x[at]) < column + 1; at += 1) {
-        last = toY(y[at]);
-        if (!Number.isFinite(last)) break;
-        if (last < low) low = last;
-        if (last > high) high = last;
+    const { ctx, bbox } = u;
+    const [left, right] = [Math.floor(bbox.left), Math.ceil(bbox.left + bbox.width)];
+    const thickness = Math.max(Math.round(width), 1);
+    let column = NaN;
+    let [low, high] = [Infinity, -Infinity];
+    const fill = () => {
+      if (low > high) return;
+      const top = Math.round(low - width / 2);
+      ctx.fillRect(column, top, thickness, Math.max(Math.round(high + width / 2) - top, 1));
+    };
+    const cover = (at, from, to) => {
+      if (at !== column) {
+        fill();
+        column = at;
+        [low, high] = [Infinity, -Infinity];
       }
-      if (low <= high) {
-        const top = Math.round(low - width / 2);
-        ctx.fillRect(before + 1, top, column - before, Math.max(Math.round(high + width / 2) - top, 1));
+      low = Math.min(low, from, to);
+      high = Math.max(high, from, to);
+    };
+    let [beforeX, beforeY] = [NaN, NaN];
+    for (let at = begin; at < end; at += 1) {
+      const [px, py] = [toX(x[at]), toY(y[at])];
+      if (!Number.isFinite(py)) { // a gap
+        beforeX = NaN;
+        continue;
       }
-      before = column;
-      if (!Number.isFinite(last)) at += 1;
+      if (Number.isNaN(beforeX)) [beforeX, beforeY] = [px, py];
+      const last = Math.floor(px);
+      if (Math.floor(beforeX) === last) cover(last, beforeY, py);
+      else {
+        const slope = (py - beforeY) / (px - beforeX);
+        const until = Math.min(last, right);
+        for (let each = Math.max(Math.floor(beforeX), left); each <= until; each += 1) {
+          cover(each, beforeY + slope * (Math.max(each, beforeX) - beforeX),
+            beforeY + slope * (Math.min(each + 1, px) - beforeX));
+        }
+      }
+      [beforeX, beforeY] = [px, py];
     }
+    fill();
   }
 
   function drawDot(u, px, py, radius) {
@@ -572,14 +598,14 @@ const makeCurves = (() => {
         if (!trend || lines.length <= MAX_NOISY_LINES) {
           ctx.globalAlpha = trend ? 0.3 : 1;
           ctx.lineWidth = (trend ? 1 : 1.7) * ratio;
-          const isDense = end - begin > DENSE * bbox.width;
-          if (isDense) drawBars(u, x, y, begin, end, toX, toY, ctx.lineWidth);
+          const dense = lines.length > MAX_NOISY_LINES ? DENSE_OF_MANY : DENSE;
+          if (end - begin > dense * bbox.width) drawBars(u, x, y, begin, end, toX, toY, ctx.lineWidth);
           else drawLine(u, x, y, begin, end, toX, toY, 1);
           ctx.globalAlpha = 1;
         }
         if (trend) {
           ctx.lineWidth = 1.7 * ratio;
-          drawLine(u, x, trend, begin, end, toX, toY, lines.length > MAX_NOISY_LINES ? 2 : 1);
+          drawLine(u, x, trend, begin, end, toX, toY, lines.length > MAX_NOISY_LINES ? 3 : 1);
         }
         ctx.setLineDash([]);
         if (isFew) {
