@@ -55,7 +55,7 @@ from hpcrun.plan import (
 )
 from hpcrun.remote import ClockOffset, Query
 from hpcrun.render import RenderedFile, open_templates, quote_comment, render_array, render_files
-from hpcrun.runs import Sweep, Task, make_run_id, sweep_folder, task_run_id
+from hpcrun.runs import Sweep, Task, TrialRecord, make_run_id, sweep_folder, task_run_id
 from hpcrun.spec import (
     Accelerate,
     Batch,
@@ -695,6 +695,7 @@ def prepare_job(
     checks: Checks | None = None,
     made: Sequence[SweepRun] | None = None,
     submit: str = "",
+    learns_from: str = "",
 ) -> Prepared:
     """Plan and render a run as ``prepare_spec`` does, or all runs of a sweep and its array.
 
@@ -702,6 +703,7 @@ def prepare_job(
         made: The runs, if they are not all combinations of the sweep's values.
         submit: The arguments of `hpcrun submit` for the whole sweep, with which messages suggest
             to submit it in parts; "" if the command line is unknown, or submits something else.
+        learns_from: A trial of an earlier search on the cluster, whose results tpe also uses.
 
     Raises:
         InputError: A run cannot be prepared.
@@ -726,10 +728,8 @@ def prepare_job(
     runs: list[Prepared] = []
     errors: dict[str, InputError] = {}
     try:
-        search = None
-        if made is None:
-            made = build_runs(spec, extra_args)
-            search = plan_search(context, spec, host, sweep_id, [run.index for run in made])
+        made = build_runs(spec, extra_args) if made is None else made
+        search = plan_search(context, spec, host, sweep_id, made)
         tasks = -(-len(made) // spec.sweep_per_node)
         array = checks.check_array(context, host, tasks, submit)
         if array.problems:
@@ -767,8 +767,15 @@ def prepare_job(
             )
             run.files.append(record_file("task.json", task))
             if search is not None:
-                own = msgspec.structs.replace(search, number=one.index)
+                own = msgspec.structs.replace(
+                    search,
+                    number=one.index,
+                    resumes=one.earlier if one.checkpoint_dir is not None else "",
+                    earlier=learns_from,
+                )
                 run.files.append(record_file("search.json", own))
+                if one.is_drawn:
+                    run.files.append(record_file("trial.json", TrialRecord(values=one.trial)))
             runs.append(msgspec.structs.replace(run, values=one.values))
         if errors:
             raise all_at_once(list(errors.values()), origin)

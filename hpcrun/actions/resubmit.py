@@ -26,7 +26,7 @@ from hpcrun.actions.prepare import (
     record_file,
 )
 from hpcrun.actions.script import BatchScript, prepare_script
-from hpcrun.actions.search import fill_trial_values
+from hpcrun.actions.search import fill_trial_values, read_drawn_values
 from hpcrun.actions.submit import (
     Submission,
     find_predecessor_folder,
@@ -45,6 +45,7 @@ from hpcrun.runs import (
     PipelineRecord,
     Resubmitted,
     RunFolder,
+    SearchRecord,
     SweepFolder,
     find_owner_run,
     list_successors,
@@ -151,18 +152,25 @@ def prepare_again(
     make: partial[Prepared] = partial(prepare_spec, checkpoint_dir=folders[0])
     if isinstance(found, SweepFolder):
         tasks = [
-            SweepRun(
-                index=index,
-                values=status.history.task.values if status.history.task is not None else {},
-                spec=structs.replace(
-                    _spec_of(where, status.folder, overrides), name=f"{spec.name or 'job'}.{index}"
+            _repeat_trial(
+                SweepRun(
+                    index=index,
+                    values=status.history.task.values if status.history.task is not None else {},
+                    spec=structs.replace(
+                        _read_spec(where, status.folder, overrides),
+                        name=f"{spec.name or 'job'}.{index}",
+                    ),
+                    extra_args=list(extra_args),
+                    checkpoint_dir=folder,
+                    earlier=_plan_of(status).run_dir,
                 ),
-                extra_args=list(extra_args),
-                checkpoint_dir=folder,
+                status.folder,
+                spec,
             )
             for index, (status, folder) in enumerate(zip(statuses, folders, strict=True))
         ]
-        make = partial(prepare_job, made=tasks)
+        is_same = not overrides and not extra_args and where.code is not None
+        make = partial(prepare_job, made=tasks, learns_from=tasks[0].earlier if is_same else "")
     how: dict[str, Any] = {"host": host, "extra_args": extra_args, "after": after, "origin": origin}
     made = make(where, spec, **how, checks=checks)
     if any(folders) and not any(run.plan.resumes for run in made.each()):
@@ -470,13 +478,32 @@ def load_cluster_context(context: Context, project: Path, name: str, run_id: str
     )
 
 
+def _repeat_trial(run: SweepRun, folder: RunFolder, spec: JobSpec) -> SweepRun:
+    """Return a run of a sweep with the values that its earlier job has drawn, if jobs draw them.
+
+    Raises InputError.
+    """
+    if spec.search.method != "tpe":
+        return run
+    search = read_record(folder.search, SearchRecord)
+    drawn = read_drawn_values(folder, search) if search is not None else run.values
+    # Without values, the job of the new run draws some; these are examples for checks.
+    trial = drawn or spec.search.draw(run.index)
+    return structs.replace(run, trial=trial, is_drawn=bool(drawn))
+
+
 def _spec_of(context: Context, found: RunFolder | SweepFolder, overrides: Sequence[str]) -> JobSpec:
+    spec = _read_spec(context, found, overrides)
+    return fill_trial_values(spec, found) if isinstance(found, RunFolder) else spec
+
+
+def _read_spec(
+    context: Context, found: RunFolder | SweepFolder, overrides: Sequence[str]
+) -> JobSpec:
     file = found.path / "spec.yaml"
     if verify_submitted_records(context, found.path):
-        spec = read_spec(context, read_text(file), str(file), overrides)
-    else:
-        spec = read_spec_of_cluster(context, file, overrides)
-    return fill_trial_values(spec, found) if isinstance(found, RunFolder) else spec
+        return read_spec(context, read_text(file), str(file), overrides)
+    return read_spec_of_cluster(context, file, overrides)
 
 
 def _checkpoints(context: Context, host: ClusterHost, status: JobStatus) -> str | None:

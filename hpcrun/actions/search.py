@@ -15,19 +15,17 @@ from hpcrun.actions.interpreter import (
     plan_module_check,
 )
 from hpcrun.context import Context
+from hpcrun.curves import list_spellings
 from hpcrun.errors import InputError, Problem, SpecError
-from hpcrun.plan import fill_drawn_values
+from hpcrun.plan import SweepRun, fill_drawn_values
 from hpcrun.runs import RunFolder, SearchRecord, TrialRecord, read_record, sweep_folder
 from hpcrun.spec import JobSpec, Range
 
 
 def plan_search(
-    context: Context, spec: JobSpec, host: ClusterHost, sweep_id: str, numbers: Sequence[int]
+    context: Context, spec: JobSpec, host: ClusterHost, sweep_id: str, runs: Sequence[SweepRun]
 ) -> SearchRecord | None:
     """Return the record of a search for the jobs of its trials; None for a sweep without a metric.
-
-    Args:
-        numbers: The numbers of the trials.
 
     Raises:
         SpecError: The jobs draw values, and no Python that they could use has optuna.
@@ -35,6 +33,7 @@ def plan_search(
     search = spec.search
     if search.metric is None:
         return None
+    draws = search.method == "tpe" and any(not run.is_drawn for run in runs)
     runs_dir = sweep_folder(host.login.runs_dir, sweep_id).path.parent
     head, _, tail = sweep_id.rpartition("-")
     return SearchRecord(
@@ -42,10 +41,11 @@ def plan_search(
         seed=search.seed,
         metric=search.metric,
         goal=search.goal,
-        trials=max(numbers, default=-1) + 1,
+        spellings=list_spellings(search.metric),
+        trials=max((run.index for run in runs), default=-1) + 1,
         before=f"{runs_dir}/{head}.",
         after=f"-{tail}",
-        pythons=_find_pythons(context, spec, host) if search.method == "tpe" else [],
+        pythons=_find_pythons(context, spec, host) if draws else [],
         space=search.space,
         prune=search.prune or "",
         prune_from=search.prune_from,
@@ -95,12 +95,24 @@ def fill_trial_values(spec: JobSpec, run: RunFolder) -> JobSpec:
     search = read_record(run.search, SearchRecord)
     if search is None or search.method != "tpe":
         return spec
-    trial = read_record(run.trial, TrialRecord)
-    if trial is None:
+    values = read_drawn_values(run, search)
+    if values is None:
         raise InputError(
             f"{run.run_id}: its job has not started, so it has no values yet",
             fix=f"hpcrun status {run.run_id}",
         )
+    return fill_drawn_values(spec, values)
+
+
+def read_drawn_values(run: RunFolder, search: SearchRecord) -> dict[str, str] | None:
+    """Return the values that the job of a trial has drawn; None if it has drawn none yet.
+
+    Raises:
+        InputError: The values are not of its search.
+    """
+    trial = read_record(run.trial, TrialRecord)
+    if trial is None:
+        return None
     if set(trial.values) != set(search.space) or not all(
         _is_in_space(value, search.space[key]) for key, value in trial.values.items()
     ):
@@ -108,7 +120,7 @@ def fill_trial_values(spec: JobSpec, run: RunFolder) -> JobSpec:
             f"{run.trial}: corrupt: its values are not of the search",
             fix="hpcrun submit JOB --set for each value",
         )
-    return fill_drawn_values(spec, trial.values)
+    return trial.values
 
 
 def _is_in_space(value: str, values: list[str] | Range) -> bool:

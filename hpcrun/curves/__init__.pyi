@@ -16,6 +16,7 @@ from hpcrun.curves.names import LR as LR
 from hpcrun.curves.names import MEMORY_BYTES as MEMORY_BYTES
 from hpcrun.curves.names import SAMPLES_PER_SECOND as SAMPLES_PER_SECOND
 from hpcrun.curves.names import TOKENS_PER_SECOND as TOKENS_PER_SECOND
+from hpcrun.curves.names import list_spellings as list_spellings
 from hpcrun.curves.read_log import PATTERN_LIMIT_CPU_S as PATTERN_LIMIT_CPU_S
 from hpcrun.curves.read_log import LogFileReader as LogFileReader
 from hpcrun.curves.read_log import Pieces as Pieces

@@ -466,6 +466,21 @@ def spelling_of(key: str) -> Spelling | None:
     return None if known and known.inverse and "/" not in key and "per" not in key else known
 
 
+def list_spellings(metric: str) -> list[str]:
+    """Return the names that a metric may have in logs, in order of rank; other names as given.
+
+    >>> list_spellings("val_loss")[:3], list_spellings("val_f1")
+    (['val_loss', 'eval_total_loss', 'eval_all_loss'], ['val_f1'])
+    """
+    *before, last = fold(metric).split("_")
+    split = SPLITS.get(before[0]) if len(before) == 1 else ""
+    if last != LOSS or (before and split not in ("eval", "test")):
+        return [metric]
+    prefix = f"{split}_" if split else ""
+    losses = sorted((known.rank, key) for key, known in _TABLE.items() if known.name == LOSS)
+    return [metric, *(f"{prefix}{key}" for _, key in losses if key != LOSS)]
+
+
 def stand_in_rank(name: str) -> int | None:
     """Return how well a metric can stand in for a missing loss: the lowest rank is best, or None.
 

@@ -13,8 +13,25 @@ def sample_trial(environ: Mapping[str, str]) -> str:
     search = read_search(environ["HPCRUN_RUN_DIR"])
     number = search["number"]
     trials = [trial for trial in read_trials(search) if trial.number != number and trial.values]
-    values, based_on = draw_values(search, number, trials)
+    earlier = read_earlier_trials(search)
+    # Another number, because equal numbers draw equal values.
+    values, based_on = draw_values(search, number + len(earlier), earlier + trials)
     return json.dumps({"values": values, "based_on": based_on})
+
+
+def read_earlier_trials(search: Mapping[str, Any]) -> List[Trial]:
+    """Read the trials of the searches of which this one repeats a part."""
+    trials: List[Trial] = []
+    known: List[str] = []
+    run = search.get("earlier")
+    while run and run not in known:
+        known.append(run)
+        before = read_search(run)
+        if before:
+            trials = [trial for trial in read_trials(before) if trial.values] + trials
+        run = before.get("earlier")
+    # A trial without an end has died: its search is over.
+    return [trial for trial in trials if trial.state != "running"]
 
 
 def draw_values(search: Mapping[str, Any], number: int, trials: List[Trial]) -> Any:

@@ -6,6 +6,7 @@ in a record of each attempt. There is no other state, and no lock.
 """
 
 import json
+import math
 import os
 import re
 import subprocess
@@ -37,6 +38,8 @@ _STEP = re.compile(r"(?<![a-z])(?:global_?)?step\s*[:=#]?\s*([0-9]+)(?![0-9.])")
 # "aux loss" and "top-5 accuracy" are other metrics than loss and accuracy.
 _WORD_BEFORE = re.compile(r"([^\s\"'`:=,;|(){}\[\]<>]+)[\s\"'`*]+$")
 _MEASURE = re.compile(r"[-+]?[0-9.,/]+(?:[a-z%]{1,4}(?:/[a-z]+)?)?")  # 10, 3/8, 5.2s, 80%, 3.1it/s
+# The rank of the process that wrote a line: "[rank1]:", "1: [rank 1]", "[default1]:".
+_RANK = re.compile(r"(?:[0-9]+: ?)?\[(?:rank|default)[ =:]?([0-9]+)\]")
 _NEUTRAL = (
     *("debug", "info", "warning", "step", "epoch", "iter", "iteration", "final", "current"),
     *("mean", "avg", "average", "running", "the", "with", "and", "is", "at", "results", "metrics"),
@@ -78,7 +81,9 @@ class MetricReader:
 
     The metric has the name that `hpcrun parse` shows, such as eval_loss, or that the log has. Its
     step is that of the line or of the last line before it that names one. A rank's log is read
-    with the standard library alone, so `hpcrun parse` also finds values that this does not.
+    with the standard library alone, so `hpcrun parse` also finds values that this does not. Of
+    several spellings in a log, the first one counts, and of lines with the rank of their process,
+    those of the lowest rank.
 
     >>> reader = MetricReader("eval_loss")
     >>> for line in ("step 5 | loss 2.5", "step 10 val loss: 2.25", "{'eval_loss': 2.0}"):
@@ -87,22 +92,29 @@ class MetricReader:
     [(10, 2.25), (10, 2.0)]
     """
 
-    def __init__(self, metric: str) -> None:
-        words = [word for word in re.split("[^a-z0-9]+", metric.lower()) if word]
+    def __init__(self, metric: str, spellings: Sequence[str] = ()) -> None:
+        names = []
         self.split = ""
-        if len(words) > 1 and words[0] in (*_EVALUATION_WORDS, *_OTHER_SPLITS):
-            self.split = "eval" if words[0] in _EVALUATION_WORDS else words[0][:5]
-            words = words[1:]
-        self.last_word = words[-1] if words else ""
+        for name in spellings or [metric]:
+            words = [word for word in re.split("[^a-z0-9]+", name.lower()) if word]
+            if len(words) > 1 and words[0] in (*_EVALUATION_WORDS, *_OTHER_SPLITS):
+                self.split = "eval" if words[0] in _EVALUATION_WORDS else words[0][:5]
+                words = words[1:]
+            names.append(words)
+        self.ranks = {"".join(words): rank for rank, words in reversed([*enumerate(names)])}
+        self.last_words = sorted({words[-1] for words in names if words})
+        names.sort(key=lambda words: -len("".join(words)))
         prefix = r"(?:(eval|evaluation|val|valid|validation|dev|test|train|training)[ _/.-]+)?"
-        base = "[ _/.@-]?".join(map(re.escape, words))
+        base = "|".join("[ _/.@-]?".join(map(re.escape, words)) for words in names)
         self.pattern = re.compile(
-            r"(?<![a-z0-9_./@-])" + prefix + base
+            r"(?<![a-z0-9_./@-])" + prefix + "(" + base + ")"
             + r"(?![a-z0-9_/.@])[\"']?\s*[:=|(]?\s*[\"']?" + _NUMBER
-            + r"(?![a-z0-9])(?:\s*\(" + _NUMBER + r"\))?"
+            + r"(?![a-z0-9])(?:\s*\(\s*" + _NUMBER + r"\s*\))?"
         )  # fmt: skip
         self.points: Points = []
         self.step: Optional[int] = None
+        # The rank of the process and that of the spelling of the values so far.
+        self.best = (math.inf, math.inf)
 
     def feed(self, line: str) -> None:
         """Process a line of the log."""
@@ -114,12 +126,19 @@ class MetricReader:
         elif "%|" in line or "it/s" in line:
             bar = read_training_bar(line)
             self.step = self.step if bar is None else bar[0]
-        if self.last_word not in lower:
+        if not any(word in lower for word in self.last_words):
             return
         # The train_loss in the summary of Hugging Face's Trainer is the mean of the whole training.
         is_mean = "train_runtime" in lower and self.split != "train"
-        value = None if is_mean else self._read_value(lower)
-        if value is not None:
+        found_value = None if is_mean else self._read_value(lower)
+        if found_value is not None:
+            label = _RANK.match(lower)
+            process = 0 if label is None else int(label.group(1))
+            rank, value = (process, found_value[0]), found_value[1]
+            if rank > self.best:
+                return
+            if rank < self.best:
+                self.best, self.points = rank, []
             stated = _STEP.search(lower) if found is None else None
             if stated is not None:
                 self.step = int(stated.group(1))
@@ -128,7 +147,9 @@ class MetricReader:
             if len(self.points) > _MAX_POINTS:
                 self.points = self.points[:-1:2] + self.points[-1:]
 
-    def _read_value(self, line: str) -> Optional[float]:
+    def _read_value(self, line: str) -> Optional[Tuple[int, float]]:
+        """Return the value on a line, and the rank of its spelling."""
+        values = []
         for match in self.pattern.finditer(line):
             before, prefix = line[: match.start()], match.group(1) or ""
             word = _WORD_BEFORE.search(before)
@@ -141,9 +162,10 @@ class MetricReader:
             # "loss" is that of the training, which some logs name train_loss.
             if split == self.split or (not self.split and prefix in ("train", "training")):
                 # "loss 3.2 (3.0)": the value of the last batch, and the mean of the evaluation.
-                number = match.group(3) if split in ("eval", "test") else None
-                return float((number or match.group(2)).replace(",", ""))
-        return None
+                number = match.group(4) if split in ("eval", "test") else None
+                rank = self.ranks[re.sub("[^a-z0-9]", "", match.group(2))]
+                values.append((rank, float((number or match.group(3)).replace(",", ""))))
+        return min(values, key=lambda value: value[0], default=None)
 
 
 def _allows_name(word: str) -> bool:
@@ -156,8 +178,9 @@ def _allows_name(word: str) -> bool:
 class MetricLog:
     """Reads the new part of a log."""
 
-    def __init__(self, path: str, metric: str) -> None:
-        self.path, self.reader = path, MetricReader(metric)
+    def __init__(self, path: str, search: Mapping[str, Any]) -> None:
+        self.path = path
+        self.reader = MetricReader(search["metric"], search.get("spellings") or ())
         self.offset, self.rest = 0, b""
 
     def read(self) -> None:
@@ -189,10 +212,10 @@ class MetricLog:
 class MetricRecorder:
     """Records the metric of an attempt from the logs of the first and the last rank."""
 
-    def __init__(self, environ: Mapping[str, str], metric: str) -> None:
+    def __init__(self, environ: Mapping[str, str], search: Mapping[str, Any]) -> None:
         run, attempt = environ["HPCRUN_RUN_DIR"], environ.get("HPCRUN_ATTEMPT") or "0"
         self.folder = os.path.join(run, "logs", attempt)
-        self.attempt, self.metric = os.path.join(run, "attempts", attempt), metric
+        self.attempt, self.search = os.path.join(run, "attempts", attempt), search
         self.logs: Dict[str, MetricLog] = {}
 
     def read(self, is_end: bool = False) -> Points:
@@ -207,7 +230,7 @@ class MetricRecorder:
         names = list(dict.fromkeys(names[:1] + names[-1:]))
         for name in names:
             if name not in self.logs:
-                self.logs[name] = MetricLog(os.path.join(self.folder, name), self.metric)
+                self.logs[name] = MetricLog(os.path.join(self.folder, name), self.search)
             if is_end:
                 self.logs[name].finish()
             else:
@@ -217,7 +240,8 @@ class MetricRecorder:
     def write(self, name: str, points: Points) -> None:
         """Write the record of the values; JSON has no numbers that are not finite."""
         shown = [[step, value if is_finite(value) else str(value)] for step, value in points]
-        record = {"version": RECORD_VERSION, "metric": self.metric, "points": shown}
+        metric = self.search["metric"]
+        record = {"version": RECORD_VERSION, "metric": metric, "points": shown}
         write_record(os.path.join(self.attempt, name), json.dumps(record))
 
 
@@ -228,7 +252,7 @@ class TrialWatch:
         self.environ, self.say, self.actions = environ, say, actions
         self.search = read_search(environ["HPCRUN_RUN_DIR"])
         self.every = float(self.search["every"])
-        self.recorder = MetricRecorder(environ, self.search["metric"])
+        self.recorder = MetricRecorder(environ, self.search)
         self.pruner = Pruner(environ, self.search) if self.search.get("prune") else None
         self.count = 0
         self.has_ended = False
@@ -252,9 +276,9 @@ class TrialWatch:
 
 def record_end(environ: Mapping[str, str]) -> None:
     """Record the metric at the end of an attempt, when its logs are complete."""
-    metric = read_search(environ["HPCRUN_RUN_DIR"]).get("metric")
-    if metric:
-        recorder = MetricRecorder(environ, metric)
+    search = read_search(environ["HPCRUN_RUN_DIR"])
+    if search.get("metric"):
+        recorder = MetricRecorder(environ, search)
         # Another file than the watcher's, which may still be writing.
         recorder.write("metric-end.json", recorder.read(is_end=True))
 
@@ -280,9 +304,18 @@ def read_trial(run: str, number: int) -> Trial:
     values = read_json(os.path.join(run, "trial.json")).get("values")
     values = values or read_json(os.path.join(run, "task.json")).get("values") or {}
     folders = list_attempts(run)
-    return Trial(
-        number, values, _read_state(run, folders), merge_points(map(_read_points, folders))
-    )
+    points = merge_points(map(_read_points, [*list_earlier_attempts(run), *folders]))
+    return Trial(number, values, _read_state(run, folders), points)
+
+
+def list_earlier_attempts(run: str) -> List[str]:
+    """Return the attempts of the trials whose checkpoints a resubmitted trial resumes from."""
+    runs: List[str] = []
+    earlier = read_search(run).get("resumes")
+    while earlier and earlier not in runs:
+        runs.insert(0, earlier)
+        earlier = read_search(earlier).get("resumes")
+    return [attempt for each in runs for attempt in list_attempts(each)]
 
 
 def list_attempts(run: str) -> List[str]:
@@ -422,7 +455,7 @@ class Pruner:
         self.run = environ["HPCRUN_RUN_DIR"]
         self.attempt = os.path.join(self.run, "attempts", environ.get("HPCRUN_ATTEMPT") or "0")
         self.judged: Dict[int, Any] = {}
-        for folder in list_attempts(self.run):
+        for folder in [*list_earlier_attempts(self.run), *list_attempts(self.run)]:
             for each in read_json(os.path.join(folder, "rungs.json")).get("rungs") or []:
                 self.judged[int(each["rung"])] = each
         self.text = ""

@@ -15,6 +15,7 @@ from hpcrun.plan.job import TRIAL, fill_known_placeholders, fill_trial
 from hpcrun.plan.types import Plan, column_names
 from hpcrun.slurm import quote_pattern
 from hpcrun.spec import (
+    RANKING,
     SOURCE,
     Env,
     JobSpec,
@@ -56,6 +57,8 @@ class SweepRun(Struct, frozen=True, kw_only=True):
     Attributes:
         checkpoint_dir: The checkpoint directory of another run, from which this run resumes.
         trial: The parameters whose values are drawn when the run starts, with an example of each.
+        earlier: The directory of the run that is resubmitted, on the cluster.
+        is_drawn: ``trial`` has the values, which the job of the earlier run has drawn.
     """
 
     index: int
@@ -64,6 +67,8 @@ class SweepRun(Struct, frozen=True, kw_only=True):
     extra_args: list[str]
     checkpoint_dir: str | None = None
     trial: dict[str, str] = {}
+    earlier: str = ""
+    is_drawn: bool = False
 
 
 def build_runs(spec: JobSpec, extra_args: Sequence[str] = ()) -> list[SweepRun]:
@@ -159,6 +164,8 @@ def split_sweep(spec: JobSpec, extra_args: Sequence[str] = ()) -> list[JobSpec]:
         rest = {key: value for key, value in values.items() if key not in shared}
         parts.setdefault(tuple(values[key] for key in shared), []).append(rest)
     names = column_names(shared)
+    # Each part ranks and prunes its own runs.
+    ranking = {key: value for key, value in spec.sweep.items() if key in RANKING}
     made = []
     for chosen, rests in parts.items():
         plain = _set_keys(_without_sweep(spec), dict(zip(shared, chosen, strict=True)), problems)
@@ -168,6 +175,7 @@ def split_sweep(spec: JobSpec, extra_args: Sequence[str] = ()) -> list[JobSpec]:
                 plain,
                 name=f"{spec.name or 'job'}-{label}",
                 sweep_combinations=[rest for rest in rests if rest],
+                sweep=ranking if any(rests) else {},
                 sweep_limit=spec.runs_at_once,
                 sweep_per_node=spec.sweep_per_node,
             )

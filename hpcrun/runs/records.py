@@ -113,6 +113,7 @@ class SearchRecord(Struct, frozen=True, kw_only=True):
         method: grid, random or tpe.
         trials: The highest number of a trial, plus 1.
         number: The number of this trial.
+        spellings: The names of the metric in logs, the first of which in a log counts.
         before: The path of a trial's directory before its number.
         after: The path after the number.
         every: The seconds after which a job reads its log again.
@@ -120,12 +121,16 @@ class SearchRecord(Struct, frozen=True, kw_only=True):
         prune: asha, or "".
         prune_from: The step of the first rung; None: derived from the first complete trial.
         prune_factor: One of this many trials continues at each rung.
+        resumes: The directory of the earlier trial whose checkpoints this one resumes from, or "".
+        earlier: The directory of a trial of the search that is resubmitted without a change, whose
+            results tpe also uses, or "".
     """
 
     method: str
     seed: int
     metric: str
     goal: str
+    spellings: list[str] = []
     trials: int
     number: int = 0
     before: str
@@ -135,6 +140,8 @@ class SearchRecord(Struct, frozen=True, kw_only=True):
     prune: str = ""
     prune_from: int | None = None
     prune_factor: int = 4
+    resumes: str = ""
+    earlier: str = ""
     every: float = 30.0
 
 

@@ -47,6 +47,7 @@ from hpcrun.spec.rules import infer_framework as infer_framework
 from hpcrun.spec.rules import list_role_references as list_role_references
 from hpcrun.spec.schema import json_schema as json_schema
 from hpcrun.spec.schema import pipeline_schema as pipeline_schema
+from hpcrun.spec.search import RANKING as RANKING
 from hpcrun.spec.search import Range as Range
 from hpcrun.spec.search import Search as Search
 from hpcrun.spec.yaml12 import Node as Node

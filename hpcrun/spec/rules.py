@@ -307,6 +307,10 @@ def check_nodes(spec: JobSpec, tree: Node, problems: list[Problem]) -> None:
 def check_sweep(spec: JobSpec, tree: Node, problems: list[Problem]) -> None:
     """Check the settings and ranges of a sweep, and keys that a job without a sweep ignores."""
     search, found = read_search(spec.sweep)
+    if spec.sweep and not (spec.sweep_keys or found):
+        found = [("search", "no key to vary, as in lr: {log: [1e-5, 1e-2]}")]
+    elif search.method != "grid" and not (search.space or found):
+        found = [("search", f"{search.method} has no key to vary, as in lr: {{log: [1e-5, 1e-2]}}")]
     for key, message in found:
         at = _find_node(tree, "sweep", key)
         problems.append(at.problem(join_path("sweep", key), message))

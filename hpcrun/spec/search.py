@@ -12,10 +12,8 @@ from msgspec import Struct
 
 # Values of a sweep that are text, and not a list or a range, are settings of its search.
 METHODS = ("grid", "random", "tpe")
-SETTINGS = (
-    *("search", "trials", "parallel", "search_seed", "metric", "goal"),
-    *("prune", "prune_from", "prune_factor"),
-)
+RANKING = ("metric", "goal", "prune", "prune_from", "prune_factor")
+SETTINGS = ("search", "trials", "parallel", "search_seed", *RANKING)
 GOALS = ("minimize", "maximize")
 # Digits of drawn numbers, which is more than a training depends on.
 _DIGITS = 6
@@ -210,8 +208,6 @@ def read_search(sweep: Mapping[str, Any]) -> tuple[Search, list[tuple[str, str]]
         for key in ("prune_from", "prune_factor")
         if key in given and prune is None
     ]
-    if given and not space and not problems:
-        problems.append(("search", "no key to vary, as in lr: {log: [1e-5, 1e-2]}"))
     search = Search(
         method=method,
         trials=numbers.get("trials"),

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from hpcrun.jobside.sampler import read_earlier_trials
 from hpcrun.jobside.search import record_end
 from tests.cli.calling import Caller, replay
+from tests.cli.slurm_rows import row
 from tests.json_schemas import check_json
 
 SCRIPT = """\
@@ -125,7 +127,13 @@ def finish_trial(run: Path, value: float | None, why: str = "done") -> None:
     lines = [f"step {step} loss {9 - step}.0 eval_loss {value}" for step in (1, 2)]
     (run / "logs/0/rank-0.log").write_text("\n".join(lines if value is not None else ["hello"]))
     record_end({"HPCRUN_RUN_DIR": str(run), "HPCRUN_ATTEMPT": "0"})
-    end = {"attempt": 0, "job_id": "17", "exit_code": 0, "signal": None, "stopped_by": None}
+    end = {
+        "attempt": 0,
+        "job_id": "17",
+        "exit_code": int(why == "failed"),
+        "signal": None,
+        "stopped_by": None,
+    }
     end |= {"first_failure": None, "begun_at": 1.0, "ended_at": 2.0, "why": why, "next": None}
     (attempt / "end.json").write_text(json.dumps(end))
 
@@ -192,3 +200,43 @@ def test_sweep_without_a_metric_has_no_ranking(project: Caller) -> None:
     answer = project("submit", "plain.yaml", "--json").json
     assert not list(project.runs.glob("*/search.json"))
     assert "search" not in project("status", answer["sweep_id"], "--json").json
+
+
+def test_resubmitted_search_keeps_its_metric_pruning_and_drawn_values(project: Caller) -> None:
+    text = JOB.replace("METHOD", "tpe").replace("trials: 3", "trials: 4, prune: asha")
+    project.write("tpe.yaml", text)
+    submitted: Any = project("submit", "tpe.yaml", "--json").json
+    runs = [project.runs / run["run_id"] for run in submitted["runs"]]
+    values = [{"lr": f"0.00{number}", "act": "gelu"} for number in (1, 2)]
+    for run, drawn, value in zip(runs, values, (2.0, 3.0), strict=False):
+        finish_trial(run, value, "done" if value == 2.0 else "failed")
+        (run / "trial.json").write_text(json.dumps({"version": 1, "values": drawn}))
+    (runs[1] / "checkpoints").mkdir()
+    (runs[1] / "checkpoints/model.pt").write_text("weights")
+    states = ("COMPLETED", "FAILED", "CANCELLED", "CANCELLED")
+    whole = project.runs / f"{submitted['sweep_id']}.array"
+    rows = [row(whole, f"17_{at}", state) for at, state in enumerate(states)]
+    replay(project.tools, "squeue", (0, "".join(rows), ""))
+    done = project("resubmit", submitted["sweep_id"], "--failed", "--json")
+    assert done.code == 0, done
+    again = [project.runs / run["run_id"] for run in done.json["runs"]]
+    records = [json.loads((run / "search.json").read_text()) for run in again]
+    assert [record["number"] for record in records] == [0, 1, 2]
+    first = records[0]
+    assert (first["metric"], first["prune"], first["trials"]) == ("eval_loss", "asha", 3)
+    assert first["before"] + "0" + first["after"] == str(again[0])
+    assert first["earlier"] == str(runs[1]), "tpe continues with what it has learned"
+    assert json.loads((again[0] / "trial.json").read_text())["values"] == values[1]
+    assert [(run / "trial.json").exists() for run in again] == [True, False, False]
+    assert [trial.values for trial in read_earlier_trials(first)] == values
+    assert read_status_values(project, again[0]) == values[1]
+    plan = json.loads((again[0] / "plan.json").read_text())
+    assert plan["program"][-3:] == ["${HPCRUN_TRIAL_lr}", "--act", "${HPCRUN_TRIAL_act}"]
+    changed = project("resubmit", submitted["sweep_id"], "--failed", "--json", "--", "--lr", "1")
+    assert changed.code == 0, changed
+    other = project.runs / changed.json["runs"][0]["run_id"]
+    assert json.loads((other / "search.json").read_text())["earlier"] == ""
+
+
+def read_status_values(project: Caller, run: Path) -> Any:
+    return project("status", "--json", run.name).json["runs"][0]["task"]["values"]

@@ -13,6 +13,7 @@ import pytest
 
 from hpcrun.api import parse
 from hpcrun.assets import build_archive
+from hpcrun.curves import list_spellings
 from hpcrun.jobside.sampler import draw_values
 from hpcrun.jobside.search import (
     MetricReader,
@@ -101,6 +102,36 @@ def test_metric_is_read_from_lines(metric: str, line: str, value: float | None) 
     assert found == pytest.approx([] if value is None else [value], nan_ok=True)
 
 
+@pytest.mark.parametrize(
+    ("metric", "name", "last"),
+    [
+        ("loss", "megatron_lm", 3.084589),
+        ("eval_loss", "megatron_lm", 3.124589),
+        ("val_loss", "megatron_lm", 3.124589),
+        ("loss", "olmo", 6.396),
+        ("loss", "nanotron", 4.35),
+        ("loss", "detectron2_console", 0.6181),
+        ("loss", "ddp_srun_label", 1.3326),
+        ("test_loss", "timm_train", 3.1),
+    ],
+)
+def test_names_that_parse_translates_are_read(metric: str, name: str, last: float) -> None:
+    reader = MetricReader(metric, list_spellings(metric))
+    for line in (ROOT / f"tests/curves/logs/{name}.log").read_text().splitlines():
+        reader.feed(line)
+    assert reader.points[-1][1] == last
+
+
+def test_metric_keeps_one_spelling_and_one_process() -> None:
+    reader = MetricReader("loss", list_spellings("loss"))
+    for line in ("[rank 1] step 1 lm loss: 9", "[rank 0] step 1 lm loss: 8, dpo loss: 7"):
+        reader.feed(line)
+    assert reader.points == [(1, 8.0)]
+    for line in ("step 2 lm loss 6 loss 5", "step 3 total_loss: 4", "[rank 1] step 3 loss 3"):
+        reader.feed(line)
+    assert reader.points == [(2, 5.0)]
+
+
 def test_step_at_the_end_of_a_line_counts() -> None:
     reader = MetricReader("eval_loss")
     reader.feed("eval_loss 1.93 at step 3")
@@ -168,7 +199,7 @@ def write_attempt(run: Path, number: int, log: str, end: dict[str, Any] | None) 
 
 def write_trial(folder: Path, search: dict[str, Any], number: int, values: Any) -> Path:
     run = folder / f"t.{number}-aaaa"
-    run.mkdir()
+    run.mkdir(parents=True)
     (run / "search.json").write_text(json.dumps({**search, "number": number}))
     if values:
         (run / "trial.json").write_text(json.dumps({"version": 1, "values": values}))
@@ -214,7 +245,7 @@ def test_metric_is_recorded_as_the_log_grows(tmp_path: Path) -> None:
     search = search_in(tmp_path)
     run = write_trial(tmp_path, search, 0, {})
     environ = write_attempt(run, 0, "step 1 eval_loss 3\nstep 2 eval_lo", None)
-    recorder = MetricRecorder(environ, "eval_loss")
+    recorder = MetricRecorder(environ, search)
     assert recorder.read() == [(1, 3.0)]
     with (run / "logs/0/rank-0.log").open("a") as log:
         log.write("ss 2.5\n")
@@ -364,6 +395,19 @@ def test_trial_is_judged_once_at_each_rung_over_its_attempts(tmp_path: Path) -> 
     assert record["others"] == [0.5] and record["text"] == text
     rungs = json.loads((run / "attempts/1/rungs.json").read_text())["rungs"]
     assert [each["rung"] for each in rungs] == [10, 20]
+
+
+def test_resubmitted_trial_is_judged_with_the_values_before_its_checkpoint(tmp_path: Path) -> None:
+    before, now = tmp_path / "before", tmp_path / "now"
+    old = write_trial(before, search_with_pruning(before), 0, {})
+    Pruner(write_points(old, 0, [(12, 8.0), (19, 7.0)]), search_with_pruning(before)).judge()
+    search = search_with_pruning(now, resumes=str(old))
+    run = write_trial(now, search, 0, {})
+    environ = write_points(run, 0, [(18, 6.0)])
+    assert read_trials(search)[0].points == [(12, 8.0), (18, 6.0)]
+    write_points(write_trial(now, search_with_pruning(now), 1, {}), 0, [(10, 1.0), (20, 0.5)])
+    assert Pruner(environ, search).judge() == "", "it was judged at step 10 before"
+    assert [each.points[0][0] for each in read_trials(search)[:2]] == [12, 10]
 
 
 def test_nothing_is_pruned_before_the_first_rung_is_known(tmp_path: Path) -> None:

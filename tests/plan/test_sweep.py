@@ -334,6 +334,18 @@ def test_sweep_over_resources_alone_is_split_into_plain_runs(key: str) -> None:
     assert parts[0] != parts[1]
 
 
+def test_arrays_of_a_split_sweep_keep_its_metric_and_pruning() -> None:
+    settings = "metric: eval_loss, goal: maximize, prune: asha, prune_from: 9, parallel: 2"
+    varied = f"{{{settings}, resources.nodes: [1, 2], lr: [1, 2]}}"
+    for part in split_sweep(job(f"name: t\nargs: ['{{lr}}']\nsweep: {varied}")):
+        search = part.search
+        found = (search.metric, search.goal, search.prune, search.prune_from, part.runs_at_once)
+        assert found == ("eval_loss", "maximize", "asha", 9, 2)
+        assert len(build_runs(job(dump_job(part)))) == 2
+    single = split_sweep(job("name: t\nsweep: {metric: eval_loss, resources.nodes: [1, 2]}"))
+    assert [part.sweep for part in single] == [{}, {}]
+
+
 def test_split_sweep_keeps_other_jobs_and_reports_invalid_values() -> None:
     spec = job("name: t\nargs: ['{lr}']\nsweep: {lr: [1, 2]}")
     assert split_sweep(spec) == [spec]

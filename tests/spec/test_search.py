@@ -71,6 +71,13 @@ def test_invalid_search_is_refused(sweep: str, expected: str) -> None:
     assert any(each.startswith(expected) for each in found), found
 
 
+def test_listed_combinations_are_ranked_without_another_key() -> None:
+    spec = job("args: ['{a}']\nsweep: {metric: loss}\nsweep_combinations: [{a: 1}, {a: 2}]")
+    assert (spec.search.metric, spec.sweep_keys) == ("loss", ["a"])
+    wrong = "sweep: {search: random, trials: 2}\nsweep_combinations: [{a: 1}]"
+    assert any("sweep.search: random has no key to vary" in each for each in problems(wrong))
+
+
 def test_two_limits_of_a_search_are_refused() -> None:
     found = problems("sweep: {search: random, trials: 2, parallel: 2, a: [1]}\nsweep_limit: 3")
     assert found == ["sweep_limit: sweep.parallel is set, too; remove one of the two"]
