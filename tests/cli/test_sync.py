@@ -34,6 +34,8 @@ pytestmark = [
 ]
 
 BEGUN = 1795162500.0
+# `make venv` installs MLflow apart from other packages.
+MLFLOW = str(Path(sys.prefix, "mlflow"))
 USAGE = (
     "hpcrun-usage 1 n1 15 job 4 job 64000000000 nvidia:GPU-a:81920\n"
     f"{BEGUN + 15} 15 30000000000 1073741824 2147483648 1 90 1024 1024 300\n"
@@ -101,6 +103,11 @@ class SyncedRun:
         done = self.hpcrun("sync", *options)
         assert (done.code, done.out) == (0, ""), done
         return done.err
+
+
+@pytest.fixture(autouse=True)
+def mlflow_is_importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(MLFLOW)
 
 
 @pytest.fixture
@@ -411,7 +418,7 @@ def mlflow_server(tmp_path: Path, clean_environ: dict[str, str]) -> Iterator[str
     with (tmp_path / "server.log").open("wb") as log:
         process = subprocess.Popen(
             argv,
-            env=clean_environ | {"MLFLOW_DISABLE_TELEMETRY": "true"},
+            env=clean_environ | {"MLFLOW_DISABLE_TELEMETRY": "true", "PYTHONPATH": MLFLOW},
             cwd=tmp_path,
             stdout=log,
             stderr=log,
