@@ -57,7 +57,10 @@ _SLURM_OPTION_PREFIXES = ("SQUEUE_", "SINFO_", "SACCT_", "SCANCEL_", "SCONTROL_"
 # Slurm, and those set by hpcrun's harness.
 _SCRUB_INSIDE = {
     "SLURM_JOB_ID": {"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"},
-    "HPCRUN_RUN_DIR": {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"},
+    "HPCRUN_RUN_DIR": {
+        *("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR"),
+        *("MIOPEN_USER_DB_PATH", "MIOPEN_CUSTOM_CACHE_DIR"),
+    },
 }
 
 # The variables of the user's shell that a job with a clean environment keeps: the user's identity

@@ -27,6 +27,24 @@ ended_early() {
     (fail "a command of the setup failed with code $1") || exit "$1"
 }
 
+# set_aside NAME...: note the values of variables that hpcrun sets, before the setup commands run.
+set_aside() {
+    local name
+    values_before=()
+    for name; do
+        values_before+=("$name=${!name-}")
+    done
+}
+
+# keep_changed: keep the values that the setup commands have set, for `restore`.
+keep_changed() {
+    local before name
+    for before in "${values_before[@]}"; do
+        name=${before%%=*}
+        [ "$name=${!name-}" = "$before" ] || keep "$name"
+    done
+}
+
 # ---- Modules -----------------------------------------------------------------------------------
 
 # init_modules: define `module`; a batch shell is not a login shell, so it may not exist yet.
@@ -139,10 +157,11 @@ name_flight_record() {
     done
 }
 
-# ---- Containers --------------------------------------------------------------------------------
+# ---- Values that something else would override -------------------------------------------------
 
-# keep NAME...: an image's own values of these would override the job's, so they are passed under
-# names that no image uses; `restore`, inside the container, renames them.
+# keep NAME...: hpcrun's own values would override those of the setup commands, and an image's own
+# values those of the job, so they are passed under names that nothing else uses; `restore`, after
+# that or inside the container, renames them.
 keep() {
     local name
     for name; do
@@ -157,6 +176,8 @@ restore() {
         unset "$kept"
     done
 }
+
+# ---- Containers --------------------------------------------------------------------------------
 
 # find_runtime PROGRAM [OLD_NAME]: print the installed container program.
 find_runtime() {

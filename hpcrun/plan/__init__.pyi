@@ -16,6 +16,7 @@ from hpcrun.plan.directives import parse_memory_mb as parse_memory_mb
 from hpcrun.plan.environment import AFTER_VARIABLE as AFTER_VARIABLE
 from hpcrun.plan.environment import HOOK as HOOK
 from hpcrun.plan.environment import after_checkpoint_dir as after_checkpoint_dir
+from hpcrun.plan.environment import list_defaults as list_defaults
 from hpcrun.plan.environment import placeholder_names as placeholder_names
 from hpcrun.plan.findings import Findings as Findings
 from hpcrun.plan.gpus import is_mig as is_mig

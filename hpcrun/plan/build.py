@@ -69,7 +69,7 @@ def build_plan(
     sections = environment.build_environment(job)
     setup = build_setup(job)
     sections = environment.node_sections(sections, inside=setup.container is not None)
-    environment.check_environment(job)
+    environment.check_environment(job, sections)
     found.notes += launchers.activation_checkpointing_notes(spec, extra_args)
     survive = build_survive(job)
     roles = place.roles

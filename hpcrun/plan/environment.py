@@ -13,7 +13,7 @@ from hpcrun.plan.job import ARCHITECTURE, LOCAL_DIR, NODE_REFERENCE, Job
 from hpcrun.plan.launchers import decide_binding, framework_section, sees_one_gpu
 from hpcrun.plan.setup import choose_setup
 from hpcrun.plan.types import Block, Section
-from hpcrun.plan.variables import check_variables, inherited_notes
+from hpcrun.plan.variables import check_variables, inherited_notes, replaced_notes
 from hpcrun.spec import Cluster, Env, JobSpec, set_variables
 
 # An archive of the run, with what compares training and job (hpcrun.jobside.rank_hook).
@@ -28,7 +28,9 @@ def build_environment(job: Job) -> list[Section]:
     def user_section(block: Block, title: str, env: Env, path: str) -> Section | None:
         given = set_variables(env)
         filled = {name: job.fill(value, f"{path}.{name}") for name, value in given.items()}
-        return Section(block=block, title=title, variables=filled) if filled else None
+        if not filled:
+            return None
+        return Section(block=block, title=title, variables=filled, is_user=True)
 
     sections = [
         run_section(job.values),
@@ -64,7 +66,7 @@ def _remove_unset(sections: Iterable[Section], unset: Collection[str]) -> Iterat
             yield structs.replace(section, variables=variables, prepend=prepend)
 
 
-def check_environment(job: Job) -> None:
+def check_environment(job: Job, sections: Sequence[Section]) -> None:
     """Check the user's variables, and note where the output of --debug is."""
     spec, cluster, place = job.spec, job.cluster, job.place
     # JSC's course sets this to all GPUs of the node, which hides none.
@@ -77,8 +79,19 @@ def check_environment(job: Job) -> None:
         # A profile describes its nodes, whatever the job requests.
         gpus = min(whole, 1) if env is cluster.env else whole
         check_variables(set_variables(env), path, job.fabric, job.found, gpus=gpus)
-    if (spec.environment or cluster.environment) == "inherit" and cluster.accelerator == "cuda":
-        job.found.notes += inherited_notes(place.inherited, job.fabric)
+    if (spec.environment or cluster.environment) == "inherit":
+        if cluster.accelerator == "cuda":
+            job.found.notes += inherited_notes(place.inherited, job.fabric)
+        replaced = {
+            name: value
+            for section in sections
+            for name, value in section.variables.items()
+            if name in list_defaults([section]) and not name.startswith("PYTHON")
+        }
+        # Many sites set it to 1 for all users, as torchrun does.
+        if place.inherited.get("OMP_NUM_THREADS") == "1":
+            replaced.pop("OMP_NUM_THREADS", None)
+        job.found.notes += replaced_notes(place.inherited, replaced)
     if place.debug:
         nccl = "; NCCL's messages are in the run's logs/nccl-HOST-PID.log"
         on_gpus = cluster.accelerator == "cuda"
@@ -94,6 +107,22 @@ def _passes_precision(job: Job) -> bool:
         or job.program == "reference"
         or ("deepspeed_config" in job.values and job.framework not in FILLS_OPEN_VALUES)
         or any("{precision}" in text for text in texts)
+    )
+
+
+def list_defaults(sections: Iterable[Section]) -> list[str]:
+    """List the variables with values of hpcrun that those of the setup commands override.
+
+    >>> ours = Section(block="environment", title="Processes", variables={"OMP_NUM_THREADS": "4"})
+    >>> list_defaults([ours, structs.replace(ours, is_user=True, variables={"LANG": "C"})])
+    ['OMP_NUM_THREADS']
+    """
+    return sorted(
+        name
+        for section in sections
+        if section.block in ("environment", "nccl") and not section.is_user
+        for name in section.variables
+        if name not in section.keeps and not name.startswith("HPCRUN_")
     )
 
 
@@ -185,7 +214,7 @@ def _process_section(job: Job) -> Section:
         title="Processes",
         variables=variables,
         prepend=prepend,
-        keeps=["TRITON_CACHE_DIR"],
+        keeps=["TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR"],
     )
 
 
@@ -219,7 +248,7 @@ def _rocm_section(job: Job) -> Section | None:
         return None
     place = f"{LOCAL_DIR}/miopen"
     variables = {"MIOPEN_USER_DB_PATH": place, "MIOPEN_CUSTOM_CACHE_DIR": f"{place}/cache"}
-    return Section(block="environment", title="ROCm", variables=variables)
+    return Section(block="environment", title="ROCm", variables=variables, keeps=[*variables])
 
 
 def _hub_section(cluster: Cluster) -> Section | None:

@@ -189,6 +189,7 @@ class Section(Struct, frozen=True, kw_only=True):
         keeps: Variables whose existing value wins, such as one that a module or an image sets.
         reasons: Comments by variable.
         fabrics: The section applies only if the first node has one of these fabrics.
+        is_user: The user chose the values, so the setup commands do not override them.
     """
 
     block: Block
@@ -199,6 +200,7 @@ class Section(Struct, frozen=True, kw_only=True):
     reasons: dict[str, str] = {}
     keeps: list[str] = []
     fabrics: list[str] = []
+    is_user: bool = False
 
 
 class ContainerPlan(Struct, frozen=True, kw_only=True):

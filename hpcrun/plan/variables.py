@@ -59,6 +59,11 @@ RULES = [
     VariableRule("NCCL_(LL|TREE|SINGLE_RING)_THRESHOLD|NCCL_RINGS", _TUNED),
     # NCCL user guide: deprecated in 2.2.12; not in 2.30's sources
     VariableRule("NCCL_CHECKS_DISABLE", f"{NOTHING} any more: leave it out"),
+    # templates/harness.sh, rank
+    VariableRule(
+        "NODE_RANK|GROUP_RANK|LOCAL_WORLD_SIZE",
+        "without effect: each rank gets the value of its own node",
+    ),
     # ---- Old names
     # torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp
     VariableRule(
@@ -194,6 +199,20 @@ def inherited_notes(environ: Mapping[str, str], fabric: str) -> list[str]:
                 f"{name}={value} of your shell is passed to the job, and takes precedence there"
             )
     return notes
+
+
+def replaced_notes(environ: Mapping[str, str], values: Mapping[str, str]) -> list[str]:
+    """Return notes on inherited variables that the job replaces by values of hpcrun.
+
+    >>> replaced_notes({"A": "1", "HOME": "/h"}, {"A": "2"})
+    ['A=1 of your shell is replaced by 2; to keep it: env: {A: 1}']
+    """
+    return [
+        f"{name}={environ[name]} of your shell is replaced by {value}; to keep it: "
+        f"env: {{{name}: {environ[name]}}}"
+        for name, value in values.items()
+        if environ.get(name, value) != value
+    ]
 
 
 def find_rule(name: str, value: str, fabric: str) -> VariableRule | None:

@@ -22,6 +22,7 @@ from hpcrun.plan import (
     Plan,
     check_slurm_values,
     launch_argv,
+    list_defaults,
     uses_modules,
 )
 from hpcrun.render.quoting import FILTERS, quote_bash, quote_expanded, quote_word
@@ -213,6 +214,7 @@ def _template_values(plan: Plan) -> dict[str, object]:
         "runtime": RUNTIMES[plan.setup.container.runtime] if plan.setup.container else None,
         "container": build_container_options(plan),
         "kept": _list_kept_variables(plan),
+        "defaults": list_defaults(plan.environment),
         "program_lines": format_program_lines(plan.program)
         + format_resume_lines(plan.survive.resume),
     }

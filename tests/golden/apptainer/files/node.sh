@@ -35,7 +35,7 @@ fi
 restore # the job's variables, over the image's
 export PATH=/opt/env/bin"${PATH:+:$PATH}"
 export PYTHONPATH=/scratch/runs/20261120-081455-train-7k3q/code:/scratch/runs/20261120-081455-train-7k3q/hook.pyz"${PYTHONPATH:+:$PYTHONPATH}"
-export TORCH_EXTENSIONS_DIR=/scratch/cache/torch_extensions/05a576e3/"$HPCRUN_ARCHITECTURE"
+[ -n "${TORCH_EXTENSIONS_DIR-}" ] || export TORCH_EXTENSIONS_DIR=/scratch/cache/torch_extensions/05a576e3/"$HPCRUN_ARCHITECTURE"
 [ -n "${TRITON_CACHE_DIR-}" ] || export TRITON_CACHE_DIR=/scratch/cache/triton/"$HPCRUN_ARCHITECTURE"
 export TORCH_NCCL_DEBUG_INFO_PIPE_FILE="$HPCRUN_LOCAL_DIR"/flight-
 export HF_DATASETS_CACHE="$HPCRUN_LOCAL_DIR"/hf

@@ -13,7 +13,7 @@ local_folder /raid/"${USER:?not set on this node}" 1 # HPCRUN_LOCAL_DIR; the har
 restore # the job's variables, over the image's
 export PATH=/opt/env/bin"${PATH:+:$PATH}"
 export PYTHONPATH=/scratch/runs/20261120-081455-train-7k3q/code:/scratch/runs/20261120-081455-train-7k3q/hook.pyz"${PYTHONPATH:+:$PYTHONPATH}"
-export TORCH_EXTENSIONS_DIR=/scratch/cache/torch_extensions/c692eed5/"$HPCRUN_ARCHITECTURE"
+[ -n "${TORCH_EXTENSIONS_DIR-}" ] || export TORCH_EXTENSIONS_DIR=/scratch/cache/torch_extensions/c692eed5/"$HPCRUN_ARCHITECTURE"
 [ -n "${TRITON_CACHE_DIR-}" ] || export TRITON_CACHE_DIR=/scratch/cache/triton/"$HPCRUN_ARCHITECTURE"
 export TORCH_NCCL_DEBUG_INFO_PIPE_FILE="$HPCRUN_LOCAL_DIR"/flight-
 name_flight_record /opt/env/bin/python # torch before 2.8 reads other names
