@@ -60,8 +60,8 @@ def lint_script(
 
     Args:
         syntax: The message of ``bash -n``, which is stricter than the parser.
-        read_sourced: Read the file of a ``source`` statement; None if it is not available. Its
-            lines are checked in place of the statement.
+        read_sourced: Read the file of a ``source`` statement, or of ``bash FILE`` at the end;
+            None if it is not available. Its lines are checked in place of the statement.
 
     >>> [one.rule for one in lint_script("#!/bin/bash\\n#SBATCH --time=1\\nls\\n#SBATCH -N 2\\n")]
     ['late-directive']
@@ -116,12 +116,17 @@ def _lint_text(text: str, name: str, syntax: str, origins: Sequence[Origin]) -> 
 def _insert_sourced(
     text: str, name: str, read_sourced: Callable[[str], SourcedFile | None]
 ) -> tuple[str, list[Origin]]:
-    """Replace statements that source a file by its lines; no origins if there are none."""
+    """Replace statements that source or run a file by its lines; no origins if there are none."""
     sources: dict[int, SourcedFile] = {}
     script = parse_script(text, name)
     lines = text.split("\n")
+    last = max((one.end for one in script.commands), default=0)
     for command in script.commands:
-        if command.name not in ("source", ".") or len(command.words) != 2 or command.branch:
+        # A script that bash runs as the last command is like a sourced one.
+        runs = command.name in ("source", ".") or (
+            command.name in ("bash", "sh") and command.end == last and not command.background
+        )
+        if not runs or len(command.words) != 2 or command.branch:
             continue
         line = script.line_of(command.start)
         whole = script.data[command.start : command.end].decode("utf-8", "surrogateescape")

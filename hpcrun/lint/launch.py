@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from hpcrun.lint.script import CLOSE, OPEN, Command, Script, parse_script, show
+from hpcrun.lint.script import CLOSE, OPEN, Command, Script, mark, parse_script, show
 from hpcrun.text import is_whole_number
 
 # Options of srun with a value as a separate word.
@@ -180,12 +180,28 @@ def find_programs(script: Script) -> list[LaunchedProgram]:
         found: list[LaunchedProgram] = []
         for command in script.commands:
             if command.words and not command.substituted:
-                words = [word.text for word in command.words]
+                words = _call_wrapper(script, [word.text for word in command.words])
                 env = {one.name: one.value.text for one in command.prefix}
                 found += unwrap(words, command, env=env, variables=script.exported)
         script.cache["programs"] = found
     programs: list[LaunchedProgram] = script.cache["programs"]
     return programs
+
+
+def _call_wrapper(script: Script, words: list[str]) -> list[str]:
+    """Return the words of the command that a function of the script runs with its arguments.
+
+    >>> script = parse_script('run() { srun -n2 "$@"; }\\nrun python t.py\\n')
+    >>> _call_wrapper(script, ["run", "python", "t.py"])
+    ['srun', '-n2', 'python', 't.py']
+    """
+    for _ in range(4):  # a wrapper may call another one
+        inner = script.wrappers.get(words[0])
+        if inner is None:
+            break
+        at = inner.index(mark("@"))
+        words = [*inner[:at], *words[1:], *inner[at + 1 :]]
+    return words
 
 
 def unwrap(

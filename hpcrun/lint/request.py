@@ -14,6 +14,12 @@ from hpcrun.lint.script import (
 )
 from hpcrun.text import is_whole_number
 
+# Commands that print the number of GPUs of the job on a node.
+_COUNTS_GPUS = re.compile(
+    r"""(?:\$\(|`)\s*(nvidia-smi\s+(-L|--list-gpus|--query-gpu=\w+\s+--format=csv,noheader)\s*\|\s*wc\s+-l"""
+    r"""|echo\s+"?\$\{?CUDA_VISIBLE_DEVICES\}?"?\s*\|\s*tr\s+["']?,["']?\s+["']\\n["']\s*\|\s*wc\s+-l"""
+    r"""|python3?\s+-c\s+["']import torch; ?print\(torch\.cuda\.device_count\(\)\)["'])\s*[)`]"""
+)
 _GPU_KINDS = ("gres", "gpus-per-node", "gpus-per-task", "gpus")
 
 
@@ -132,6 +138,8 @@ def resolve_number(script: Script, text: str | None) -> int | None:
     parts = unknown_parts(text)
     if len(parts) != 1 or text != mark(parts[0]):
         return None
+    if _COUNTS_GPUS.fullmatch(parts[0]) and not script.exports("CUDA_VISIBLE_DEVICES"):
+        return count_gpus_per_node(script)
     inner = re.fullmatch(r"\$\(\((.*)\)\)", parts[0], re.S)
     if inner is None and not re.fullmatch(r"[A-Za-z_]\w*", parts[0]):
         return None  # an argument of the script, or the output of a command

@@ -176,6 +176,7 @@ class Script(Struct):
         inserted: The positions of braces in ``data`` that the text does not have.
         exported: The values of exported variables at the end, as far as they are known.
         commands: All commands in their order.
+        wrappers: The words of the command to which a function passes its arguments, ``"$@"``.
         origins: Where each line stems from; empty if they are those of one file.
     """
 
@@ -189,6 +190,7 @@ class Script(Struct):
     assignments: list[Assignment] = []
     uses: list[Use] = []
     functions: set[str] = set()
+    wrappers: dict[str, list[str]] = {}
     exported: dict[str, str] = {}
     tree: Any = None
     cache: dict[str, Any] = field(default_factory=dict)
@@ -465,7 +467,15 @@ class _Reader:
             word = node.child_by_field_name("name")
             if word is not None:
                 self.script.functions.add(self.text(word))
+            first = len(self.script.commands)
             self.statements(node, branch=True, function=True, substituted=substituted)
+            passing = [
+                [each.text for each in one.words]
+                for one in self.script.commands[first:]
+                if any(each.text == mark("@") for each in one.words[1:])
+            ]
+            if word is not None and len(passing) == 1:
+                self.script.wrappers[self.text(word)] = passing[0]
         elif kind in ("command_substitution", "process_substitution"):
             self.statements(node, branch=True, function=function, substituted=True)
         elif kind in _BRANCHES or kind in ("elif_clause", "else_clause", "case_item"):

@@ -70,6 +70,27 @@ def test_messages_name_the_lines_of_their_files(
     assert "first.sh:2: " + runs.format("line 5 of a.sbatch") in list_messages(inserted)
 
 
+@pytest.mark.parametrize(
+    ("body", "is_read"),
+    [
+        ("bash train.sh\n", True),
+        ("cd x || exit 1\nsh train.sh\n", True),
+        ("bash train.sh\necho end\n", False),
+        ("bash train.sh --lr 1\n", False),
+        ("bash train.sh &\n", False),
+        ("bash -x train.sh\n", False),
+    ],
+)
+def test_script_that_bash_runs_last_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, is_read: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.sh").write_text("export NCCL_DEBUG=DEBUG\n")
+    (tmp_path / "a.sbatch").write_text(f"#!/bin/bash\n#SBATCH -N 1 -t 5\n{body}")
+    (found,) = lint_paths(["a.sbatch"])
+    assert (("train.sh", "bad-nccl-value") in [(x.file, x.rule) for x in found.findings]) == is_read
+
+
 @pytest.mark.parametrize("sourced", ["", "# nothing\n", "#SBATCH -t 5\n", "A=1\n"])
 def test_directives_below_a_sourced_file_are_late(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sourced: str

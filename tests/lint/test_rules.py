@@ -300,13 +300,48 @@ def test_docker_needs_a_terminal_for_its_own_options_only(words: str, is_wrong: 
         ("ps aux | grep vllm | xargs kill -9", "kills-other-jobs", True),
         ("virtualenv ~/env\npip install torch", "install-in-job", True),
         ("virtualenv $SLURM_TMPDIR/env\npip install torch", "install-in-job", False),
+        ("virtualenv ~/env\npip install --no-index torch", "install-in-job", True),
+        (
+            "run() { echo start; srun \"$@\"; }\nrun bash -c 'cd /x; python t.py'",
+            "cd-unchecked",
+            True,
+        ),
+        ("bash -c 'cd /x && python t.py'", "cd-unchecked", False),
+        ("srun --cpu-bind=verbose -c 4 python t.py", "cpus-not-passed-to-srun", False),
+        (
+            "module load cuda/11.8\nmodule unload cuda\nmodule load cuda/12.4",
+            "module-replaced",
+            False,
+        ),
+        ("module load a/1 gcc/9\nmodule load a/1 gcc/10", "module-replaced", True),
+        ("test -f x && exit", "commands-after-exit", False),
+        ("if true; then exit; fi", "commands-after-exit", False),
+        (
+            "N=$(nvidia-smi -L | wc -l)\ntorchrun --nproc_per_node $N t.py --num_workers 4",
+            "workers-exceed-cpus",
+            True,
+        ),
         ("if [ $A -eq $B ]; then true; fi", "text-compared-as-number", False),
         ("N=2; if [[ $A -eq N ]]; then true; fi", "text-compared-as-number", False),
     ],
 )
 def test_similar_lines_differ_in_their_findings(line: str, rule: str, is_found: bool) -> None:
-    found = [one.rule for one in lint(f"#SBATCH --gres=gpu:2\n{line}\npython t.py\n")]
+    found = [one.rule for one in lint(f"#SBATCH --gres=gpu:2 -c 4\n{line}\npython t.py\n")]
     assert (rule in found) == is_found
+
+
+@pytest.mark.parametrize(
+    ("end", "is_lost"),
+    [
+        ("if [ $? -eq 0 ]; then echo good; else echo bad; fi", True),
+        ("if [ $? -ne 0 ]; then echo bad; exit 1; fi\necho good", False),
+        ("code=$?\necho end\nexit $code", False),
+        ('echo "exit code: $?"', True),
+    ],
+)
+def test_exit_code_that_is_only_printed_is_lost(end: str, is_lost: bool) -> None:
+    found = [one.rule for one in lint(f"#SBATCH -N 1\npython t.py\n{end}\n")]
+    assert ("exit-code-lost" in found) == is_lost
 
 
 def test_step_for_a_value_does_not_use_the_nodes() -> None:

@@ -620,6 +620,34 @@ def _(script: Script) -> Iterator[Found]:
 
 
 @rule(
+    "module-replaced",
+    "note",
+    "two versions of a module",
+    section="Modules and conda",
+    source="Lmod: the second version replaces the first; Environment Modules: it may be refused",
+    fix="load one version",
+    bad="#SBATCH -N 1\nmodule load cuda/11.8\nmodule load cuda/12.4\npython t.py\n",
+    good="#SBATCH -N 1\nmodule load cuda/12.4\npython t.py\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    loaded: dict[str, str] = {}
+    for command in script.commands:
+        if command.name not in ("module", "ml") or command.function:
+            continue
+        words = command.args
+        if command.branch or words[:1] not in (["load"], ["add"]):
+            loaded.clear()  # unloaded, swapped or loaded under a condition
+            continue
+        for word in words[1:]:
+            name, slash, version = word.rpartition("/")
+            if not slash or not re.match(r"\d", version) or not word.isascii():
+                continue
+            if loaded.setdefault(name, version) != version:
+                yield Found(command.start, f"{word} replaces {name}/{loaded[name]}")
+                return
+
+
+@rule(
     "environment-of-the-submitter",
     "note",
     "a Python that depends on the shell that submits the job",
@@ -830,8 +858,7 @@ def _(script: Script) -> Iterator[Found]:
             ["python", "setup.py", "install"],
             ["python", "setup.py", "develop"],
         )
-        local = {"--no-index", "SLURM_TMPDIR"}
-        if (is_pip or is_other) and not local & set(program.args):
+        if is_pip or is_other:
             yield Found(program.command.start, "this installs packages while the job runs")
             return
 

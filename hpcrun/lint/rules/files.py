@@ -326,6 +326,24 @@ def _(script: Script) -> Iterator[Found]:
     if re.search(r"^#!.*\s-\w*e", script.shebang):
         return
     training = list_training(script)
+    for command in _list_unchecked_changes(script):
+        if any(one.command.start > command.end for one in training):
+            text = "if the folder is missing, the program runs in the directory of submission"
+            yield Found(command.start, text)
+            return
+    for program in training:
+        inner = program.inner
+        if inner is None or any(one.name == "set" for one in inner.commands):
+            continue
+        for command in _list_unchecked_changes(inner):
+            shown = show(command.args[0])
+            text = f"if {shown} is missing, the program runs in the directory of submission"
+            yield Found(program.command.start, text)
+            return
+
+
+def _list_unchecked_changes(script: Script) -> Iterator[Command]:
+    """Yield each ``cd`` after whose failure the script continues."""
     for command in script.commands:
         if command.name != "cd" or command.guarded or command.branch or not command.args:
             continue
@@ -334,12 +352,8 @@ def _(script: Script) -> Iterator[Found]:
         if show(command.args[0]) in ("$(pwd)", "$PWD"):
             continue  # where the script was at some time
         rest = script.data[command.end : command.end + 40].lstrip(b" \t")
-        if rest.startswith((b"&&", b"||")):
-            continue
-        if any(one.command.start > command.end for one in training):
-            text = "if the folder is missing, the program runs in the directory of submission"
-            yield Found(command.start, text)
-            return
+        if not rest.startswith((b"&&", b"||")):
+            yield command
 
 
 @rule(
@@ -378,3 +392,34 @@ def _(script: Script) -> Iterator[Found]:
         if found and (not re.search(r"[;\n]|\\n", text) or found[0] == text):
             yield Found(start, f"{show(text[:60])} is a placeholder: {found[0].strip('=/')}")
             return
+
+
+@rule(
+    "results-copied-at-the-end",
+    "note",
+    "results on a local disk that are copied only after the program",
+    section=SECTION,
+    source="slurm.conf(5), KillWait: at the time limit the script is killed before it copies",
+    fix="let the program save to a shared file system, or copy in a trap of --signal=B:USR1@300",
+    bad="#SBATCH -N 1\npython t.py --output_dir $SLURM_TMPDIR/run\ncp -r $SLURM_TMPDIR/run .\n",
+    good="#SBATCH -N 1\npython t.py --data $SLURM_TMPDIR/data --output_dir run\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    training = list_training(script)
+    if not script.directives or not training or script.has("signal"):
+        return
+    if any(one.name == "trap" for one in script.commands):
+        return
+    last = max(one.command.end for one in training)
+    local = re.compile(
+        r"(/var)?/tmp/|/dev/shm/|/local_?scratch/|\$(SLURM_)?TMPDIR\b|\$LOCAL_SCRATCH"
+    )
+    for command in script.commands:
+        if command.start < last or command.function or command.guarded:
+            continue
+        if command.name in ("cp", "mv", "rsync", "scp"):
+            for word in command.args[:-1]:
+                if local.match(show(word)):
+                    text = f"a job that reaches its time limit loses {show(word)}"
+                    yield Found(command.start, text)
+                    return

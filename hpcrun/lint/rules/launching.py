@@ -12,6 +12,7 @@ from hpcrun.lint.request import (
     count_tasks_per_node,
     is_exclusive,
     is_multi_node,
+    list_started,
     list_training,
     resolve_number,
     uses_several_ranks,
@@ -456,7 +457,9 @@ def _(script: Script) -> Iterator[Found]:
         if name == "MASTER_PORT" and _ignores_master_port(script):
             continue
         if is_whole_number(value) and value != "0":
-            yield Found(start, f"port {value}: another job on the same node may use it ({name})")
+            text = f"port {value}: another job on the same node may use it ({name})"
+            is_certain = bool(launchers(script)) or uses_several_ranks(script)
+            yield Found(start, text, severity=None if is_certain else "note")
             return
 
 
@@ -1113,12 +1116,14 @@ def _reaches_other_nodes(script: Script, *, counts_srun: bool = True) -> bool:
 
 def _ports(script: Script) -> Iterator[tuple[str, str, int]]:
     """Yield the name, value and place of each port for a rendezvous."""
-    if not uses_several_ranks(script) and not launchers(script):
-        return
     training = launchers(script)
+    is_distributed = bool(training) or uses_several_ranks(script)
     for one in script.assignments:
-        if re.fullmatch(r"(?i)master_port|main_process_port|rdzv_port", one.name):
+        is_own = is_distributed or (one.name == "MASTER_PORT" and list_started(script))
+        if is_own and re.fullmatch(r"(?i)master_port|main_process_port|rdzv_port", one.name):
             yield one.name, one.value.text, one.start
+    if not is_distributed:
+        return
     for program in training:
         if program.get("standalone") is not None:
             continue  # torchrun then chooses a free port, whatever else is given

@@ -320,15 +320,15 @@ def _(script: Script) -> Iterator[Found]:
         if step is None or any(one.name == "?" for one in step.options):
             continue
         names = {one.name for one in step.options}
+        bind = step.get("cpu-bind") or ""
         if names & {
             "cpus-per-task",
-            "cpu-bind",
             "cpus-per-gpu",
             "exact",
             "overlap",
             "ntasks-per-core",
-        }:
-            continue
+        } or not re.fullmatch(r"((verbose|v|quiet|q|cores|threads)(,|$))*", bind):
+            continue  # none, or a binding of the script's own
         text = f"with Slurm 22.05 to 23.02 each task gets one CPU instead of {cpus}"
         yield Found(program.command.start, text)
         return

@@ -719,3 +719,60 @@ def _in_text(script: Script, at: int) -> bool:
             return True
         node = node.parent
     return False
+
+
+# Commands that prepare a program, and those that change or show nothing else.
+_PREPARES = {"module", "ml", "conda", "mamba", "cd", "source", "."}
+_IDLE = {
+    *("echo", "printf", "date", "pwd", "mkdir", "export", "set", "unset", "ulimit", "umask"),
+    *("shopt", "wait", "exit", "[", "test", "true", ":", "deactivate", "list", "type"),
+}
+
+
+@rule(
+    "runs-nothing",
+    "warning",
+    "a script that prepares an environment, and starts no program in it",
+    section=SECTION,
+    source="sbatch(1): the job ends with the script; here its state is COMPLETED at once",
+    fix="add the program, or remove the # before it",
+    bad="#SBATCH -N 1\nmodule load cuda/12.4\n# python train.py\n",
+    good="#SBATCH -N 1\nmodule load cuda/12.4\npython train.py\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    if not script.directives:
+        return
+    prepares = [one for one in script.commands if one.name in _PREPARES]
+    activates = re.compile(r"activate|\.bashrc|\.bash_profile|profile\.d/|conda\.sh|/etc/profile")
+    runs = [
+        one
+        for one in script.commands
+        if one.name not in _IDLE | _PREPARES
+        or (one.name in ("source", ".") and not activates.search(" ".join(one.args)))
+        or (one.name in ("conda", "mamba") and one.args[:1] not in (["activate"], ["deactivate"]))
+    ]
+    if prepares and not runs:
+        yield Found(prepares[-1].start, "no command of the script starts a program")
+
+
+@rule(
+    "commands-after-exit",
+    "warning",
+    "a program below an exit that always runs",
+    section=SECTION,
+    source="bash(1): exit ends the script",
+    fix="remove the exit, or the program",
+    bad="#SBATCH -N 1\npython train.py\nexit\npython eval.py\n",
+    good="#SBATCH -N 1\npython train.py || exit 1\npython eval.py\n",
+)
+def _(script: Script) -> Iterator[Found]:
+    for command in script.commands:
+        is_certain = not (command.branch or command.function or command.depends)
+        if command.name != "exit" or not is_certain or command.substituted:
+            continue
+        for program in list_training(script):
+            if program.command.start > command.end and not program.command.function:
+                line = script.describe_line(command.start, program.command.start)
+                yield Found(program.command.start, f"the script ends before, in {line}: exit")
+                return
+        return

@@ -297,7 +297,10 @@ def _(script: Script) -> Iterator[Found]:
         return
     if last.command.branch and after[-1].branch:
         return  # perhaps the other branch of an if
-    if any("$?" in word for one in after for word in one.args) or "$?" in script.text:
+    # A failure that the script notices is lost, too, if it does not end with it.
+    if any(one.name == "exit" and one.args not in ([], ["0"]) for one in after):
+        return
+    if "$?" in script.text and re.search(r"=\"?\$\?|\b(return|kill|false|scancel)\b", script.text):
         return
     if all(one.name in _HARMLESS or _deactivates(one) for one in after):
         line = script.describe_line(after[-1].start, last.command.start)
