@@ -360,7 +360,8 @@ export MASTER_PORT=29500
 `bash -c '...'`, containers, `env`, `time` and `python -m torch.distributed.run`.
 Files that the script sources by a relative path are checked in place of the `source` statement, if
 they exist in the current directory or beside the script; findings name the file. So is a file that
-`bash FILE` or `sh FILE` runs as the last command. Values from outside of these files are unknown, and rules about them do not apply.
+`bash FILE` or `sh FILE` runs as the last command. Values from outside of these files are unknown,
+and rules about them do not apply.
 
 With `--cluster NAME`, the directives are compared with the profile of that cluster:
 `beyond-partition` (more nodes, GPUs, CPUs, memory or time than the partition has, or another GPU
