@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from hpcrun.actions.job_memory import MODEL_OPTIONS, JobMemory, estimate_job_memory
+from hpcrun.actions.job_memory import (
+    MODEL_OPTIONS,
+    JobMemory,
+    estimate_job_memory,
+    find_model,
+    find_model_config,
+    load_model_shape,
+)
 from hpcrun.errors import InputError
 from hpcrun.fit import MemoryEstimate, Strategy, Training, Weights
 from hpcrun.plan import BUCKET
@@ -120,6 +127,14 @@ def load_job_memory(
         model=model,
         cache_dir=context.cache_dir,
     )
+    name = model or find_model(plan)
+    if memory is None and name and find_model_config(name, context.environ, context.project):
+        load_model_shape(name, context.environ, context.project)  # raises if it is the model
+        raise InputError(
+            f"{job}: its DeepSpeed settings are unknown to hpcrun fit (model parallelism, a stage "
+            'or bf16: {enabled: "auto"} that no argument decides, or a file that cannot be read)',
+            fix="set precision and deepspeed.zero_stage in the job",
+        )
     if memory is None:
         options = ", ".join(f"--{name}" for name in MODEL_OPTIONS[:3])
         raise InputError(
@@ -161,12 +176,14 @@ def _fits(
     """Return whether a training fits; None if that is unknown or uncertain, as in the text."""
     if not estimate.is_comparable:
         return None
-    if host_capacity is not None and sum(part.bytes for part in estimate.host) > host_capacity:
+    if host_capacity is not None and estimate.host_states > host_capacity:
         return False
     if capacity is None:
         return None
     if estimate.total > capacity:
         return False
+    if host_capacity is not None and estimate.host_total > host_capacity:
+        return None
     return True if estimate.has_activations and estimate.total <= 0.9 * capacity else None
 
 

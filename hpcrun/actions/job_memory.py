@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, structs
 
 from hpcrun.actions.measurements import find_calibration
-from hpcrun.errors import InputError
+from hpcrun.errors import HpcrunError, InputError
+from hpcrun.files import read_plain
 from hpcrun.fit import (
     Calibration,
     MemoryEstimate,
@@ -31,6 +32,7 @@ from hpcrun.fit import (
     read_model_config,
 )
 from hpcrun.plan import parse_memory_mb
+from hpcrun.spec import parse_hjson
 from hpcrun.text import GIB
 
 if TYPE_CHECKING:
@@ -59,6 +61,9 @@ _UNKNOWN_TRAINING = re.compile(
 )
 # Words of Python itself that freeze no parameters.
 _OTHER_FREEZING = re.compile(r"dataclass\([^()]*\)|\bgc\.freeze\b|\bfrozenset\b")
+# Processes of the data loader: options of the Trainer and others, and as a number in a script.
+_WORKERS = ("dataloader_num_workers", "num_workers", "workers", "num_data_workers", "n_workers")
+_WORKERS_IN_SCRIPT = re.compile(r"\bnum_workers *= *([0-9]{1,3})\b")
 # With model parallelism, fewer samples are in a step than the number of GPUs suggests.
 _MODEL_PARALLEL = re.compile(
     r"(tensor|pipeline|context|sequence|expert)[-_ ]?(model[-_ ])?parallel|\b[tpcs]p_size\b", re.I
@@ -78,7 +83,9 @@ class JobMemory(Struct, frozen=True, kw_only=True):
         calibration: The measurement that calibrated the estimate; None if there is none.
         host_capacity: The most bytes of host memory that the job gets on each node; None if
             unknown.
-        config_file: The job's own DeepSpeed JSON, which --set cannot change; None without one.
+        node_memory: Bytes of host memory that each node has; None if unknown.
+        zero_keys: As in the plan.
+        loads_in_each_rank: The script loads a whole model, in each rank at the same time.
     """
 
     model: str
@@ -89,7 +96,9 @@ class JobMemory(Struct, frozen=True, kw_only=True):
     is_certain: bool
     calibration: Calibration | None = None
     host_capacity: float | None = None
-    config_file: str | None = None
+    node_memory: float | None = None
+    zero_keys: Mapping[str, list[str]] = {}
+    loads_in_each_rank: bool = False
 
 
 def load_model_shape(
@@ -268,6 +277,8 @@ def estimate_job_memory(
     shape, training = found
     if spec.activation_checkpointing:
         training = structs.replace(training, checkpointing=True)
+    if not training.loader_workers and (match := _WORKERS_IN_SCRIPT.search(script)):
+        training = structs.replace(training, loader_workers=int(match[1]))
     calibration = find_calibration(cache_dir, shape, training)
     if word := _find_unknown_training(" ".join([script, *plan.program])):
         note = (
@@ -276,14 +287,16 @@ def estimate_job_memory(
         )
         training = structs.replace(training, unknown=(*training.unknown, note))
     return JobMemory(
-        model=model or _find_model(plan) or shape.name,
+        model=model or find_model(plan) or shape.name,
         shape=shape,
         training=training,
         estimate=estimate_memory(shape, training, calibration),
         calibration=calibration,
         capacity=find_capacity(spec, cluster),
         host_capacity=find_host_capacity(plan, cluster),
-        config_file=spec.deepspeed.config_file if spec.deepspeed else None,
+        node_memory=find_node_memory(plan, cluster),
+        zero_keys=plan.zero_keys,
+        loads_in_each_rank="from_pretrained" in script,
         is_certain=training.strategy == "zero" and not shape.notes and not training.unknown,
     )
 
@@ -328,7 +341,7 @@ def estimate_traced_memory(
     )
 
 
-def _find_model(plan: Plan) -> str | None:
+def find_model(plan: Plan) -> str | None:
     """Return the model that the arguments of a job name."""
     arguments = parse_arguments(plan.program)
     return next((arguments[key] for key in MODEL_OPTIONS if key in arguments), None)
@@ -343,7 +356,7 @@ def _read_plan(
     model: str | None = None,
 ) -> tuple[ModelShape, Training] | None:
     """Read the model and the settings of a plan; None if they are unknown."""
-    name = model or _find_model(plan)
+    name = model or find_model(plan)
     if name is None:
         return None
     try:
@@ -439,10 +452,20 @@ def find_host_capacity(plan: Plan, cluster: Cluster) -> float | None:
     with contextlib.suppress(ValueError):
         given = dict(plan.directives)
         asked = parse_memory_mb(given.get("mem") or "0")
-        facts = cluster.partitions.get(given.get("partition") or cluster.partition or "")
-        if not asked and facts is not None:  # --mem=0 is all memory of the node
-            asked = parse_memory_mb(facts.memory_per_node or "0")
-        return asked * 2**20 if asked else None
+        if each := parse_memory_mb(given.get("mem-per-gpu") or "0"):
+            asked = each * plan.gpus_per_node
+        if asked:
+            return float(asked * 2**20)
+    return find_node_memory(plan, cluster)  # --mem=0 is all memory of the node
+
+
+def find_node_memory(plan: Plan, cluster: Cluster) -> float | None:
+    """Return the bytes of host memory of a node of the job's partition; None if unknown."""
+    name = dict(plan.directives).get("partition") or cluster.partition or ""
+    facts = cluster.partitions.get(name)
+    with contextlib.suppress(ValueError):
+        if facts is not None and facts.memory_per_node:
+            return float(parse_memory_mb(facts.memory_per_node) * 2**20)
     return None
 
 
@@ -471,9 +494,16 @@ def _read_training(
         sequence=sequence or (int(length) if length.isdecimal() else None),
         checkpointing=_has_checkpointing(arguments),
         attention="eager" if attention == "eager" else "sdpa",
+        loader_workers=_find_number(arguments, _WORKERS, 0),
+        loader_prefetch=_find_number(
+            arguments, ("dataloader_prefetch_factor", "prefetch_factor"), 2
+        ),
     )
     if training.precision == "fp32":
         training = structs.replace(training, weights="pure")
+    if own_file := find_own_deepspeed_file(plan):
+        config = read_own_deepspeed(plan, own_file)
+        return None if config is None else _read_deepspeed(training, config, arguments, shape)
     if plan.deepspeed_config is not None:
         return _read_deepspeed(training, plan.deepspeed_config, arguments, shape)
     accelerate = plan.accelerate_config or {}
@@ -497,6 +527,39 @@ def _read_training(
         )
         return structs.replace(training, unknown=(*training.unknown, note))
     return training
+
+
+def _find_number(arguments: Mapping[str, str], names: Sequence[str], default: int) -> int:
+    """Return the whole number that an option gives, of Hydra too."""
+    for name, value in arguments.items():
+        if name.rpartition(".")[2] in names and value.isdecimal():
+            return int(value)
+    return default
+
+
+def find_own_deepspeed_file(plan: Plan) -> str:
+    """Return the DeepSpeed JSON that the arguments name instead of hpcrun's; "" for none."""
+    for name, value in parse_arguments(plan.program).items():
+        is_option = "deepspeed" in name or name.startswith("ds_")
+        if is_option and value.endswith(".json") and value not in _list_generated_files(plan):
+            return value
+    return ""
+
+
+def _list_generated_files(plan: Plan) -> list[str]:
+    """Return the places of hpcrun's DeepSpeed JSON."""
+    if plan.deepspeed_config is None:
+        return []
+    return [f"{folder}/deepspeed.json" for folder in (plan.run_dir, "${HPCRUN_LOCAL_DIR}")]
+
+
+def read_own_deepspeed(plan: Plan, name: str) -> dict[str, Any] | None:
+    """Read the DeepSpeed JSON that a script reads itself; None if this machine does not have it."""
+    try:
+        text = read_plain(Path(plan.project_dir) / name).decode()
+        return parse_hjson(text, name).value
+    except (OSError, ValueError, HpcrunError):
+        return None
 
 
 _CHECKPOINTING = (
@@ -618,7 +681,26 @@ def _read_deepspeed(
         # The default of DeepSpeed is true for stage 3 only, which has one bucket anyway.
         overlap_comm=zero.get("overlap_comm") is True,
         sub_group=number("sub_group_size", 1_000_000_000),
+        pins_memory=_is_pinned(zero),
+        optimizer_buffers=_offload_number(zero, "offload_optimizer", "buffer_count", 4),
+        parameter_buffers=_offload_number(zero, "offload_param", "buffer_count", 5),
+        parameter_buffer_size=_offload_number(zero, "offload_param", "buffer_size", 100_000_000),
+        max_in_cpu=_offload_number(zero, "offload_param", "max_in_cpu", 1_000_000_000),
     )
+
+
+def _is_pinned(zero: Mapping[str, Any]) -> bool:
+    """Return False if offloaded states are not in page-locked memory; the default is true."""
+    sections = (zero.get("offload_optimizer"), zero.get("offload_param"))
+    return not any(
+        isinstance(section, Mapping) and section.get("pin_memory") is False for section in sections
+    )
+
+
+def _offload_number(zero: Mapping[str, Any], section: str, key: str, default: int) -> int:
+    values = zero.get(section)
+    value = values.get(key, default) if isinstance(values, Mapping) else default
+    return int(value) if isinstance(value, int | float) else default
 
 
 def describe_memory(memory: JobMemory) -> str:
@@ -644,17 +726,72 @@ def describe_memory(memory: JobMemory) -> str:
         text = f"memory: about {size} GiB per GPU without activations ({parts})"
     if memory.capacity and estimate.total > memory.capacity and estimate.is_comparable:
         text += "; it may not fit: hpcrun fit JOB --table compares settings"
-    return text
+    return text + _describe_host_memory(memory)
 
 
-# States alone exceed the GPU by more than this: they agree within 1 % with DeepSpeed's engine, in
-# tests/fit/test_states.py, and activations, kernels and fragmentation come on top.
+def _describe_host_memory(memory: JobMemory) -> str:
+    """Describe host memory that may not suffice; "" if it does or is unknown."""
+    needed, has = memory.estimate.host_total, memory.host_capacity
+    if has is None:
+        return ""
+    if memory.estimate.is_comparable and memory.estimate.host_states and needed > has:
+        return (
+            f"; host memory: about {needed / GIB:.0f} of {has / GIB:.0f} GiB per node, it may not "
+            f"fit: {_suggest_host_memory(memory)}"
+        )
+    loading = memory.estimate.host_loading
+    if memory.loads_in_each_rank and loading > has:
+        return (
+            f"; host memory: {loading / GIB:.0f} GiB if all ranks of a node load the whole model "
+            f"at the same time, and the job has {has / GIB:.0f} GiB per node"
+        )
+    return ""
+
+
+# States alone exceed the GPU, or what is offloaded exceeds the host memory, by more than this: they
+# agree within 1 % with DeepSpeed's engine, in tests/fit/test_states.py. On a GPU, activations,
+# kernels and fragmentation come on top; on the host, 0.5 to 2 GB of each process, data loaders and
+# the rounding of pinned memory.
 REFUSAL_MARGIN = 1.03
 
 
 def check_memory(memory: JobMemory) -> str:
     """Return why a job certainly does not fit; "" if it fits or may fit."""
-    if not memory.is_certain or memory.capacity is None:
+    if not memory.is_certain:
+        return ""
+    return _check_gpu_memory(memory) or _check_host_memory(memory)
+
+
+def _check_host_memory(memory: JobMemory) -> str:
+    needed, has = memory.estimate.host_states, memory.host_capacity
+    if has is None or needed <= REFUSAL_MARGIN * has:
+        return ""
+    return (
+        f"what DeepSpeed offloads for {memory.model} needs {needed / GIB:.1f} GiB of host memory "
+        f"on each node, and the job has {has / GIB:.1f} GiB; {_suggest_host_memory(memory)}"
+    )
+
+
+def _suggest_host_memory(memory: JobMemory) -> str:
+    """Return the request of host memory that suffices, or the number of nodes."""
+    needed = math.ceil(memory.estimate.host_total / GIB)
+    if memory.node_memory is None or needed * GIB <= memory.node_memory:
+        return f"--set resources.memory_per_node={needed}G"
+    training = memory.training
+    nodes = math.ceil(training.gpus / training.gpus_per_node)
+    for factor in (2, 4, 8, 16):
+        changed = structs.replace(training, gpus=factor * nodes * training.gpus_per_node)
+        needed = math.ceil(estimate_memory(memory.shape, changed).host_total / GIB)
+        if needed * GIB <= memory.node_memory:
+            return (
+                f"on {factor * nodes} nodes, each needs {needed} GiB: --set "
+                f"resources.nodes={factor * nodes} --set resources.memory_per_node={needed}G"
+            )
+    return "offload less, or use nodes with more memory"
+
+
+def _check_gpu_memory(memory: JobMemory) -> str:
+    if memory.capacity is None:
         return ""
     if memory.estimate.states <= REFUSAL_MARGIN * memory.capacity:
         return ""
@@ -676,29 +813,22 @@ def suggest_smaller(memory: JobMemory) -> str:
     for each in list_candidates(memory.shape, memory.training, memory.calibration):
         changed = each.training
         is_same = changed.checkpointing == memory.training.checkpointing
-        host = sum(part.bytes for part in each.estimate.host)
+        host = each.estimate.host_total if each.estimate.host_states else 0
         if memory.host_capacity is not None and host > memory.host_capacity:
             continue
         if is_same and each.estimate.total <= 0.95 * memory.capacity:
-            options = [f"--set deepspeed.zero_stage={changed.zero_stage}"]
+            settings: dict[str, object] = {"zero_stage": changed.zero_stage}
             if changed.offload_optimizer != memory.training.offload_optimizer:
-                options.append(f"--set deepspeed.offload.optimizer={changed.offload_optimizer}")
+                settings["offload.optimizer"] = changed.offload_optimizer
             if changed.offload_param != memory.training.offload_param:
-                options.append(f"--set deepspeed.offload.param={changed.offload_param}")
+                settings["offload.param"] = changed.offload_param
+            options = [
+                f"--set {key}={value}"
+                for name, value in settings.items()
+                for key in memory.zero_keys.get(name, [f"deepspeed.{name}"])
+            ]
             size = f"{each.estimate.total / GIB:.0f} GiB"
             if host:
                 size += f" and {host / GIB:.0f} GiB of host memory per node"
-            fix = " ".join(options)
-            if memory.config_file is not None:
-                fix = _describe_own_settings(memory.config_file, memory.training, changed)
-            return f"{each.name} would need about {size}: {fix}"
+            return f"{each.name} would need about {size}: {' '.join(options)}"
     return ""
-
-
-def _describe_own_settings(file: str, before: Training, after: Training) -> str:
-    """Describe the change of the user's own DeepSpeed JSON, which --set would contradict."""
-    changes = [f"zero_optimization.stage: {after.zero_stage}"]
-    for name in ("offload_optimizer", "offload_param"):
-        if getattr(after, name) != getattr(before, name):
-            changes.append(f"zero_optimization.{name}.device: {getattr(after, name)}")
-    return f"in {file} set {', '.join(changes)}"

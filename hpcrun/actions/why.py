@@ -16,7 +16,11 @@ from typing import IO
 
 from msgspec import Struct, structs
 
-from hpcrun.actions.job_memory import estimate_options
+from hpcrun.actions.job_memory import (
+    estimate_options,
+    find_own_deepspeed_file,
+    read_own_deepspeed,
+)
 from hpcrun.actions.logs import LogQuery, logs_of, masker_of
 from hpcrun.context import Context, slurm_transport
 from hpcrun.errors import HpcrunError, InputError
@@ -470,11 +474,19 @@ def _collect_settings(status: JobStatus, context: Context) -> JobSettings:
         memory = account.memory_asked // max(1, nodes) >> 20  # the site's default
     with contextlib.suppress(ValueError):
         limit = limit or parse_seconds(asked.get("time") or "") or None
-    zero = (plan.deepspeed_config or {}).get("zero_optimization") or {}
-    stage = zero.get("stage", 0) if plan.deepspeed_config else None
-    offload = [kind for kind in ("optimizer", "param") if zero.get(f"offload_{kind}")]
+    own_file = find_own_deepspeed_file(plan)
+    config = read_own_deepspeed(plan, own_file) if own_file else plan.deepspeed_config
+    zero = (config or {}).get("zero_optimization")
+    zero = zero if isinstance(zero, dict) else {}
+    stage = zero.get("stage", 0) if config and type(zero.get("stage", 0)) is int else None
+    offload = [
+        kind
+        for kind in ("optimizer", "param")
+        if isinstance(section := zero.get(f"offload_{kind}"), dict)
+        and section.get("device", "none") != "none"
+    ]
     sizes: dict[str, float] = {}
-    if type(stage) is int and plan.effective_batch:
+    if stage is not None and plan.effective_batch:
         options = [option for option, _ in smaller_options(stage, offload)]
         project = Path(plan.project_dir)
         sizes = estimate_options(plan, options, context.environ, project, context.cache_dir)
@@ -490,6 +502,8 @@ def _collect_settings(status: JobStatus, context: Context) -> JobSettings:
         zero_stage=stage,
         offload=offload,
         gpu_memory=sizes,
+        zero_keys=plan.zero_keys,
+        deepspeed_file=own_file,
         arguments=plan.program,
         memory_mib=memory,
         limit=limit,

@@ -51,10 +51,10 @@ def show_fit(
     if estimate.host:
         print_line()
         rows = [(part.name, f"{part.bytes / GIB:.2f}", "") for part in estimate.host]
-        total = sum(part.bytes for part in estimate.host)
+        total = f"{estimate.host_total / GIB:.2f}"
         print_table(
             ["HOST MEMORY OF A NODE", "GiB", ""],
-            [*rows, ("total", f"{total / GIB:.2f}", _describe_host(estimate, host_capacity))],
+            [*rows, ("total", total, _describe_host(estimate, host_capacity))],
         )
     print_line()
     print_line(
@@ -72,9 +72,12 @@ def _describe_other_moment(part: Part) -> str:
 
 def _describe_host(estimate: MemoryEstimate, capacity: float | None) -> str:
     """Describe host memory that exceeds that of the job; "" if it fits or may fit."""
-    if capacity is None or sum(part.bytes for part in estimate.host) <= capacity:
+    if capacity is None or estimate.host_total <= capacity:
         return ""
-    return f"of {capacity / GIB:.0f} GiB of host memory: " + click.style("does not fit", fg="red")
+    verdict = click.style("may not fit", fg="yellow")
+    if estimate.host_states > capacity:
+        verdict = click.style("does not fit", fg="red")
+    return f"of {capacity / GIB:.0f} GiB of host memory: {verdict}"
 
 
 def _verdict(estimate: MemoryEstimate, capacity: float | None) -> str:
@@ -114,7 +117,7 @@ def show_candidates(
         (
             each.name,
             f"{each.estimate.total / GIB:.1f}",
-            f"{sum(part.bytes for part in each.estimate.host) / GIB:.1f}",
+            f"{each.estimate.host_total / GIB:.1f}",
             _describe_host(each.estimate, host_capacity)
             or (_verdict(each.estimate, capacity).partition(": ")[2] if capacity else ""),
         )

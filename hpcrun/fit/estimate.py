@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from msgspec import Struct, structs
 
 from hpcrun.fit.activations import compute_activations, scale_activations
@@ -15,6 +17,15 @@ from hpcrun.text import GIB
 # (NVIDIA/nccl issue 864 reports 1.6 GB for one communicator on a large node).
 CONTEXT_BYTES = 0.8 * GIB
 NCCL_BYTES = 0.6 * GIB
+# Host memory of a rank with CUDA's libraries: 0.4 to 2.0 GB (pytorch/pytorch issue 113326, measured
+# with /usr/bin/time -v). torch, transformers and DeepSpeed without CUDA are 0.5 GB of it.
+PROCESS_BYTES = 2 * GIB
+# Memory that a forked process of the data loader does not share with its rank, without batches and
+# copies of Python objects of the dataset: 10 MB in torch 2.13 after 20 batches.
+WORKER_BYTES = 0.05 * GIB
+# Numbers of 8 bytes for each token: input_ids, attention_mask and labels
+# (transformers/data/data_collator.py).
+_TOKEN_BYTES = 3 * 8
 # Memory that torch's allocator reserves but cannot use, relative to what it allocated.
 FRAGMENTATION = 0.05
 
@@ -57,6 +68,7 @@ class MemoryEstimate(Struct, frozen=True, kw_only=True):
         states: Bytes of model states alone, at their own peak.
         has_activations: False if the dimensions or the sequence length are unknown.
         host: Parts of the host memory of one node.
+        host_states: Bytes of the model states among them, without rounding.
         host_loading: Host memory of one node while each rank loads the whole model.
         notes: Assumptions.
         is_comparable: False if the job has settings that are not modelled.
@@ -71,9 +83,15 @@ class MemoryEstimate(Struct, frozen=True, kw_only=True):
     states: float
     has_activations: bool
     host: list[Part]
+    host_states: float
     host_loading: float
     notes: list[str]
     is_comparable: bool = True
+
+    @property
+    def host_total(self) -> float:
+        """Return the bytes of host memory of one node."""
+        return sum(part.bytes for part in self.host)
 
 
 def _describe_calibration(calibration: Calibration) -> str:
@@ -83,6 +101,25 @@ def _describe_calibration(calibration: Calibration) -> str:
         text += f"activations x {calibration.activations:.2f}, "
     text += f"fragmentation {calibration.fragmentation:.0%}, "
     return f"{text}{calibration.outside / GIB:.1f} GiB outside of torch"
+
+
+def _compute_other_host_memory(
+    shape: ModelShape, training: Training, pinned: list[float]
+) -> dict[str, float]:
+    """Compute the host memory of one rank besides model states, by part.
+
+    torch rounds page-locked memory up to a power of two (ATen/core/CachingHostAllocator.h,
+    allocate). Each process of the data loader has prefetch_factor batches
+    (torch/utils/data/dataloader.py, _MultiProcessingDataLoaderIter._reset).
+    """
+    found = {}
+    if rounding := sum(2 ** math.ceil(math.log2(size)) - size for size in pinned if size):
+        found["rounding of pinned memory"] = rounding
+    if training.loader_workers:
+        sample = 4.0 * shape.sample_numbers or float(_TOKEN_BYTES * (training.sequence or 0))
+        batches = training.loader_prefetch * training.micro_batch * sample
+        found["data loader"] = training.loader_workers * (WORKER_BYTES + batches)
+    return {**found, "processes": PROCESS_BYTES}
 
 
 def _constant(name: str, size: float) -> Part:
@@ -167,6 +204,7 @@ def estimate_memory(
         _constant("CUDA and NCCL", outside),
     ]
     per_node = min(training.gpus, training.gpus_per_node)
+    host = {**states.host, **_compute_other_host_memory(shape, training, states.pinned)}
     notes = [*shape.notes, *training.unknown]
     if shape.positions and (training.sequence or 0) > shape.positions:
         notes.append(
@@ -187,7 +225,8 @@ def estimate_memory(
         total=sum(part.bytes for part in parts),
         states=max(states.in_backward, states.in_step),
         has_activations=found is not None,
-        host=[Part(name, size * per_node) for name, size in states.host.items()],
+        host=[Part(name, size * per_node) for name, size in host.items()],
+        host_states=sum(states.host.values()) * per_node,
         host_loading=shape.parameters * training.weight_bytes * per_node,
         notes=notes,
         is_comparable=not training.unknown,

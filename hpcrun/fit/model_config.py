@@ -559,6 +559,7 @@ def _read_whisper(fields: _Fields) -> ModelShape:
         tied=True,
         # Inputs and outputs of gelu after the two convolutions, the first at twice the frames.
         stem_numbers=6 * frames * hidden,
+        sample_numbers=2 * frames * bins,
         upcast_logits=False,
         notes=[f"the encoder reads {frames} frames per sample; --seq is the length of the text"],
     )
@@ -597,5 +598,6 @@ def _read_vit(fields: _Fields) -> ModelShape:
         + (patches + 2) * hidden
         + 2 * hidden
         + classes * (hidden + 1),
+        sample_numbers=channels * image * image,
         notes=[f"an image of {image} x {image} has {patches + 1} patches; --seq is not used"],
     )

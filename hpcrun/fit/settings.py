@@ -51,6 +51,15 @@ class Training(Struct, frozen=True, kw_only=True):
         reduce_bucket: Elements in a bucket of gradients (DeepSpeed's reduce_bucket_size).
         prefetch_bucket: Elements that ZeRO-3 gathers ahead (stage3_prefetch_bucket_size).
         sub_group: Elements that ZeRO-3 updates at a time (sub_group_size).
+        pins_memory: Offloaded states are in page-locked memory (pin_memory).
+        optimizer_buffers: Buffers of a sub-group in host memory with the optimizer on NVMe
+            (buffer_count; deepspeed/runtime/zero/offload_config.py has the defaults of this and
+            the following).
+        parameter_buffers: Buffers in host memory with the parameters on NVMe (buffer_count).
+        parameter_buffer_size: Elements in each of these (buffer_size).
+        max_in_cpu: Elements of parameters on NVMe that the host keeps (max_in_cpu).
+        loader_workers: Processes of the data loader for each rank.
+        loader_prefetch: Batches that each of them prepares ahead.
         unknown: Settings of the job that are not modelled, as notes; the estimate then says
             nothing about whether the job fits.
     """
@@ -78,6 +87,13 @@ class Training(Struct, frozen=True, kw_only=True):
     overlap_comm: bool = False
     prefetch_bucket: int = 50_000_000
     sub_group: int = 1_000_000_000
+    pins_memory: bool = True
+    optimizer_buffers: int = 4
+    parameter_buffers: int = 5
+    parameter_buffer_size: int = 100_000_000
+    max_in_cpu: int = 1_000_000_000
+    loader_workers: int = 0
+    loader_prefetch: int = 2
     unknown: tuple[str, ...] = ()
 
     @property

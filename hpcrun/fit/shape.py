@@ -129,6 +129,7 @@ class ModelShape(Struct, frozen=True, kw_only=True):
         embedding_parameters: Parameters of the input embedding.
         tied: The input embedding is also the weight of the head.
         stem_numbers: Numbers of each sample that layers before the blocks keep.
+        sample_numbers: Numbers of each sample of images or audio in the data loader.
         upcast_logits: The loss converts the logits to fp32.
         given_layer: Parameters of the largest block, if they were counted in a trace.
         given_tensor: Numbers in the largest tensor, if they were counted in a trace.
@@ -145,6 +146,7 @@ class ModelShape(Struct, frozen=True, kw_only=True):
     tied: bool = False
     given_parameters: int | None = None
     stem_numbers: int = 0
+    sample_numbers: int = 0
     upcast_logits: bool = True
     given_layer: int = 0
     given_tensor: int = 0

@@ -10,12 +10,6 @@ from hpcrun.fit.shape import ModelShape
 # Elements of a bucket in which the engine reduces gradients (deepspeed/runtime/engine.py,
 # MEMORY_OPT_ALLREDUCE_SIZE).
 _ENGINE_BUCKET = 500_000_000
-# Defaults for NVMe (deepspeed/runtime/zero/offload_config.py): buffer_count of the optimizer;
-# buffer_count, buffer_size and max_in_cpu of the parameters, in elements.
-_OPTIMIZER_BUFFERS = 4
-_PARAMETER_BUFFERS = 5
-_PARAMETER_BUFFER = 100_000_000
-_MAX_IN_CPU = 1_000_000_000
 
 
 class States(Struct, kw_only=True):
@@ -29,6 +23,7 @@ class States(Struct, kw_only=True):
         live: Parameters that are gathered at one time.
         transfer: A buffer for copies between host and GPU.
         host: Bytes in host memory, by part.
+        pinned: Bytes of each page-locked tensor among them.
     """
 
     parameters: float = 0
@@ -42,6 +37,7 @@ class States(Struct, kw_only=True):
     live: float = 0
     transfer: float = 0
     host: dict[str, float] = {}
+    pinned: list[float] = []
 
     @property
     def in_backward(self) -> float:
@@ -207,6 +203,9 @@ def _stages_1_and_2(shape: ModelShape, training: Training) -> States:
         if training.accumulation > 1 and training.zero_stage == 2:
             host["accumulated gradients"] = part * width
         states.host = host
+        if training.pins_memory:
+            pinned = ("master weights", "gradients", "parameters", "transfer buffer")
+            states.pinned = [host[name] for name in pinned]
         states.master = states.optimizer = states.step_gradients = 0
         # Gradients stay on the GPU until the last pass only in stage 1.
         states.gradients = trained * accumulated if training.zero_stage == 1 else 0
@@ -269,14 +268,23 @@ def _stage_3(shape: ModelShape, training: Training) -> States:
             "gradients": part * 4 + flat,
         }
         if training.offload_optimizer == "nvme":
-            states.host = {"NVMe buffers": _OPTIMIZER_BUFFERS * group * 4, "gradients": flat}
+            buffers = training.optimizer_buffers * group * 4
+            states.host = {"NVMe buffers": buffers, "gradients": flat}
+        if training.pins_memory:
+            states.pinned = [flat]
+            if training.offload_optimizer == "cpu":  # of each sub-group (_prepare_sub_group)
+                states.pinned += [group * 4] * int(part // group)
+                states.pinned.append(part % group * 4)
         states.master = states.optimizer = states.gradients = states.step_gradients = 0
     if training.offload_param != "none":
         host = {"parameters": states.parameters}
         if training.offload_param == "nvme":
-            host["parameters"] = min(states.parameters, _MAX_IN_CPU * width)
-            host["parameter buffers"] = _PARAMETER_BUFFERS * _PARAMETER_BUFFER * width
+            host["parameters"] = min(states.parameters, training.max_in_cpu * width)
+            buffers = training.parameter_buffers * training.parameter_buffer_size
+            host["parameter buffers"] = buffers * width
         states.host = {**states.host, **host}
+        if training.pins_memory:
+            states.pinned = [*states.pinned, host["parameters"]]
         states.parameters = 0
     return states
 

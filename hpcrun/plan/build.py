@@ -131,6 +131,7 @@ def build_plan(
         secrets=spec.secrets,
         unset=environment.unset_variables(job),
         deepspeed_config=deepspeed_config,
+        zero_keys=deepspeed.find_zero_keys(spec.deepspeed) if spec.deepspeed else {},
         accelerate_config=accelerate_config,
         hosts=place.hosts,
         log_patterns=spec.log_patterns,

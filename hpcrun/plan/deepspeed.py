@@ -206,6 +206,36 @@ def _build_zero_section(deepspeed: DeepSpeed, training: RequestedTraining) -> di
     return zero
 
 
+# The same settings as keys of the job and of DeepSpeed's JSON.
+_ZERO_KEYS = {
+    "zero_stage": "zero_optimization.stage",
+    "offload.optimizer": "zero_optimization.offload_optimizer.device",
+    "offload.param": "zero_optimization.offload_param.device",
+}
+
+
+def find_zero_keys(section: DeepSpeed) -> dict[str, list[str]]:
+    """Return the keys of the job that change a setting of ZeRO, if it is not ``deepspeed.NAME``.
+
+    A setting of the user's own JSON changes only by ``deepspeed.config``, which is merged last, and
+    must agree with the job's key if that is set.
+
+    >>> find_zero_keys(DeepSpeed(config_file="ds.json"))["zero_stage"]
+    ['deepspeed.config.zero_optimization.stage']
+    >>> find_zero_keys(DeepSpeed(config={"zero_optimization": {"stage": 2}}, zero_stage=2))
+    {'zero_stage': ['deepspeed.zero_stage', 'deepspeed.config.zero_optimization.stage']}
+    """
+    found = {}
+    for name, path in _ZERO_KEYS.items():
+        if section.config_file is None and value_at(section.config, path) is None:
+            continue
+        kind = name.removeprefix("offload.")
+        value = section.zero_stage if kind == name else getattr(section.offload, kind)
+        own = [] if value in (None, "none") else [f"deepspeed.{name}"]
+        found[name] = [*own, f"deepspeed.config.{path}"]
+    return found
+
+
 def optimizer_notes(config: Mapping[str, Any], training: RequestedTraining) -> list[str]:
     """Note the optimizer that offload requires: DeepSpeed refuses torch's own optimizers."""
     device = value_at(config, "zero_optimization.offload_optimizer.device")

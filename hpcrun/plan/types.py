@@ -300,6 +300,8 @@ class Plan(Struct, frozen=True, kw_only=True):
         resumes: True if the program, started again, resumes from its checkpoints as far as can be
             seen.
         group: A name for several runs, under which they are compared.
+        zero_keys: The keys of the job that change a setting of ZeRO, by the setting, where
+            ``deepspeed.NAME`` does not.
         estimated_memory: Bytes of one GPU as hpcrun fit estimates them; None if unknown.
         ends_with: Whether a command on several nodes ends on all nodes when it succeeds on the
             first one.
@@ -345,6 +347,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     secrets: list[str]
     unset: list[str] = []
     deepspeed_config: dict[str, Any] | None = None
+    zero_keys: dict[str, list[str]] = {}
     accelerate_config: dict[str, Any] | None = None
     hosts: list[str] = []
     log_patterns: list[str] = []

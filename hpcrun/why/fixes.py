@@ -106,6 +106,8 @@ class JobSettings(Struct, frozen=True, kw_only=True):
         limit: The time limit in seconds.
         exclude: The nodes that the job excludes.
         gpu_memory: The estimated GiB per GPU of an option of DeepSpeed; empty if unknown.
+        zero_keys: The keys of the job that change a setting of ZeRO, as in the plan.
+        deepspeed_file: The DeepSpeed JSON that the script reads instead of hpcrun's; "" for that.
     """
 
     name: str = PLACEHOLDER
@@ -122,6 +124,8 @@ class JobSettings(Struct, frozen=True, kw_only=True):
     limit: float | None = None
     exclude: str = ""
     gpu_memory: Mapping[str, float] = {}
+    zero_keys: Mapping[str, list[str]] = {}
+    deepspeed_file: str = ""
 
 
 def fixes_for(fixes: Sequence[str], cause: Cause, job: JobSettings) -> list[str]:
@@ -209,17 +213,31 @@ def less_memory(job: JobSettings) -> Iterator[str]:
     """
     again = f"hpcrun resubmit {job.name}"
     arguments = " ".join(job.arguments)
+    options = []
+    if job.is_run and job.zero_stage is not None:
+        options = [*smaller_options(job.zero_stage, job.offload)]
+    if options and job.zero_stage in (0, 1):  # ZeRO-2 costs nothing
+        yield _change_zero(job, *options.pop(0))
     if not re.search(r"(?:gradient|activation)_?-?checkpoint", arguments):
         if job.is_run and job.framework == "transformers":
             yield f"{again} -- --gradient_checkpointing true  # recomputes activations"
         else:
             yield "enable activation checkpointing in the model"
-    if not job.is_run or job.zero_stage is None:
-        return
-    for option, effect in smaller_options(job.zero_stage, job.offload):
-        if option in job.gpu_memory:
-            effect += f"; about {job.gpu_memory[option]:.0f} GiB per GPU"
-        yield f"{again} --set {option}  # {effect}"
+    for option, effect in options:
+        yield _change_zero(job, option, effect)
+
+
+def _change_zero(job: JobSettings, option: str, effect: str) -> str:
+    """Return the command, or the edit of the script's own JSON, for an option of DeepSpeed."""
+    if option in job.gpu_memory:
+        effect += f"; about {job.gpu_memory[option]:.0f} GiB per GPU"
+    name, _, value = option.removeprefix("deepspeed.").partition("=")
+    if job.deepspeed_file:
+        path = "stage" if name == "zero_stage" else f"{name.replace('.', '_')}.device"
+        return f"set zero_optimization.{path} to {value} in {job.deepspeed_file}  # {effect}"
+    keys = job.zero_keys.get(name, [f"deepspeed.{name}"])
+    changes = " ".join(f"--set {key}={value}" for key in keys)
+    return f"hpcrun resubmit {job.name} {changes}  # {effect}"
 
 
 def smaller_options(zero_stage: int, offload: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -229,7 +247,7 @@ def smaller_options(zero_stage: int, offload: Sequence[str]) -> Iterator[tuple[s
     ['deepspeed.zero_stage=3', 'deepspeed.offload.optimizer=cpu']
     """
     if zero_stage < 3:
-        yield f"deepspeed.zero_stage={zero_stage + 1}", "shards more"
+        yield f"deepspeed.zero_stage={max(zero_stage + 1, 2)}", "shards more"
     if "optimizer" not in offload and zero_stage:
         yield "deepspeed.offload.optimizer=cpu", "slower steps, needs host memory"
     elif "param" not in offload and zero_stage == 3:

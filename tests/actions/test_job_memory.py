@@ -16,6 +16,7 @@ from hpcrun.actions.job_memory import (
     estimate_options,
     find_capacity,
     find_host_capacity,
+    find_own_deepspeed_file,
     parse_arguments,
     suggest_smaller,
 )
@@ -103,12 +104,13 @@ class Planned:
     """What the memory model reads of a plan."""
 
     precision = "bf16"
-    world_size = ranks_per_node = 4
+    world_size = ranks_per_node = gpus_per_node = 4
     micro_batch_per_gpu, gradient_accumulation_steps, effective_batch = 1, 1, 4
     accelerate_config: dict[str, Any] | None = None
     framework = "transformers"
     deepspeed_config: dict[str, Any] | None
     directives: list[tuple[str, str | None]]
+    run_dir, project_dir = "/runs/1", "/project"
 
     def __init__(self, program: list[str]) -> None:
         self.program = program
@@ -178,9 +180,41 @@ def test_suggested_offload_fits_into_the_host_memory_of_the_job() -> None:
         is_certain=True,
     )
     assert "GiB of host memory per node: --set deepspeed.zero_stage=2" in suggest_smaller(memory)
-    own = suggest_smaller(structs.replace(memory, config_file="ds.json"))
-    assert "in ds.json set zero_optimization.stage: 2" in own and "--set" not in own
+    keys = {"zero_stage": ["deepspeed.config.zero_optimization.stage"]}
+    own = suggest_smaller(structs.replace(memory, zero_keys=keys))
+    assert "--set deepspeed.config.zero_optimization.stage=2 --set deepspeed.offload" in own
     assert suggest_smaller(structs.replace(memory, host_capacity=20 * GIB)) == ""
+
+
+def test_nvme_buffers_of_an_own_json_are_read() -> None:
+    optimizer = {"device": "nvme", "buffer_count": 6, "pin_memory": False}
+    parameters = {"device": "nvme", "buffer_count": 9, "buffer_size": 2e8, "max_in_cpu": 5e8}
+    zero = {"stage": 3, "offload_optimizer": optimizer, "offload_param": parameters}
+    found = read({"zero_optimization": zero, "bf16": {"enabled": True}})
+    assert found is not None and not found.pins_memory and found.optimizer_buffers == 6
+    assert (found.parameter_buffers, found.parameter_buffer_size) == (9, 200_000_000)
+    assert found.max_in_cpu == 500_000_000
+    host = {
+        part.name: part.bytes
+        for part in estimate_memory(build_shape(parameters=20_000_000_000), found).host
+    }
+    assert host["NVMe buffers"] == 6 * 1e9 * 4 and host["parameter buffers"] == 9 * 2e8 * 2
+    assert host["parameters"] == 5e8 * 2 and "rounding of pinned memory" not in host
+
+
+def test_pinned_memory_is_rounded_to_powers_of_two() -> None:
+    training = Training(strategy="zero", zero_stage=3, weights="master", offload_optimizer="cpu")
+    shape = build_shape(parameters=1_500_000_000)
+    (part,) = [each for each in estimate_memory(shape, training).host if "pinned" in each.name]
+    # The gradients in 16 bits, and in fp32 of sub-groups of 1e9 and 0.5e9.
+    assert part.bytes == (2**32 - 3e9) + (2**32 - 4e9) + (2**31 - 2e9)
+
+
+def test_script_that_reads_its_own_deepspeed_json_is_recognized(tmp_path: Path) -> None:
+    plan = Planned(["python", "t.py", "--deepspeed", "conf/deepspeed.json"])
+    assert find_own_deepspeed_file(cast(Plan, plan)) == "conf/deepspeed.json"
+    plan.program[-1] = "/runs/1/deepspeed.json"
+    assert find_own_deepspeed_file(cast(Plan, plan)) == ""
 
 
 def test_host_memory_is_that_of_the_request_or_the_whole_node() -> None:
@@ -190,3 +224,5 @@ def test_host_memory_is_that_of_the_request_or_the_whole_node() -> None:
         plan.directives = [("mem", asked)]
         assert find_host_capacity(cast(Plan, plan), cluster) == gib * GIB
     assert find_host_capacity(cast(Plan, plan), Cluster()) is None
+    plan.directives = [("mem-per-gpu", "50G")]
+    assert find_host_capacity(cast(Plan, plan), cluster) == 200 * GIB

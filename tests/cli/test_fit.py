@@ -254,6 +254,68 @@ def test_submit_shows_the_memory_of_a_known_model(project: Caller) -> None:
     assert f"about {total:.1f} of" in line
 
 
+OFFLOADED = ("--set", "deepspeed.offload.optimizer=cpu")
+
+
+def test_submit_refuses_offload_beyond_the_host_memory_of_the_job(project: Caller) -> None:
+    small = (*OFFLOADED, "--set", "resources.memory_per_node=100G")
+    done = project("submit", "job.yaml", "--dry-run", *small)
+    assert done.code == 2
+    assert "what DeepSpeed offloads for qwen needs 131.7 GiB of host memory" in done.err
+    assert "and the job has 100.0 GiB; --set resources.memory_per_node=153G" in done.err
+    ignored = project("submit", "job.yaml", "--dry-run", "--no-check", "--json", *small).json
+    assert any("--no-check: memory: what DeepSpeed" in note for note in ignored["notes"])
+    # Between the states alone and the estimate, which has uncertain parts, nothing is refused.
+    middle = (*OFFLOADED, "--set", "resources.memory_per_node=140G")
+    notes = project("submit", "job.yaml", "--dry-run", "--json", *middle).json["notes"]
+    assert any("about 153 of 140 GiB per node, it may not fit" in note for note in notes)
+    suggested = (*OFFLOADED, "--set", "resources.memory_per_node=153G")
+    notes = project("submit", "job.yaml", "--dry-run", "--json", *suggested).json["notes"]
+    assert not any("host memory" in note for note in notes)
+
+
+def test_submit_suggests_nodes_where_one_has_too_little_host_memory(project: Caller) -> None:
+    text = (project.project / "hpcrun.yaml").read_text()
+    node = "{gpus_per_node: 4, memory_per_node: 120G}"
+    project.write("hpcrun.yaml", text + f"partition: gpu\npartitions: {{gpu: {node}}}\n")
+    done = project("submit", "job.yaml", "--dry-run", *OFFLOADED)
+    assert done.code == 2 and "and the job has 120.0 GiB; on 2 nodes, each needs" in done.err
+    assert "--set resources.nodes=2 --set resources.memory_per_node=" in done.err
+
+
+def test_submit_notes_ranks_that_load_more_than_the_host_memory(project: Caller) -> None:
+    project.write("train.py", SCRIPT + "model = AutoModel.from_pretrained(args.model)\n")
+    options = ("--set", "deepspeed.zero_stage=3")
+    options = (*options, "--set", "resources.memory_per_node=40G")
+    notes = project("submit", "job.yaml", "--dry-run", "--json", *options).json["notes"]
+    assert any("57 GiB if all ranks of a node load the whole model" in note for note in notes)
+
+
+def test_fit_reads_the_deepspeed_json_that_the_script_reads_itself(project: Caller) -> None:
+    own = {"zero_optimization": {"stage": 3}, "bf16": {"enabled": True}}
+    project.write("own.json", json.dumps(own))
+    job = JOB.replace('"{deepspeed_config}"', "own.json").replace("deepspeed: {zero_stage: 2}", "")
+    project.write("job.yaml", job)
+    assert "ZeRO-3 on 4 GPUs" in project("fit", "job.yaml").out
+    project.write("job.yaml", job.replace("own.json", "lost.json"))
+    done = project("fit", "job.yaml")
+    assert done.code == 2 and "a file that cannot be read" in done.err
+
+
+def test_workers_of_the_data_loader_are_in_host_memory(project: Caller) -> None:
+    def loader(*options: str) -> int | None:
+        parts: dict[str, int] = project("fit", "job.yaml", "--json", *options).json["node"]["parts"]
+        return parts.get("data loader")
+
+    assert loader() is None
+    project.write("train.py", SCRIPT + "loader = DataLoader(data, num_workers=8)\n")
+    batch = 2 * 512 * 3 * 8  # micro batch, tokens, three numbers of 8 bytes
+    assert loader() == pytest.approx(4 * 8 * (0.05 * 2**30 + 2 * batch), abs=1)
+    arguments = JOB.replace("args: [", "args: [--dataloader_num_workers, 2, ")
+    project.write("job.yaml", arguments)
+    assert loader() == pytest.approx(4 * 2 * (0.05 * 2**30 + 2 * batch), abs=1)
+
+
 @pytest.mark.parametrize(
     "change",
     [

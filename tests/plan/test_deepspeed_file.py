@@ -5,11 +5,14 @@ from __future__ import annotations
 import pytest
 
 from hpcrun.errors import SpecError
+from hpcrun.plan.build import build_plan
 from hpcrun.plan.deepspeed import DeepSpeedInput, DeepSpeedProbe
 from hpcrun.plan.types import Plan
 from hpcrun.spec.deepspeed_json import parse_hjson
+from hpcrun.spec.job import Cluster
+from hpcrun.spec.load import load_job
 from tests.plan.deepspeed_errors import BATCH, NEEDS_INT, NO_KEY, in_config, refused
-from tests.plan.making import plan
+from tests.plan.making import PLACE, plan
 
 
 def from_file(text: str, rest: str = "") -> Plan:
@@ -47,6 +50,40 @@ def test_deepspeed_config_overrides_deepspeed_file() -> None:
     made = plan(job, deepspeed_input=DeepSpeedInput(file=file))
     assert made.deepspeed_config is not None
     assert made.deepspeed_config["gradient_clipping"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("section", "stage_keys"),
+    [
+        ("{zero_stage: 2}", ["deepspeed.zero_stage"]),
+        ("{config_file: ds.json}", ["deepspeed.config.zero_optimization.stage"]),
+        (
+            "{config_file: ds.json, zero_stage: 2}",
+            ["deepspeed.zero_stage", "deepspeed.config.zero_optimization.stage"],
+        ),
+        (
+            "{config: {zero_optimization: {stage: 2}}}",
+            ["deepspeed.config.zero_optimization.stage"],
+        ),
+    ],
+)
+def test_keys_that_change_zero_are_accepted_beside_an_own_json(
+    section: str, stage_keys: list[str]
+) -> None:
+    text = f"script: a.py\ndeepspeed: {section}"
+    file = '{"zero_optimization": {"stage": 2}, "bf16": {"enabled": true}}'
+    given = DeepSpeedInput(file=parse_hjson(file, "ds.json") if "config_file" in section else None)
+    keys = plan(text, deepspeed_input=given).zero_keys
+    assert keys.get("zero_stage", ["deepspeed.zero_stage"]) == stage_keys
+    overrides = [f"{key}=3" for key in stage_keys]
+    overrides += [
+        f"{key}=cpu" for key in keys.get("offload.optimizer", ["deepspeed.offload.optimizer"])
+    ]
+    spec = load_job(text, source="job.yaml", resolve=lambda name: ("", name), overrides=overrides)
+    made = build_plan(spec, Cluster(), PLACE, deepspeed_input=given)
+    assert made.deepspeed_config is not None
+    zero = made.deepspeed_config["zero_optimization"]
+    assert zero["stage"] == 3 and zero["offload_optimizer"]["device"] == "cpu"
 
 
 def test_deepspeed_file_for_lightning_gets_no_accumulation() -> None:

@@ -530,6 +530,21 @@ def test_gpu_memory_fixes_are_commands_ordered_by_cost() -> None:
     assert commands(offloaded) == [f"{again}offload.param=cpu"]
     assert commands(structs.replace(offloaded, offload=["optimizer", "param"])) == []
     assert commands(structs.replace(job, zero_stage=None)) == []
+    # ZeRO-2 costs less speed than checkpointing, and ZeRO-3 more.
+    fixes = judge(traceback(OOM), job=structs.replace(job, zero_stage=1)).fixes
+    first, second = [fix for fix in fixes if "deepspeed." in fix or "checkpointing" in fix][:2]
+    assert first.startswith(f"{again}zero_stage=2") and "checkpointing" in second
+    keys = {"zero_stage": ["deepspeed.config.zero_optimization.stage"]}
+    own = structs.replace(job, zero_keys=keys)
+    assert commands(own)[0] == f"{again}config.zero_optimization.stage=3"
+    script = structs.replace(job, deepspeed_file="conf/ds.json")
+    assert commands(script) == []
+    fixes = judge(traceback(OOM), job=script).fixes
+    changes = [fix.partition("  #")[0] for fix in fixes if "ds.json" in fix]
+    assert changes == [
+        "set zero_optimization.stage to 3 in conf/ds.json",
+        "set zero_optimization.offload_optimizer.device to cpu in conf/ds.json",
+    ]
     trainer = structs.replace(job, framework="transformers")
     checkpointing = "hpcrun resubmit 7 -- --gradient_checkpointing true"
     assert any(fix.startswith(checkpointing) for fix in judge(traceback(OOM), job=trainer).fixes)
