@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -215,6 +215,46 @@ def draft_command_job(command: Sequence[str], overrides: Sequence[str] = ()) -> 
 # ---- the run -----------------------------------------------------------------------------------
 
 
+class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run has besides its job and the arguments of the command line.
+
+    The runs of a sweep share all attributes up to ``checks``.
+
+    Attributes:
+        origin: The source of the job, for messages.
+        host: The host of the cluster, whose answers are reused; by default a new one.
+        after: The jobs for which the run waits.
+        shared_code: The copy of the code, if the run has none of its own.
+        templates: Where the files are rendered from; by default the project's.
+        checks: They also determine whether problems that the user may overrule are errors.
+        run_id: The id of the run; by default a new one.
+        checkpoint_dir: The directory of its checkpoints; by default the job's.
+        runs_per_job: The number of runs that share a job of Slurm.
+        node_range: The job's range of nodes, if the request is for one number of nodes.
+        role: The role of ``whole_job`` that the request is for.
+        whole_job: The job with all roles.
+        roles: All roles of that job.
+        is_trial: The job records or draws values for a search.
+        trial: The parameters whose values are drawn when the run starts, with an example of each.
+    """
+
+    origin: Origin
+    host: ClusterHost | None = None
+    after: Dependency | None = None
+    shared_code: Path | None = None
+    templates: jinja2.Environment | None = None
+    checks: Checks
+    run_id: str = ""
+    checkpoint_dir: str | None = None
+    runs_per_job: int = 1
+    node_range: str = ""
+    role: str = ""
+    whole_job: JobSpec | None = None
+    roles: Sequence[RolePlan] = ()
+    is_trial: bool = False
+    trial: Mapping[str, str] = {}
+
+
 def prepare_spec(
     context: Context,
     spec: JobSpec,
@@ -223,104 +263,63 @@ def prepare_spec(
     extra_args: Sequence[str] = (),
     after: Dependency | None = None,
     origin: Origin | None = None,
-    run_id: str | None = None,
-    shared_code: Path | None = None,
-    templates: jinja2.Environment | None = None,
     checks: Checks | None = None,
     checkpoint_dir: str | None = None,
-    runs_per_job: int = 1,
-    node_range: str = "",
-    role: str = "",
-    job_spec: JobSpec | None = None,
-    roles: Sequence[RolePlan] = (),
-    is_trial: bool = False,
-    trial: Mapping[str, str] | None = None,
 ) -> Prepared:
     """Plan and render a run; nothing is changed.
 
-    The runs of a sweep share the ``host``, the ``shared_code``, the ``templates`` and the
-    ``checks``.
-
     Args:
         origin: The source of the job, for messages.
-        run_id: The id of the run; by default a new one.
         checks: They also determine whether problems that the user may overrule are errors.
-        node_range: The job's range of nodes, if this is the preparation for one number of nodes.
-        role: The role of ``job_spec`` whose job ``spec`` is, if this is the preparation of a role.
-        roles: All roles of that job.
-        is_trial: The job records or draws values for a search.
-        trial: The parameters whose values are drawn when the run starts, with an example of each.
+        checkpoint_dir: The directory of its checkpoints; by default the job's.
 
     Raises:
         InputError: The run cannot be prepared.
         SpecError: The job has problems; all of them are reported.
     """
-    now = time.gmtime()
-    how: dict[str, Any]
+    request = RunRequest(
+        origin=origin or Origin(spec.name or "job"),
+        host=host,
+        after=after,
+        checks=checks or Checks(),
+        checkpoint_dir=checkpoint_dir,
+    )
+    if spec.sweep_keys:
+        spec, extra_args = _only_run(spec, extra_args, request.origin)
+    return _prepare_run(context, spec, extra_args, request)
+
+
+def _prepare_run(
+    context: Context, spec: JobSpec, extra_args: Sequence[str], request: RunRequest
+) -> Prepared:
+    """Prepare a run, in parts if it has roles or a range of nodes. Raises as prepare_spec()."""
+    if request.checks.in_queue:
+        refuse_other_clusters(context.cluster, context.environ)
+    host = query_host(context, spec, extra_args, request.host)
+    run_id = request.run_id or new_run_id(spec, host)
+    request = msgspec.structs.replace(request, host=host, run_id=run_id)
+    if spec.roles:
+        return _for_each_role(context, spec, extra_args, request)
+    if isinstance(spec.resources.nodes, str):
+        return _for_each_count(context, spec, extra_args, request)
+    return _prepare_one(context, host, spec, extra_args, request)
+
+
+def _prepare_one(
+    context: Context,
+    host: ClusterHost,
+    spec: JobSpec,
+    extra_args: Sequence[str],
+    request: RunRequest,
+) -> Prepared:
+    """Prepare a run of one program on a known number of nodes. Raises as prepare_spec()."""
     # The project's files are read from the copy of the code that the run uses.
     in_code = msgspec.structs.replace(context, project=context.code or context.project)
-    origin = origin or Origin(spec.name or "job")
-    if spec.sweep_keys:
-        spec, extra_args = _only_run(spec, extra_args, origin)
-    has_range = isinstance(spec.resources.nodes, str)
-    if spec.roles or has_range:
-        host = query_host(context, spec, extra_args, host)
-        run_id = run_id or new_run_id(spec, host)
-        how = {
-            "host": host,
-            "after": after,
-            "origin": origin,
-            "run_id": run_id,
-            "shared_code": shared_code,
-            "templates": templates,
-            "checks": checks or Checks(),
-            "checkpoint_dir": checkpoint_dir,
-        }
-        if spec.roles:
-            return _for_each_role(context, spec, extra_args, how, origin)
-        how |= {"extra_args": extra_args, "runs_per_job": runs_per_job}
-        return _for_each_count(partial(prepare_spec, context, **how), spec, origin)
     errors: list[InputError] = []
     found, plan, given = Interpreter(python=""), None, DeepSpeedInput()
-    if (checks or Checks()).in_queue:
-        refuse_other_clusters(context.cluster, context.environ)
-    host = query_host(context, spec, extra_args, host)
-    run_id = run_id or new_run_id(spec, host)
     with _collect_error(errors):
         found = find_interpreter(context, spec, host)
-    login = host.login
-    is_main = all(one.is_main for one in roles if one.name == role)
-    run_dir = login.runs_dir / run_id
-    if not is_main:
-        shared_code = shared_code or run_dir / "code"
-        job_dir = (job_spec or spec).checkpoint.dir or "checkpoints"
-        checkpoint_dir = checkpoint_dir or os.path.normpath(run_dir / job_dir)
-        run_dir = run_dir / ROLES_DIR / role
-    # A remote host has no project, only the run's copy of it.
-    project = context.project if context.cluster.host is None else shared_code or run_dir / "code"
-    place = PlanInputs(
-        run_id=run_id,
-        created=time.strftime("%Y-%m-%dT%H:%M:%SZ", now),
-        run_dir=str(run_dir),
-        project_dir=str(project),
-        cache_dir=str(login.cache_dir),
-        python=found.python,
-        venv=found.venv,
-        node_venv=found.node_venv,
-        conda=found.conda,
-        shared_code=None if shared_code is None else str(shared_code),
-        hosts=context.hosts,
-        debug=context.debug,
-        checkpoint_dir=checkpoint_dir,
-        inherited=login.environ,
-        runs_per_job=runs_per_job,
-        node_range=node_range,
-        provenance=find_provenance(context, spec.secrets),
-        role=role,
-        roles=list(roles),
-        search=is_trial,
-        trial=dict(trial or {}),
-    )
+    place = _plan_inputs(context, host, spec, found, request)
 
     def having(section: DeepSpeed | Accelerate | None) -> Context:
         name = section.config_file if section is not None else None
@@ -337,9 +336,9 @@ def prepare_spec(
         plan = build_plan(
             *(job, context.cluster, place),
             extra_args=extra_args,
-            after=after,
+            after=request.after,
             deepspeed_input=given,
-            job_spec=job_spec,
+            job_spec=request.whole_job,
         )
         _check_setup(host, plan.setup)
         if context.cluster.host is not None:
@@ -347,7 +346,7 @@ def prepare_spec(
             plan = msgspec.structs.replace(
                 plan, snapshot=not plan.reference_trainer, notes=[*plan.notes, *ignored]
             )
-    checks = checks or Checks()
+    checks = request.checks
     plan, findings = checks.check_job(in_code, host, job, found, plan, extra_args, given.elsewhere)
     if context.code is not None:
         # Notes about missing files are wrong here: a copy of the code never contains files that git
@@ -356,17 +355,17 @@ def prepare_spec(
     if findings.problems:
         errors.append(SpecError(findings.problems, fix=findings.fix, notes=findings.notes))
     if errors or plan is None:
-        raise all_at_once(errors, origin)
+        raise all_at_once(errors, request.origin)
     notify, unresolved = plan_notify(context, spec.notify)
     findings.notes += unresolved
     plan = msgspec.structs.replace(plan, notify=notify)
     notes = [*plan.notes, *of_file, *([found.note] if found.note else []), *findings.notes]
     plan = msgspec.structs.replace(plan, notes=list(dict.fromkeys(notes)))
-    files = render_files(plan, templates or project_templates(context))
+    files = render_files(plan, request.templates or project_templates(context))
     _check_templates(context, files)
     known = placeholder_names(plan.environment)
-    if node_range:
-        resources = msgspec.structs.replace(spec.resources, nodes=node_range)
+    if request.node_range:
+        resources = msgspec.structs.replace(spec.resources, nodes=request.node_range)
         spec = msgspec.structs.replace(spec, resources=resources)
     files.append(RenderedFile("spec.yaml", dump_job(with_args(spec, known, extra_args))))
     return Prepared(
@@ -374,24 +373,59 @@ def prepare_spec(
         plan=plan,
         files=files,
         runs_dir=context.runs_dir,
-        environ=login.environ,
+        environ=host.login.environ,
         is_strict=checks.is_strict,
     )
 
 
+def _plan_inputs(
+    context: Context, host: ClusterHost, spec: JobSpec, found: Interpreter, request: RunRequest
+) -> PlanInputs:
+    """Return the places of the run, and where its plan comes from."""
+    login, role = host.login, request.role
+    shared_code, checkpoint_dir = request.shared_code, request.checkpoint_dir
+    run_dir = login.runs_dir / request.run_id
+    if not all(one.is_main for one in request.roles if one.name == role):
+        shared_code = shared_code or run_dir / "code"
+        job_dir = (request.whole_job or spec).checkpoint.dir or "checkpoints"
+        checkpoint_dir = checkpoint_dir or os.path.normpath(run_dir / job_dir)
+        run_dir = run_dir / ROLES_DIR / role
+    # A remote host has no project, only the run's copy of it.
+    project = context.project if context.cluster.host is None else shared_code or run_dir / "code"
+    return PlanInputs(
+        run_id=request.run_id,
+        created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        run_dir=str(run_dir),
+        project_dir=str(project),
+        cache_dir=str(login.cache_dir),
+        python=found.python,
+        venv=found.venv,
+        node_venv=found.node_venv,
+        conda=found.conda,
+        shared_code=None if shared_code is None else str(shared_code),
+        hosts=context.hosts,
+        debug=context.debug,
+        checkpoint_dir=checkpoint_dir,
+        inherited=login.environ,
+        runs_per_job=request.runs_per_job,
+        node_range=request.node_range,
+        provenance=find_provenance(context, spec.secrets),
+        role=role,
+        roles=list(request.roles),
+        search=request.is_trial,
+        trial=dict(request.trial),
+    )
+
+
 def _for_each_role(
-    context: Context,
-    spec: JobSpec,
-    extra_args: Sequence[str],
-    how: Mapping[str, Any],
-    origin: Origin,
+    context: Context, spec: JobSpec, extra_args: Sequence[str], request: RunRequest
 ) -> Prepared:
     """Prepare each role of a job as a run of its own, in a directory of the run.
 
-    The result is the run of the main role, with the files of the others. Raises InputError, as
-    prepare_spec().
+    The result is the run of the main role, with the files of the others. Raises as prepare_spec().
     """
-    if not (how["checks"].in_queue and not context.hosts):
+    origin = request.origin
+    if not (request.checks.in_queue and not context.hosts):
         raise InputError(
             f"{origin.name}: roles run only in a job of Slurm", fix="hpcrun submit starts them"
         )
@@ -404,10 +438,9 @@ def _for_each_role(
     made: dict[str, Prepared] = {}
     for name, one in specs.items():
         words = extra_args if name == main else ()
+        own = msgspec.structs.replace(request, role=name, roles=roles, whole_job=spec)
         try:
-            made[name] = prepare_spec(
-                context, one, extra_args=words, role=name, roles=roles, job_spec=spec, **how
-            )
+            made[name] = _prepare_run(context, one, words, own)
         except InputError as error:
             for problem in error.problems if isinstance(error, SpecError) else ():
                 if problem.path.split(".")[0].split("[")[0] in Role.__struct_fields__:
@@ -466,21 +499,22 @@ def query_host(
 
 
 def _for_each_count(
-    prepare_one: Callable[..., Prepared], spec: JobSpec, origin: Origin
+    context: Context, spec: JobSpec, extra_args: Sequence[str], request: RunRequest
 ) -> Prepared:
     """Prepare a run for each number of nodes that Slurm may allocate.
 
     The result is the run on the most nodes. Files that differ on fewer nodes are stored in
-    subdirectories such as ``nodes-2``, one of which the job uses when it starts. Raises InputError,
-    as prepare_spec().
+    subdirectories such as ``nodes-2``, one of which the job uses when it starts. Raises as
+    prepare_spec().
     """
     asked, counts = str(spec.resources.nodes), spec.resources.counts
+    origin, own = request.origin, msgspec.structs.replace(request, node_range=asked)
     made: list[Prepared] = []
     errors: list[InputError] = []
     of_most: set[str] = set()
     for count in reversed(counts):
         try:
-            made.append(prepare_one(spec=spec.with_nodes(count), node_range=asked))
+            made.append(_prepare_run(context, spec.with_nodes(count), extra_args, own))
         except InputError as error:
             problems = error.problems if isinstance(error, SpecError) else []
             if count == counts[-1]:
@@ -504,12 +538,12 @@ def _for_each_count(
         )
         raise all_at_once([SpecError([problem])], origin)
     same = set.intersection(*({(file.name, file.text) for file in one.files} for one in made))
-    own = {file.name for file in most.files if (file.name, file.text) not in same} - {"spec.yaml"}
+    differ = {file.name for file in most.files if (file.name, file.text) not in same}
     files = [
         RenderedFile(f"nodes-{one.plan.nodes}/{file.name}", file.text)
         for one in made
         for file in one.files
-        if file.name in own
+        if file.name in differ - {"spec.yaml"}
     ]
     steps_of = {one.plan.nodes: one.plan.gradient_accumulation_steps for one in reversed(made)}
     shown = ", ".join(f"{steps} on {nodes}" for nodes, steps in steps_of.items())
@@ -725,6 +759,15 @@ def prepare_job(
     code = sweep_folder(host.login.runs_dir, sweep_id).code
     templates = project_templates(context)
     checks = checks or Checks()
+    request = RunRequest(
+        origin=origin,
+        host=host,
+        after=after,
+        shared_code=code,
+        templates=templates,
+        checks=checks,
+        runs_per_job=spec.sweep_per_node,
+    )
     runs: list[Prepared] = []
     errors: dict[str, InputError] = {}
     try:
@@ -739,23 +782,16 @@ def prepare_job(
             if after is not None and one.index in after.checkpoint_dirs:
                 folder = after.checkpoint_dirs[one.index]
                 own_after = msgspec.structs.replace(after, checkpoint_dir=folder)
+            own = msgspec.structs.replace(
+                request,
+                after=own_after,
+                run_id=task_run_id(sweep_id, one.index),
+                checkpoint_dir=one.checkpoint_dir,
+                is_trial=search is not None,
+                trial=one.trial,
+            )
             try:
-                run = prepare_spec(
-                    context,
-                    one.spec,
-                    host=host,
-                    extra_args=one.extra_args,
-                    after=own_after,
-                    origin=origin,
-                    run_id=task_run_id(sweep_id, one.index),
-                    shared_code=code,
-                    templates=templates,
-                    checks=checks,
-                    checkpoint_dir=one.checkpoint_dir,
-                    runs_per_job=spec.sweep_per_node,
-                    is_trial=search is not None,
-                    trial=one.trial,
-                )
+                run = _prepare_run(context, one.spec, one.extra_args, own)
             except InputError as error:
                 errors.setdefault(str(error), error)
                 continue
@@ -767,13 +803,13 @@ def prepare_job(
             )
             run.files.append(record_file("task.json", task))
             if search is not None:
-                own = msgspec.structs.replace(
+                numbered = msgspec.structs.replace(
                     search,
                     number=one.index,
                     resumes=one.earlier if one.checkpoint_dir is not None else "",
                     earlier=learns_from,
                 )
-                run.files.append(record_file("search.json", own))
+                run.files.append(record_file("search.json", numbered))
                 if one.is_drawn:
                     run.files.append(record_file("trial.json", TrialRecord(values=one.trial)))
             runs.append(msgspec.structs.replace(run, values=one.values))
