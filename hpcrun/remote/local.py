@@ -212,12 +212,14 @@ def _run_bounded(
         if process.poll() is None:
             with contextlib.suppress(OSError):
                 os.killpg(process.pid, signal.SIGKILL)
-            for stream in filter(None, (process.stdin, process.stdout, process.stderr)):
-                with contextlib.suppress(OSError):
-                    stream.close()
-            # A process blocked by a dead file system cannot be killed: do not wait for it.
+            # A process blocked by a dead file system cannot be killed: do not wait long for it. On
+            # a busy machine, the end of others takes a moment.
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=0.2)
+                process.wait(timeout=2)
+        # They are open if the command has ended, and a process that it started holds them.
+        for stream in filter(None, (process.stdin, process.stdout, process.stderr)):
+            with contextlib.suppress(OSError):
+                stream.close()
     return Result(list(argv), process.returncode, stdout, stderr)
 
 

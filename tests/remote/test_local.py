@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import gc
 import subprocess
+import warnings
 from pathlib import Path
 from typing import NoReturn
 
@@ -75,6 +77,15 @@ def test_process_limit_is_reported(number: int, fix: str, monkeypatch: pytest.Mo
 def test_missing_working_folder_is_reported() -> None:
     with pytest.raises(HpcrunError, match="/no/such/folder: no such folder"):
         LocalTransport(ENV).run(["true"], cwd="/no/such/folder")
+
+
+def test_streams_of_an_ended_command_are_closed_at_its_timeout() -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ResourceWarning)
+        with pytest.raises(OutOfReach, match="sh did not respond"):
+            LocalTransport(ENV).run(["sh", "-c", "sleep 2 & exit 0"], timeout=0.5)
+        gc.collect()
+    assert not [str(each.message) for each in caught]
 
 
 def test_command_timeout_is_reported() -> None:
