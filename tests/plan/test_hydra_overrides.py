@@ -86,8 +86,18 @@ def test_valid_overrides_are_accepted(folder: Path) -> None:
         assert check_hydra_overrides("config", FILES, [word]) == [], word
 
 
-@pytest.mark.parametrize("choice", ["data/set=b", "model=big", "model/head=thin"])
-@pytest.mark.parametrize("name", ["config", "alternative"])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "choice"),
+    [
+        ("config", "data/set=b"),
+        ("config", "model=big"),
+        ("config", "model/head=thin"),
+        ("alternative", "model=big"),
+        pytest.param("alternative", "data/set=b", marks=pytest.mark.thorough),
+        pytest.param("alternative", "model/head=thin", marks=pytest.mark.thorough),
+    ],
+)
 def test_no_override_is_rejected_that_hydra_accepts(folder: Path, name: str, choice: str) -> None:
     for word in [*RIGHT, *WRONG]:
         if check_hydra_overrides(name, FILES, [choice, word]):
