@@ -14,6 +14,7 @@ REFERENCE = PACKAGE / "workloads" / "reference"
 TRACER = PACKAGE / "workloads" / "trace_step.py"
 
 
+@cache
 def modules() -> list[Path]:
     """List hpcrun's modules, but not those of programs that never import hpcrun."""
     return sorted(

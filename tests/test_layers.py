@@ -61,6 +61,7 @@ MAY_PRINT = {"hpcrun/cli/output.py", "hpcrun/sandbox/keeper.py"}
 EFFECT_CALLS = {"open", "input", "print", "breakpoint", "exec", "eval", "__import__"}
 
 
+@cache
 def dotted(path: Path) -> str:
     """Return the name by which a module is imported.
 
@@ -80,25 +81,31 @@ def stubs() -> dict[str, dict[str, str]]:
 PUBLIC = sorted(PACKAGE.glob("*/__init__.pyi"))
 
 
-def names_imported_modules(path: Path) -> set[tuple[str, str]]:
+@cache
+def names_imported_modules(path: Path) -> frozenset[tuple[str, str]]:
     """Return (module, name) of everything that a module imports from hpcrun, at any place."""
-    return {
+    return frozenset(
         (node.module, alias.name)
         for node in ast.walk(tree(path))
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "hpcrun"
         for alias in node.names
         if node.module is not None
-    }
+    )
+
+
+@cache
+def known_modules() -> frozenset[str]:
+    """Return the names of all modules of hpcrun."""
+    return frozenset(map(dotted, modules()))
 
 
 def modules_imported_modules(path: Path) -> set[str]:
     """Return the modules of hpcrun that a module imports, entry points resolved."""
-    known = {dotted(module) for module in modules()}
     found = set()
     for module, imported in names_imported_modules(path):
         target = stubs().get(module, {}).get(imported, module)
         inside = f"{target}.{imported}"
-        found.add(inside if inside in known else target)
+        found.add(inside if inside in known_modules() else target)
     return found - {dotted(path)}
 
 
