@@ -49,7 +49,7 @@ from hpcrun.curves.rows import (
     join_steps,
     known_epochs,
 )
-from hpcrun.curves.scope import scope_by_context
+from hpcrun.curves.scope import scope_by_batches, scope_by_context
 from hpcrun.curves.store import StoredLog, StoredRows, states_other_quantities, states_results
 
 _THOUSAND = 1000
@@ -87,7 +87,14 @@ def read_rows(log: StoredLog) -> list[Rows]:
         for form, named in zip(forms, _name_data(forms), strict=True)
     ]
     blocks = [each for each in log.marks if each.split and each.epoch is None]
-    rows = scope_by_context(_drop_redrawn_bars(log, rows, headings), [*marks, *blocks])
+    drawn = [
+        each
+        for each, form in zip(rows, forms, strict=True)
+        if form.layout.format == "keras" and headings.size
+    ]
+    others = [each for each in rows if each not in drawn]
+    drawn = _drop_redrawn_bars(scope_by_batches(drawn, headings), headings)
+    rows = scope_by_context([*drawn, *others], [*marks, *blocks])
     rows = _keep_evaluation_means(rows, headings)
     rows = _drop_epoch_means(_drop_repeated_losses(rows))
     return _count_through_epochs(rows)
@@ -155,17 +162,15 @@ def _build_rows(form: StoredRows, headings: Ints, epochs_of: Floats, times: Floa
     return _drop_duplicates(rows)
 
 
-def _drop_redrawn_bars(log: StoredLog, rows: Sequence[Rows], headings: Ints) -> list[Rows]:
+def _drop_redrawn_bars(rows: Sequence[Rows], headings: Ints) -> list[Rows]:
     """Keep the last drawing of Keras's bar in each epoch; the others show running means."""
-    drawn = [
-        np.asarray(form.offsets) for form in log.forms.values() if form.layout.format == "keras"
-    ]
-    offsets = np.sort(join_columns(drawn))
-    above = np.searchsorted(headings, offsets, "right")
-    redrawn = offsets[:-1][above[1:] == above[:-1]]
-    kept = (
-        [each.select(~np.isin(each.offsets, redrawn)) for each in rows] if headings.size else rows
-    )
+    kept = []
+    for is_training in (True, False):
+        drawn = [each for each in rows if (each.priority > 0) == is_training]
+        offsets = np.sort(join_columns(each.offsets for each in drawn))
+        above = np.searchsorted(headings, offsets, "right")
+        redrawn = offsets[:-1][above[1:] == above[:-1]]
+        kept += [each.select(~np.isin(each.offsets, redrawn)) for each in drawn]
     return [each for each in kept if len(each)]
 
 

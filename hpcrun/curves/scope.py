@@ -190,6 +190,36 @@ def scope_by_context(rows: Sequence[Rows], headings: Sequence[Mark]) -> list[Row
     return _scope_by_lines_above(found, blocks)
 
 
+def scope_by_batches(rows: Sequence[Rows], headings: Ints) -> list[Rows]:
+    """Treat Keras's bar as an evaluation's where another number of batches follows the epoch's own.
+
+    The first bar below the heading of an epoch is that of ``fit()``; ``evaluate()`` draws the same
+    bar without a heading. That is a test if ``fit()`` evaluates each epoch, too. Numbers of batches
+    are unknown on lines without a counter.
+
+    Args:
+        rows: The rows of Keras's bars.
+        headings: Offsets of the headings of epochs.
+    """
+    offsets = join_columns(each.offsets for each in rows)
+    order = np.argsort(offsets, kind="stable")
+    totals = np.repeat([each.total or 0 for each in rows], [*map(len, rows)])[order]
+    offsets = offsets[order]
+    above = np.searchsorted(headings, offsets, "right")
+    firsts = totals[np.searchsorted(above, above)]  # the first bar below the same heading
+    is_other = (above > 0) & (totals > 0) & (firsts > 0) & (totals != firsts)
+    evaluated = offsets[is_other]
+    split = "test" if any(split_of(name) == "eval" for x in rows for name in x.names) else "eval"
+    found = []
+    for each in rows:
+        is_evaluated = np.isin(each.offsets, evaluated)
+        names = tuple(name_in(split, name) for name in each.names)
+        found += [each.select(~is_evaluated)] if not is_evaluated.all() else []
+        if is_evaluated.any():
+            found.append(replace(each.select(is_evaluated), names=names, priority=0))
+    return found
+
+
 def _separate_alternating_evaluations(rows: Sequence[Rows]) -> list[Rows]:
     """Treat rows as an evaluation's if they have the training's form and alternate with it.
 

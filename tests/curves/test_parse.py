@@ -158,6 +158,22 @@ def test_last_bar_of_a_keras_epoch_is_its_mean(
     assert curve.trainings == trainings
 
 
+@pytest.mark.parametrize(
+    ("validation", "metric"), [(" - val_loss: 7.5", "test_loss"), ("", "eval_loss")]
+)
+def test_keras_evaluate_after_fit_is_no_epoch_of_the_training(validation: str, metric: str) -> None:
+    lines = []
+    for epoch in (1, 2, 3):
+        lines.append(f"Epoch {epoch}/3\n89/90 ━━━ 0s 2ms/step - loss: 9.5\n")
+        lines.append(f"90/90 ━━━ 6s 22ms/step - loss: {9 - epoch}.25{validation}\n")
+    for batch, loss in ((1, 0.25), (7, 0.5)):
+        lines.append(f"{batch}/7 ━━━ 0s 23ms/step - accuracy: 0.98 - loss: {loss}\n")
+    curve = parse_chunks("x", [(0, ["".join(lines).encode()])]).curve
+    assert curve.values("loss") == [8.25, 7.25, 6.25]
+    assert curve.values(metric) == [0.5]
+    assert curve.values("eval_loss") == ([7.5] * 3 if validation else [0.5])
+
+
 def test_step_heading_applies_to_lines_below() -> None:
     log = "".join(
         f"-----Iteration: {n}-----\nLoss: {9 - n / 1000}\n" for n in range(1000, 6000, 1000)

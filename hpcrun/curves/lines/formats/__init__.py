@@ -70,8 +70,8 @@ class LineFormat(Struct, frozen=True):
             groups[key] = groups.pop("number")
         if rounded := groups.pop("rounded", None):
             groups["step"] = rounded
-        if total:
-            groups["step"] = f"{groups['step']}/{total}"
+        if total and "step" in groups:
+            groups["step"], total = f"{groups['step']}/{total}", None
         pairs = (f"{key}={text.replace(',', '')}, " for key, text in groups.items() if text)
         found = scan("".join(pairs) + rest)
         if found is None:
@@ -80,6 +80,8 @@ class LineFormat(Struct, frozen=True):
         found.whole_split = split or SPLITS.get(line.tag, found.split)
         verbatim = [field.key for field in found.fields if self.verbatim]
         row = build_row(found, sure=self.sure, verbatim=verbatim)
+        if row and total:
+            row = structs.replace(row, total=int(total))
         return structs.replace(row, is_rounded=True) if row and rounded else row
 
     def _named(self, field: Field) -> Field | None:

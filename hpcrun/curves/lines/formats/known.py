@@ -244,11 +244,12 @@ FORMATS: tuple[LineFormat, ...] = (
         split="eval",
     ),
     # keras: src/utils/progbar.py, also in TF 2. The counter counts the batches of an epoch, and the
-    # values are running means of the epoch. The epoch is printed on a separate line.
+    # values are running means of the epoch. The epoch is printed on a separate line. The number of
+    # batches distinguishes fit() from evaluate() (``scope``).
     form(
         "keras",
         "loss: ",
-        r"(?:\s*\d+/(?:\d+|Unknown)\s+|[ ]?(?=- \d+s(?: \d+m?s/\w+)? - ))"
+        r"(?:\s*\d+/(?:(?P<total>\d{1,9})|Unknown)\s+|[ ]?(?=- \d+s(?: \d+m?s/\w+)? - ))"
         r"(?P<rest>(?:- (?P<epoch_seconds>\d+)s|\[[=>. ]{5,80}\]|[━ ]{3,80}"
         r"|\s*\d+s \d+m?s/step)\s.*?\bloss: ⟨N⟩"
         r"(?:\s{0,40}- (?:[^:]{1,60}: ⟨N⟩|\d\S{1,12}))*)",
