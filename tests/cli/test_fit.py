@@ -286,8 +286,8 @@ def test_submit_suggests_nodes_where_one_has_too_little_host_memory(project: Cal
 def test_submit_notes_ranks_that_load_more_than_the_host_memory(project: Caller) -> None:
     project.write("train.py", SCRIPT + "model = AutoModel.from_pretrained(args.model)\n")
     options = ("--set", "deepspeed.zero_stage=3")
-    options = (*options, "--set", "resources.memory_per_node=40G")
-    notes = project("submit", "job.yaml", "--dry-run", "--json", *options).json["notes"]
+    memory = ("--set", "resources.memory_per_node=40G")
+    notes = project("submit", "job.yaml", "--dry-run", "--json", *options, *memory).json["notes"]
     assert any("57 GiB if all ranks of a node load the whole model" in note for note in notes)
 
 
