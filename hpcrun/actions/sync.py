@@ -25,6 +25,7 @@ from hpcrun.files import write_error
 from hpcrun.monitor import find_sources, status_of
 from hpcrun.plan import Plan, format_label
 from hpcrun.runs import (
+    OK_STATES,
     History,
     JobStatus,
     NodeSeries,
@@ -282,9 +283,10 @@ class RunSync:
 
     def close(self, status: JobStatus | None) -> str:
         """Record the state of the run; return where the tracker shows it."""
-        is_final = status is not None and status.final
+        state = status.state if status is not None and status.final else ""
+        if status is not None and state in OK_STATES:
+            state = "COMPLETED"  # Slurm's own state of a run that its search pruned
         try:
-            state = status.state if status is not None and is_final else ""
             return self._tracker.close(state, status.ended_at if status is not None else None)
         finally:
             self._sent.close()

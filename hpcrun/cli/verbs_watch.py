@@ -710,16 +710,18 @@ def fetch(
 @click.option(
     "--to",
     "kind",
-    type=click.Choice(["tensorboard", "mlflow", "wandb"]),
+    type=click.Choice(["tensorboard", "mlflow", "wandb", "trackio"]),
     required=True,
     help="The tracker.",
 )
 @click.option("-f", "--follow", is_flag=True, help="Send new points until the runs have ended.")
-@click.option("--dir", "folder", type=DIR, help="Folder of TensorBoard's or W&B's files.")
+@click.option(
+    "--dir", "folder", type=DIR, help="Folder of TensorBoard's, W&B's or trackio's files."
+)
 @click.option(
     "--project",
     metavar="NAME",
-    help="MLflow experiment or W&B project (default: the name of the project's directory).",
+    help="Project of W&B or trackio, or MLflow experiment (default: the project directory's name).",
 )
 @cluster_option
 def sync(
@@ -730,14 +732,15 @@ def sync(
     project: str | None,
     cluster: str | None,
 ) -> int:
-    """Send the metrics of runs to TensorBoard, MLflow or W&B, without code in the training script.
+    """Send the metrics of runs to TensorBoard, MLflow, W&B or trackio, without code in the script.
 
     RUN is a run id, a job id or a sweep, as for hpcrun parse; the default is the newest run. Each
     run, with all its attempts, is one run of the tracker, with its settings and the use of its
     nodes. A later call sends only what is new. Ctrl-C never stops the job.
 
     MLflow is found by MLFLOW_TRACKING_URI, W&B by wandb login or WANDB_API_KEY;
-    WANDB_MODE=offline writes files. TensorBoard's files are written to ./tensorboard, or --dir.
+    WANDB_MODE=offline writes files. TensorBoard's files are written to ./tensorboard, or --dir,
+    trackio's database to its own folder, or --dir.
 
     With -f, the exit code is 1 if a run failed.
     """

@@ -15,7 +15,7 @@ def make_tracker(
     """Create a tracker for one run.
 
     Args:
-        kind: "tensorboard", "mlflow" or "wandb".
+        kind: "tensorboard", "mlflow", "wandb" or "trackio".
         folder: The folder for local files; None for the tracker's default.
 
     Raises:
@@ -34,6 +34,10 @@ def make_tracker(
         from hpcrun.trackers.mlflow import MlflowTracker
 
         return MlflowTracker(environ, project)
+    if kind == "trackio":
+        from hpcrun.trackers.trackio import TrackioTracker
+
+        return TrackioTracker(environ, folder, project)
     from hpcrun.trackers.wandb import WandbTracker
 
     return WandbTracker(environ, folder or cwd, project)

@@ -29,7 +29,7 @@ class TrackedRun(Struct, frozen=True, kw_only=True):
 
     Attributes:
         run_id: Identifies the run in every tracker; all its attempts are one run there.
-        project: The experiment of MLflow, or the project of W&B.
+        project: The experiment of MLflow, or the project of W&B and trackio.
         group: The sweep of the run; "" without one.
         config: The settings of the run, by key.
         tags: Facts about the run, such as its commit and its jobs, by key.

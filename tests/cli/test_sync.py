@@ -1,4 +1,4 @@
-"""hpcrun sync: metrics of runs in TensorBoard, MLflow and W&B, read with their own readers."""
+"""hpcrun sync: metrics of runs in trackers, read with the readers of each."""
 
 from __future__ import annotations
 
@@ -82,14 +82,14 @@ class SyncedRun:
         text = json.dumps(begin | {"begun_at": BEGUN + 100 * attempt})
         self.write(f"attempts/{attempt}/begin.json", text)
 
-    def end(self, attempt: int, code: int = 0) -> None:
+    def end(self, attempt: int, code: int = 0, **more: str) -> None:
         end = {"attempt": attempt, "job_id": "7", "exit_code": code, "signal": None}
         end |= {
             "stopped_by": None,
             "first_failure": None,
             "begun_at": BEGUN,
             "ended_at": BEGUN + 300,
-        }
+        } | more
         self.write(f"attempts/{attempt}/end.json", json.dumps(end))
 
     def log(self, attempt: int, text: str) -> None:
@@ -367,10 +367,12 @@ def test_mlflow_database_has_one_run_with_history_config_and_system_metrics(
     experiment = client.get_experiment_by_name("exp").experiment_id
     (found,) = client.search_runs([experiment])
     client.delete_run(found.info.run_id)
+    run.end(1, why="pruned")  # by the search of its sweep
     assert "39 new points" in run.sync("--to", "mlflow", "--project", "exp")
     (again,) = client.search_runs([experiment])
     assert again.info.run_id != found.info.run_id
     assert again.data.params == found.data.params
+    assert "PRUNED" in run.hpcrun("status", "7").out and again.info.status == "FINISHED"
     with contextlib.closing(sqlite3.connect(path)) as database:
         for table in ("runs", "metrics", "latest_metrics", "params", "tags"):
             database.execute(f"DELETE FROM {table}")
@@ -571,6 +573,54 @@ def test_wandb_sync_uploads_the_offline_folders_of_two_calls_as_one_run(run: Syn
     assert server.runs[run.path.name].config["args.--lr"] == "1e-4"
 
 
+# ---- trackio
+
+
+@pytest.mark.thorough  # it installs a package, whose version of pillow is older than matplotlib's
+def test_trackio_has_one_run_with_history_config_and_system_metrics(
+    run: SyncedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    python = tmp_path / "venv/bin/python"
+    subprocess.run([python, "-m", "pip", "install", "-q", "trackio"], check=True)
+    (site,) = (tmp_path / "venv/lib").glob("python*/site-packages")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(site)])
+    monkeypatch.setattr("hpcrun.trackers.tracker.find_spec", lambda name: True)
+    monkeypatch.setenv("TRACKIO_DIR", "")  # restores the variable, which the command sets
+    told = run.sync("--to", "trackio", "--dir", "tk", "--project", "exp")
+    assert f"31 new points: trackio show --project exp (in {run.hpcrun.project}/tk)" in told
+    (state,) = (run.path / "cache/sync").iterdir()
+    points = state / "points"
+    points.write_bytes(points.read_bytes()[: 20 * 11 + 7])
+    run.begin(1)
+    run.log(1, lines(15, 30, base=100.0))
+    run.end(1)
+    run.state("COMPLETED")
+    run.sync("--to", "trackio", "--dir", "tk", "--project", "exp")
+    (state / "sync.json").unlink()
+    run.sync("--to", "trackio", "--dir", "tk", "--project", "exp")
+    program = (
+        "import json, sys; from trackio.sqlite_storage import SQLiteStorage as S\n"
+        "(run,) = S.get_run_records('exp'); name = {'run': run['name'], 'run_id': run['id']}\n"
+        "print(json.dumps([run, S.get_logs('exp', **name), S.get_system_logs('exp', **name),"
+        " S.get_run_config('exp', **name)]))"
+    )
+    environ = run.hpcrun.environ | {"TRACKIO_DIR": str(run.hpcrun.project / "tk")}
+    shown = subprocess.run([python, "-c", program], env=environ, stdout=subprocess.PIPE, check=True)
+    found, logs, system, config = json.loads(shown.stdout)
+    assert (found["id"], found["name"]) == (run.path.name, "tiny")
+    losses = [(row["step"], row["train/loss"]) for row in logs if "train/loss" in row]
+    first = [(step, step / 8) for step in range(1, 21)]
+    repeated = [(step, 100 + step / 8) for step in range(15, 31)]
+    assert sorted(pair for pair in losses if pair[0] != 21) == sorted(
+        pair for pair in (*first, *repeated) if pair[0] != 21
+    )
+    assert [row["gpu0_percent"] for row in system if "gpu0_percent" in row] == [90.0, 90.0]
+    assert system[0]["timestamp"] == "2026-11-20T08:15:15+00:00"
+    assert config["args.--lr"] == "1e-4" and config["hpcrun"]["slurm_jobs"] == "7"
+    assert "abc123def" not in json.dumps(config) and "9f8e7d" not in json.dumps(config)
+
+
 # ---- refusals
 
 
@@ -581,13 +631,19 @@ def test_wandb_sync_uploads_the_offline_folders_of_two_calls_as_one_run(run: Syn
         (["--to", "wandb"], {"HOME": "/nowhere"}, "not logged in to api.wandb.ai"),
         (["--to", "wandb"], {"WANDB_MODE": "disabled"}, "WANDB_MODE is disabled"),
         (["a.log", "--to", "tensorboard"], {}, "not a run of hpcrun"),
+        (["--to", "trackio"], {"TRACKIO_SPACE_ID": "ada/x"}, "TRACKIO_SPACE_ID is set"),
     ],
 )
 def test_unusable_trackers_and_sources_are_refused(
-    run: SyncedRun, options: list[str], environ: dict[str, str], expected: str
+    run: SyncedRun,
+    monkeypatch: pytest.MonkeyPatch,
+    options: list[str],
+    environ: dict[str, str],
+    expected: str,
 ) -> None:
     run.hpcrun.write("a.log", "step=1 loss=2\n")
     run.hpcrun.environ |= environ
+    monkeypatch.setattr("hpcrun.trackers.tracker.find_spec", lambda name: True)
     done = run.hpcrun("sync", *options)
     assert done.code == 2 and expected in done.err, done
     assert not (run.path / "cache/sync").exists()
