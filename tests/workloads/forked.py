@@ -1,9 +1,10 @@
-"""Run trainings with each rank in a fork of one process that has imported torch or a framework.
+"""Run trainings with each rank in a fork of one process that has imported torch and a framework.
 
-A program, whose arguments are the modules to import: each line of its standard input is JSON, a
-program, the environment of each rank, the arguments, and when to ask all ranks to stop (after how
-many steps, and then a pause before each); each line that it prints is one of [exit code, stdout,
-stderr]. The import takes longer than most of what a training is asked for.
+A program, whose arguments are the modules that every training imports: each line of its standard
+input is JSON, the module of a framework, a program, the environment of each rank, the arguments,
+and when to ask all ranks to stop (after how many steps, and then a pause before each); each line
+that it prints is one of [exit code, stdout, stderr]. Importing takes longer than most trainings, so
+torch is imported once, and each framework in a fork of its own.
 """
 
 from __future__ import annotations
@@ -92,10 +93,35 @@ def ask_to_stop(children: list[int], out: IO[str], steps: int, pauses: list[floa
         os.kill(child, signal.SIGTERM)
 
 
+def serve(requests: IO[str], answers: IO[str]) -> None:
+    """Run the programs of all requests in forks of this process."""
+    for line in requests:
+        print(json.dumps(outcome(*json.loads(line))), file=answers, flush=True)
+
+
+def fork_with(module: str) -> tuple[IO[str], IO[str]]:
+    """Fork a process that imports one more module and serves; return its two pipes."""
+    (requests, ask), (answer, answers) = os.pipe(), os.pipe()
+    if os.fork() == 0:
+        os.close(ask)
+        os.close(answer)
+        importlib.import_module(module)
+        serve(os.fdopen(requests), os.fdopen(answers, "w"))
+        os._exit(0)
+    os.close(requests)
+    os.close(answers)
+    return os.fdopen(ask, "w"), os.fdopen(answer)
+
+
 if __name__ == "__main__":
-    answers = os.fdopen(os.dup(1), "w")
+    stdout = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # DeepSpeed prints as it is imported
     for name in sys.argv[1:]:
         importlib.import_module(name)
+    servers: dict[str, tuple[IO[str], IO[str]]] = {}
     for line in sys.stdin:
-        print(json.dumps(outcome(*json.loads(line))), file=answers, flush=True)
+        module, *request = json.loads(line)
+        if module not in servers:
+            servers[module] = fork_with(module)
+        print(json.dumps(request), file=servers[module][0], flush=True)
+        print(servers[module][1].readline(), end="", file=stdout, flush=True)

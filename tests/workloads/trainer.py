@@ -75,9 +75,9 @@ def free_port() -> int:
 
 
 @cache
-def _forks(module: str) -> subprocess.Popen[str]:
-    """Start the process that imports torch and a module, for the lifetime of this one."""
-    argv = [sys.executable, str(Path(__file__).with_name("forked.py")), *TORCH, module]
+def _forks() -> subprocess.Popen[str]:
+    """Start the process that imports torch, for the lifetime of this one."""
+    argv = [sys.executable, str(Path(__file__).with_name("forked.py")), *TORCH]
     pipe = subprocess.PIPE
     forks = subprocess.Popen(
         argv, env=environment(), stdin=pipe, stdout=pipe, text=True, start_new_session=True
@@ -99,9 +99,9 @@ def run_forked(
 
     ``stop``: after how many steps to ask all ranks to stop, with a pause before each.
     """
-    forks = _forks(module)
+    forks = _forks()
     assert forks.stdin and forks.stdout
-    asked = [str(program), ranks, [*map(str, arguments)], stop]
+    asked = [module, str(program), ranks, [*map(str, arguments)], stop]
     print(json.dumps(asked), file=forks.stdin, flush=True)
     return Outcome(*json.loads(forks.stdout.readline()))
 
