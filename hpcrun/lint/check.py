@@ -14,6 +14,42 @@ from hpcrun.lint.rule import RULES, SEVERITIES, Edit, Severity
 from hpcrun.lint.rules import all_rules
 from hpcrun.lint.script import Origin, Script, iterate_lines, parse_script, show
 
+# Rules about commands and constants, which the outer script of a here-document cannot change.
+_FOR_ANY_VALUES = {
+    *(
+        "bashrc-sourced",
+        "conda-init",
+        "conda-not-initialized",
+        "install-in-job",
+        "renamed-variable",
+        "unread-variable",
+    ),
+    *(
+        "bad-nccl-value",
+        "nccl-switch",
+        "slow-debugging",
+        "secret-in-script",
+        "old-launcher",
+        "default-port",
+        "fixed-port",
+    ),
+    *(
+        "hostname-ip",
+        "nodelist-parsed",
+        "cd-unchecked",
+        "exit-code-lost",
+        "pipe-hides-failure",
+        "wait-hides-failure",
+    ),
+    *(
+        "cpus-not-requested",
+        "requeue-truncates-log",
+        "sh-with-bash-syntax",
+        "docker-in-job",
+        "sudo-in-job",
+    ),
+    *("kills-other-jobs", "download-in-job", "module-replaced", "results-copied-at-the-end"),
+}
 _IGNORE = re.compile(r"#\s*hpcrun:\s*ignore(-file)?=([\w,-]+)")
 
 
@@ -101,13 +137,13 @@ def _lint_text(text: str, name: str, syntax: str, origins: Sequence[Origin]) -> 
                     edit=_edit_of_text(script, one.edit),
                 )
             )
-    for line, inner, is_exact in _list_generated(script):
+    for line, inner, computed in _list_generated(script):
         count = inner.count("\n") + 1
         stems = origins[line - 1 :] or [Origin(name, line + at) for at in range(count)]
         found += [
             replace(one, line=one.line + line - 1, edit=None, fixable=False)
             for one in _lint_text(inner, name, "", stems)
-            if is_exact or _holds_for_any_values(one)
+            if computed is None or (_holds_for_any_values(one) and one.line not in computed)
         ]
     rank = {severity: index for index, severity in enumerate(SEVERITIES)}
     return sorted(found, key=lambda one: (one.line, one.column, rank[one.severity], one.rule))
@@ -182,12 +218,12 @@ def _list_offsets(text: str) -> list[int]:
     return [0, *accumulate(sizes)][:-1]
 
 
-def _list_generated(script: Script) -> Iterator[tuple[int, str, bool]]:
+def _list_generated(script: Script) -> Iterator[tuple[int, str, set[int] | None]]:
     """Yield the sbatch scripts in here-documents.
 
     Yields:
-        The number of the first line, the text, and whether the text is exact. It is not if the
-        outer script expands variables in it. Directives with such values become comments.
+        The number of the first line, the text, and the lines of the directives in which the outer
+        script expands variables. None stands for an exact text, in which it expands nothing.
     """
     nodes = [script.tree.root_node] if script.tree is not None else []
     while nodes:
@@ -204,17 +240,30 @@ def _list_generated(script: Script) -> Iterator[tuple[int, str, bool]]:
             text = re.sub(r"(?m)^\t+", "", text)
         if not re.match(r"#!.*sh\b", text) or "\n#SBATCH" not in text:
             continue
-        is_exact = True
+        computed: set[int] | None = None
         if not re.search(rb"['\"\\]", script.data[start.start_byte : start.end_byte]):
-            is_exact = not re.search(r"(?<!\\)[$`]", text)
-            text = re.sub(r"(?m)^#SBATCH.*(?<!\\)[$`].*$", "#", text)
+            if re.search(r"(?<!\\)[$`]", text):
+                if re.search(r"(?m)^#SBATCH\s+[$`]", text):
+                    continue  # any options
+                lines = text.split("\n")
+                computed = {
+                    number
+                    for number, one in enumerate(lines, 1)
+                    if one.startswith("#SBATCH") and re.search(r"(?<!\\)[$`]", one)
+                }
+                for number in computed:
+                    value = r"(?<!\\)(\$\([^)]*\)|\$\{[^}]*\}|\$\w+|`[^`]*`)"
+                    lines[number - 1] = re.sub(value, "_", lines[number - 1])
+                text = "\n".join(lines)
             text = re.sub(r"\\([$`\\])", r"\1", text)
-        yield script.line_of(body.start_byte), text, is_exact
+        yield script.line_of(body.start_byte), text, computed
 
 
 def _holds_for_any_values(finding: Finding) -> bool:
-    """Return True if a finding does not depend on the directives and variables of a script."""
+    """Return True if a finding does not depend on the values of the directives and variables."""
     rule = RULES[finding.rule]
+    if rule.id in _FOR_ANY_VALUES:
+        return True
     return finding.severity == "error" and rule.section in ("Directives", "Shell")
 
 

@@ -180,11 +180,9 @@ def is_exclusive(script: Script) -> bool:
 
 def list_training(script: Script) -> list[LaunchedProgram]:
     """Return the launchers and Python programs of a script, without small commands."""
-    return [
-        one
-        for one in find_programs(script)
-        if one.kind in TRAINERS and not (one.kind == "python" and _is_small(one))
-    ]
+    found = [one for one in find_programs(script) if one.kind in TRAINERS]
+    programs = [one for one in found if not (one.kind == "python" and _is_small(one))]
+    return programs or [one for one in found[-1:] if _runs_statements(one)]
 
 
 def list_started(script: Script) -> list[LaunchedProgram]:
@@ -201,6 +199,14 @@ def _is_small(program: LaunchedProgram) -> bool:
     """Return True for ``python --version``, ``python -c ...`` and ``python -m pip``."""
     first = program.args[:2]
     return not first or first[0] in ("-c", "-") or program.module in ("pip", "venv", "ensurepip")
+
+
+def _runs_statements(program: LaunchedProgram) -> bool:
+    """Return True for ``python -c`` with code that does more than to import and print."""
+    code = program.args[1] if program.args[:1] == ["-c"] and len(program.args) > 1 else ""
+    idle = r"(import|from|assert)\s.*|print\(.*\)|\w+\.(__version__|__file__)|(sys\.)?exit\(.*"
+    statements = [one.strip() for one in re.split(r"[;\n]", code)]
+    return any(one and not re.fullmatch(idle, one) for one in statements)
 
 
 def uses_several_ranks(script: Script) -> bool:

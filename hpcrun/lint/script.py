@@ -612,6 +612,8 @@ class _Reader:
             else:
                 self.arrays[one.name] = [*(before or []), *one.items] if operator else one.items
             self.known[one.name] = one.items[0].text if one.items and not place["branch"] else None
+        elif operator and (before_text := self.known.get(one.name)) is not None:
+            self.known[one.name] = None if place["branch"] else before_text + one.value.text
         elif place["branch"] or operator or self.is_computed(one.value.text):
             self.known[one.name] = None
         else:

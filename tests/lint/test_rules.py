@@ -262,6 +262,11 @@ def test_expanded_values_of_a_generated_script_are_not_guessed() -> None:
     late = inner + "#SBATCH --requeue\n"
     found = lint_script(f"#!/bin/bash\nsbatch <<EOF\n{late}EOF\n")
     assert [one.rule for one in found] == ["late-directive"]
+    commands = inner.replace("srun", "cd $DIR\nexport NCCL_DEBUG=DEBUG\npython eval.py; srun")
+    found = lint_script(f"#!/bin/bash\nsbatch <<EOF\n{commands}EOF\n")
+    assert [(one.line, one.rule) for one in found] == [(6, "cd-unchecked"), (7, "bad-nccl-value")]
+    anything = inner.replace("#SBATCH --time=$T", "#SBATCH $OPTIONS\nexport NCCL_DEBUG=DEBUG")
+    assert lint_script(f"#!/bin/bash\nsbatch <<EOF\n{anything}EOF\n") == []
 
 
 @pytest.mark.parametrize(
@@ -315,6 +320,19 @@ def test_docker_needs_a_terminal_for_its_own_options_only(words: str, is_wrong: 
         ),
         ("module load a/1 gcc/9\nmodule load a/1 gcc/10", "module-replaced", True),
         ("test -f x && exit", "commands-after-exit", False),
+        ("module load cuda/12.4 gcc/12\nmodule list", "environment-of-the-submitter", True),
+        ("module load cuda/12.4\nmodule load site-ai/1", "environment-of-the-submitter", False),
+        ("#SBATCH --mail-user=me@example.com", "bad-mail-user", True),
+        ("#SBATCH --mail-user=me@my-example.com", "bad-mail-user", False),
+        ("for p in $(lsof /dev/nvidia0); do kill -9 $p; done", "kills-other-jobs", True),
+        ("for p in $PIDS; do kill -9 $p; done", "kills-other-jobs", False),
+        ("URL=tcp://$A\nURL+=:40000\nsrun python d.py --dist_url $URL", "fixed-port", True),
+        ("cd $SLURM_TMPDIR", "results-on-local-disk", True),
+        ("cd $SLURM_TMPDIR\ncd $HOME/x", "results-on-local-disk", False),
+        ("cd $SLURM_TMPDIR", "cd-unchecked", False),
+        ("module load a/1\nexport PYTHONPATH=.", "path-replaced", True),
+        ("export PYTHONPATH=.", "path-replaced", False),
+        ("export MASTER_PORT=$(($(date +%N)%30000))", "random-port", True),
         ("if true; then exit; fi", "commands-after-exit", False),
         (
             "N=$(nvidia-smi -L | wc -l)\ntorchrun --nproc_per_node $N t.py --num_workers 4",
@@ -328,6 +346,24 @@ def test_docker_needs_a_terminal_for_its_own_options_only(words: str, is_wrong: 
 def test_similar_lines_differ_in_their_findings(line: str, rule: str, is_found: bool) -> None:
     found = [one.rule for one in lint(f"#SBATCH --gres=gpu:2 -c 4\n{line}\npython t.py\n")]
     assert (rule in found) == is_found
+
+
+@pytest.mark.parametrize(
+    ("code", "is_program"),
+    [
+        ("from main import *; run('a.yaml')", True),
+        ("import torch; print(torch.__version__)", False),
+        ("import torch\nassert torch.cuda.is_available()", False),
+    ],
+)
+def test_code_on_the_command_line_may_be_the_program(code: str, is_program: bool) -> None:
+    found = [one.rule for one in lint(f'#SBATCH -N 1\ncd /x\npython -c "{code}"\n')]
+    assert ("cd-unchecked" in found) == is_program
+
+
+def test_gpus_that_are_not_requested_are_not_counted() -> None:
+    text = "#SBATCH --gres=gpu:0\nexport CUDA_VISIBLE_DEVICES=0\npython t.py\n"
+    assert [one.rule for one in lint(text) if one.severity == "error"] == []
 
 
 @pytest.mark.parametrize(

@@ -498,13 +498,16 @@ def _(script: Script) -> Iterator[Found]:
     good="#SBATCH -N 1\nmodule load cuda/12.4\nexport PATH=/opt/tools/bin:$PATH\npython t.py\n",
 )
 def _(script: Script) -> Iterator[Found]:
+    loads = [one.start for one in script.commands if one.name in ("module", "ml")]
     for one in script.assignments:
-        if one.name not in ("PATH", "LD_LIBRARY_PATH") or one.prefix or one.branch:
+        if one.name not in ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH") or one.prefix or one.branch:
             continue
+        if one.name == "PYTHONPATH" and not (loads and loads[0] < one.start):
+            continue  # without modules it is usually unset
         raw = script.data[one.start : one.end]
         if b"PATH" in raw.partition(b"=")[2] or raw.partition(b"=")[0].endswith(b"+"):
             continue
-        if not one.value.text and one.name == "LD_LIBRARY_PATH":
+        if not one.value.text and one.name != "PATH":
             continue
         severity = None if one.name == "PATH" else "note"
         text = f"the former value of {one.name} is lost"
@@ -674,9 +677,12 @@ def _(script: Script) -> Iterator[Found]:
         "spack",
         "pyenv",
     }
-    if any(one.name in setup or OPEN in one.name for one in script.commands):
+    if any(
+        (one.name in setup and not _loads_libraries(one)) or OPEN in one.name
+        for one in script.commands
+    ):
         return
-    if re.search(r"\bmodule\b|activate|container-image|\buenv\b", script.text):
+    if re.search(r"\bmodule use\b|activate|container-image|\buenv\b", script.text):
         return
     for program in list_training(script):
         first = re.match(r"(?:\S*/)?(python[0-9.]*|torchrun|accelerate|deepspeed)\b", program.kind)
@@ -686,11 +692,32 @@ def _(script: Script) -> Iterator[Found]:
             for word in words
             if re.fullmatch(r"python[0-9.]*|torchrun|accelerate|deepspeed", word)
         ]
+        if program.in_shell and not re.search(r"/(python|torchrun|accelerate)", script.text):
+            bare = [program.kind]
         wrapped = {"uv", "poetry", "pixi", "pipenv", "pdm", "hatch"} & set(words)
         if first and bare and not wrapped and not program.container:
             text = f"which {bare[0]} this is depends on the shell that submits the job"
             yield Found(program.command.start, text)
             return
+
+
+_LIBRARIES = (
+    r"(?i)(cuda(-?toolkit)?|cudnn|nccl|gcc|gcccore|g\+\+|cmake|openmpi|mpich|intel|mkl|hdf5|git|ffmpeg"
+    r"|rocm|ninja|boost)(/\S*)?"
+)
+
+
+def _loads_libraries(command: Command) -> bool:
+    """Return True for ``module`` commands that certainly load no Python."""
+    words = command.args
+    if command.name == "ml":
+        return bool(words) and all(re.fullmatch(_LIBRARIES, word) for word in words)
+    if command.name != "module":
+        return False
+    if words[:1] in (["purge"], ["list"], ["unload"], ["rm"], ["avail"], ["reset"]):
+        return True
+    loads = words[:1] in (["load"], ["add"]) and len(words) > 1
+    return loads and all(re.fullmatch(_LIBRARIES, word) for word in words[1:])
 
 
 @rule(

@@ -15,6 +15,7 @@ _OWN_NAME = r"SLURM_|RANDOM|date|uuid|mktemp|\bi\b|TASK|SEED|seed|\$\$|[1-9@*#]$
 _RESULTS = (
     r"--?(\w+[-_])*(out(put)?|save|ckpts?|checkpoints?|results?)([-_](dir|path|folder|root))?"
 )
+_COPIES = ("cp", "mv", "rsync", "tar", "scp", "zip")
 
 
 def _written_files(command: Command) -> Iterator[tuple[str, bool]]:
@@ -154,7 +155,7 @@ def _(script: Script) -> Iterator[Found]:
     local = r"/tmp/|/var/tmp/|/dev/shm/|/local_?scratch/"
     for program in list_training(script):
         last = program.command.end
-        copies = [one for one in script.commands if one.name in ("cp", "mv", "rsync", "tar", "scp")]
+        copies = [one for one in script.commands if one.name in _COPIES]
         if any(one.start > last or one.function for one in copies):
             continue
         words = program.args
@@ -166,6 +167,19 @@ def _(script: Script) -> Iterator[Found]:
                 text = f"{show(value)} is lost with the node, and other nodes do not see it"
                 yield Found(program.command.start, text)
                 return
+    changes = [one for one in script.commands if one.name == "cd" and not one.function]
+    for program in list_training(script)[-1:]:
+        before = [one for one in changes if one.end < program.command.start and one.args]
+        folder = show(before[-1].args[0]) if before else ""
+        is_local = re.match(rf"{local}|\$\{{?(SLURM_TMPDIR|TMPDIR|LOCAL_SCRATCH)\b", folder)
+        copies = [one for one in script.commands if one.name in _COPIES]
+        if not is_local or any(one.start > program.command.end or one.function for one in copies):
+            continue
+        names = [word.partition("=")[0] for word in program.args]
+        if not any(re.fullmatch(_RESULTS, name) for name in names):
+            text = f"results in relative paths are lost: {folder} is removed with the job"
+            yield Found(before[-1].start, text, severity="note")
+            return
 
 
 @rule(
@@ -349,8 +363,8 @@ def _list_unchecked_changes(script: Script) -> Iterator[Command]:
             continue
         if command.args[0] in (".", "..", "-", "~") or "SLURM_SUBMIT_DIR" in command.args[0]:
             continue
-        if show(command.args[0]) in ("$(pwd)", "$PWD"):
-            continue  # where the script was at some time
+        if show(command.args[0]) in ("$(pwd)", "$PWD", "$SLURM_TMPDIR", "$TMPDIR"):
+            continue  # where the script was at some time, or a folder that the site creates
         rest = script.data[command.end : command.end + 40].lstrip(b" \t")
         if not rest.startswith((b"&&", b"||")):
             yield command

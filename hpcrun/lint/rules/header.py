@@ -400,6 +400,10 @@ def _(script: Script) -> Iterator[Found]:
         if one.items is not None:
             yield Found(one.start, "sh has no arrays: where sh is dash, the script fails here")
             return
+    for command in script.commands:
+        if command.name == "source":
+            yield Found(command.start, "sh has no source where it is dash: write a dot")
+            return
     found = re.search(rb"(?m)^[^#\n]*\[\[ ", script.data)
     if found:
         yield Found(found.end() - 3, "sh has no [[ ]]: where sh is dash, the test fails")
@@ -571,8 +575,11 @@ def _(script: Script) -> Iterator[Found]:
 )
 def _(script: Script) -> Iterator[Found]:
     one = script.option("mail-user")
-    if one is not None and any(part.count("@") > 1 for part in one.value.split(",")):
-        yield Found(one.start, f"{one.value} is no address: no mail will arrive")
+    for part in one.value.split(",") if one is not None else ():
+        reserved = re.search(r"(?i)@(.*\.)?example(\.(com|org|net|edu))?$", part)
+        if one is not None and (part.count("@") > 1 or reserved):
+            yield Found(one.start, f"{part} is no address: no mail will arrive")
+            return
 
 
 @rule(

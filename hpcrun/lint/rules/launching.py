@@ -523,6 +523,10 @@ def _(script: Script) -> Iterator[Found]:
             yield Found(start, "$RANDOM may be below 1024, where a port is privileged")
             return
         for part in parts:
+            if re.search(r"^\$\(\(.*\$\(date \+%[A-Z]*N\)|^\$\(\(.*`date \+%[A-Z]*N`", part):
+                text = "a number from date +%N may begin with 0: then bash takes it for octal"
+                yield Found(start, text)
+                return
             found = re.search(r"shuf -i ?(\d+)-(\d+)", part)
             if found and int(found[2]) > 32768:
                 text = "ports above 32767 are ephemeral: another program may use it already"

@@ -230,7 +230,10 @@ def _(script: Script) -> Iterator[Found]:
         not starts
         and "srun" not in script.text
         and all(each.kind in known for each in training)
-        and not any(use.name == "SLURM_NTASKS" for use in script.uses)
+        and not any(
+            use.name == "SLURM_NTASKS" and not _is_only_printed(script, use.start)
+            for use in script.uses
+        )
     ):
         text = f"the script does not start {tasks} tasks: it runs once"
         if script.has("ntasks") and not script.has("nodes"):
@@ -531,7 +534,7 @@ def _(script: Script) -> Iterator[Found]:
 )
 def _(script: Script) -> Iterator[Found]:
     gpus = count_gpus_per_node(script)
-    if gpus is None or script.has("exclusive"):
+    if not gpus or script.has("exclusive"):
         return
     for start, name, value in _visible_devices(script):
         listed = value.split(",")

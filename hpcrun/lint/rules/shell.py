@@ -630,6 +630,12 @@ def _(script: Script) -> Iterator[Found]:
             text = "this ends all processes that match, also those of other jobs"
             yield Found(program.command.start, text)
             return
+        if program.kind == "kill" and program.command.branch:
+            line = script.data[: program.command.end].decode("utf-8", "replace").rsplit("for ", 1)
+            if len(line) > 1 and re.search(r"\b(lsof|ps|pgrep|fuser|nvidia-smi)\b", line[1]):
+                text = "this ends all processes that the loop lists, also those of other jobs"
+                yield Found(program.command.start, text)
+                return
         if program.kind == "ray" and program.args[:1] == ["stop"]:
             yield Found(
                 program.command.start, "ray stop ends the Ray of other jobs on the node, too"
