@@ -84,7 +84,7 @@ def lint_file(
     folders = [Path(), *([path.parent] if path is not None else [])]
 
     def read_sourced(word: str) -> SourcedFile | None:
-        return _read_sourced(word, folders)
+        return read_sourced_file(word, folders)
 
     findings = lint_script(text, name, syntax=_check_syntax(data), read_sourced=read_sourced)
     if context is not None:
@@ -151,7 +151,7 @@ def _is_batch_script(path: Path) -> bool:
     return data.startswith(b"#!") and b"\n#SBATCH" in data
 
 
-def _read_sourced(word: str, folders: Sequence[Path]) -> SourcedFile | None:
+def read_sourced_file(word: str, folders: Sequence[Path]) -> SourcedFile | None:
     """Read a file beside the script, or below the directory of submission; None if there is none.
 
     Environments are left to the rules for activation.

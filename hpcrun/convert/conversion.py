@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
 from msgspec import Struct, field
 
+from hpcrun.convert.followed import follow_last_script, list_inner_scripts
 from hpcrun.convert.preamble import (
     NOT_EXPORTED,
     BackgroundStatement,
@@ -27,6 +28,7 @@ from hpcrun.lint import (
     LaunchedProgram,
     LaunchOption,
     Script,
+    SourcedFile,
     find_programs,
     list_training,
     parse_script,
@@ -118,6 +120,7 @@ def convert_script(
     folder: str = "",
     arguments: Sequence[str] = (),
     gpu_types: Mapping[str, str] | None = None,
+    read_file: Callable[[str], SourcedFile | None] | None = None,
 ) -> Conversion:
     """Convert an sbatch script.
 
@@ -128,6 +131,7 @@ def convert_script(
         home: The user's home directory.
         arguments: The arguments of the script.
         gpu_types: The profile's name for each type in --gres.
+        read_file: Read a script that the last command runs, which is then converted with it.
 
     >>> text = "#!/bin/bash\\n#SBATCH --gres=gpu:2\\nsrun torchrun --nproc-per-node 2 t.py -n 1\\n"
     >>> made = convert_script(text, "a", project="/p", home="/h")
@@ -135,6 +139,8 @@ def convert_script(
     ('t.py', ['-n', '1'], 'torchrun', True)
     """
     values = {"HOME": home, "SLURM_SUBMIT_DIR": folder or project}
+    followed = follow_last_script(text, read_file) if read_file is not None else None
+    text = followed.text if followed is not None else text
     first = parse_script(text, variables=values, arguments=arguments, keeps_expansions=True)
     remarks = Remarks(first)
     made = Conversion(name=name)
@@ -179,7 +185,8 @@ def convert_script(
     if body.srun:
         made.job["srun"] = body.srun
     _mask_secrets(made, remarks)
-    made.remarks = sorted(remarks.found)
+    found = map(followed.locate, remarks.found) if followed is not None else remarks.found
+    made.remarks = sorted(found)
     return made
 
 
@@ -441,8 +448,12 @@ def _read_body(
             problem, converted = converted.problem, None
         else:
             _report_redirections(script, node, remarks)
+    _report_inner_scripts(script, statements[first].start_byte, remarks)
     if request.indices is not None:
-        _convert_array(body, converted, script, request, text, values, arguments, home, remarks)
+        owned = bool(converted and not converted.launcher and preamble.owned)
+        is_text = bool(preamble.folder or preamble.wanders or owned)
+        single = None if is_text else converted
+        _convert_array(body, single, request, text, values, arguments, home)
     if converted is None:
         texts = _texts_without_srun(script, preamble, statements[first:])
         if texts is not None and _can_run_as_text(request, script):
@@ -464,6 +475,14 @@ def _read_body(
         return body
     _finish(body, converted, preamble, call, request.indices, remarks)
     return body
+
+
+def _report_inner_scripts(script: Script, start: int, remarks: Remarks) -> None:
+    """Report scripts that a command of the job runs, in which srun would wait for that command."""
+    commands = [one for one in script.commands if one.start >= start]
+    for one in list_inner_scripts(commands):
+        shown = " ".join(word.text for word in one.words)
+        remarks.assumed(one.start, shown, "this script is not read: it must not call srun itself")
 
 
 def _find_sourced_name(
@@ -821,15 +840,17 @@ def _report_unused(
 def _convert_array(
     body: _Body,
     converted: ConvertedProgram | None,
-    script: Script,
     request: Request,
     text: str,
     values: Mapping[str, str],
     arguments: Sequence[str],
     home: str,
-    remarks: Remarks,
 ) -> None:
-    """Convert an array to a sweep: over values that the index selects, else over the index."""
+    """Convert an array to a sweep: over values that the index selects, else over the index.
+
+    Args:
+        converted: The program, whose arguments may become the sweep's; None if bash starts it.
+    """
     indices = request.indices or []
     if converted is not None and len(indices) <= _MOST_INDICES:
         rows: list[ConvertedProgram] = []

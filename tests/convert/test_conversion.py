@@ -213,6 +213,18 @@ def test_array_over_values_becomes_a_sweep() -> None:
     assert several["sweep_combinations"] == [{"seed": "0", "n": "0"}, {"seed": "5", "n": "10"}]
 
 
+def test_array_whose_program_starts_elsewhere_sweeps_over_the_index() -> None:
+    text = "#SBATCH --gpus=1 --array=1-2\nID=$SLURM_ARRAY_TASK_ID\ncd /d\npython t.py --id $ID\n"
+    found = job(text)
+    assert found["sweep"] == {"array_task_id": ["1", "2"]}
+    assert found["command"][-1].split("\n") == [
+        "export SLURM_ARRAY_TASK_ID={array_task_id}",
+        "ID=$SLURM_ARRAY_TASK_ID",
+        "cd /d",
+        "exec python t.py --id ${{ID}}",
+    ]
+
+
 def test_array_that_selects_a_line_of_a_file_sweeps_over_the_index() -> None:
     text = (
         "#SBATCH --gpus=1 --array=1-2\nARGS=$(sed -n ${SLURM_ARRAY_TASK_ID}p args.txt)\n"

@@ -20,8 +20,14 @@ from msgspec import Struct
 
 from hpcrun.actions.init.probe import FOLDER
 from hpcrun.actions.init.read_only import FILTERS, format_filter, make_read_only
+from hpcrun.actions.init.script_job import read_beside
 from hpcrun.context import find_project, read_text
-from hpcrun.convert import Conversion, convert_script, format_converted_job
+from hpcrun.convert import (
+    Conversion,
+    convert_script,
+    follow_last_script,
+    format_converted_job,
+)
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.lint import parse_directives
 from hpcrun.sandbox import MAX_GPUS_PER_NODE, MAX_NODES, lifecycle, plain_shape
@@ -131,8 +137,11 @@ def check_conversion(
         folder=str(cwd),
         home=home,
         arguments=arguments,
+        read_file=read_beside,
     )
-    return made, compare_ranks(text, script, made, arguments)
+    followed = follow_last_script(text, read_beside)
+    whole = followed.text if followed is not None else text
+    return made, compare_ranks(whole, script, made, arguments)
 
 
 def compare_ranks(

@@ -9,9 +9,11 @@ from pathlib import Path
 from msgspec import Struct
 
 from hpcrun.actions.init.init import SCHEMAS, InitState
+from hpcrun.actions.lint import read_sourced_file
 from hpcrun.context import read_text
 from hpcrun.convert import Conversion, Remark, convert_script, format_converted_job
 from hpcrun.errors import InputError, SpecError
+from hpcrun.lint import SourcedFile
 from hpcrun.spec import Cluster, load_job
 
 _SHELL = re.compile(r"#!\s*(\S*/)?(env\s+(-\S+\s+)*)?(\S*/)?(ba|da|k|z)?sh(\s|$)")
@@ -40,6 +42,11 @@ def is_shell_script(name: str) -> bool:
         return False
 
 
+def read_beside(name: str) -> SourcedFile | None:
+    """Read a script in the directory of submission."""
+    return read_sourced_file(name, [Path()])
+
+
 def convert_script_file(
     found: InitState, cluster: Cluster, script: str, arguments: Sequence[str]
 ) -> ConvertedJob:
@@ -60,6 +67,7 @@ def convert_script_file(
         home=found.environ.get("HOME", "~"),
         arguments=arguments,
         gpu_types=gpu_types,
+        read_file=read_beside,
     )
     schema = f"../{SCHEMAS}/job.schema.json"
     source = path.name
