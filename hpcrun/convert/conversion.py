@@ -636,9 +636,14 @@ def _finish(
         names |= converted.uses
         kept = _select_commands(preamble, names)
     arrays = [one for one in depends_on(names, preamble.kept) if one.is_array or one.functions]
+    if arrays:
+        # Each rank evaluates them, from the values that the setup has computed.
+        arrays = _add_changed_variables(arrays, preamble.kept)
+        names |= {name for one in arrays for name in one.uses}
+        kept = _select_commands(preamble, names)
     by_index = [] if indices is None else _depend_on_index(kept, names)
     for one in arrays:
-        if one.is_array and not one.is_plain and changes_files(one):
+        if not (one.is_plain or one.functions) and changes_files(one):
             reason = "its commands would run in the setup and again in each rank"
             remarks.missing(one.start, one.text, reason)
     _export_sourced_variables(remarks.script, kept, names)
@@ -691,6 +696,22 @@ def _finish(
     body.after = _format_program(body.program)
 
 
+def _add_changed_variables(
+    arrays: Sequence[Statement], kept: Sequence[Statement]
+) -> list[Statement]:
+    """Add the statements that assign the variables which the arrays' statements change.
+
+    They are evaluated twice, and ``n += 1`` must then begin with the same value again.
+    """
+    found = list(arrays)
+    while True:
+        changed = {name for one in found for name in one.assigns}
+        every = [one for one in kept if one in found or one.assigns & changed]
+        if len(every) == len(found):
+            return every
+        found = every
+
+
 def _export_folder(preamble: Preamble, script: Script) -> None:
     """Pass on the directory in which the setup ends, because several statements decide it."""
     name = "START_FOLDER"
@@ -730,7 +751,7 @@ def _select_commands(preamble: Preamble, names: set[str]) -> list[Statement]:
             continue
         if one.functions and not one.functions & wanted:
             continue
-        if one.is_plain and one.assigns & names and not one.is_array:
+        if one.is_plain and one.assigns and one.assigns <= names and not one.is_array:
             one.export = True  # the ranks read it
         elif not one.export:
             one.exports = sorted(one.assigns & names - arrays)

@@ -30,6 +30,16 @@ _BRANCHES = {
     ),
     *("function_definition", "subshell", "command_substitution", "process_substitution"),
 }
+# Assignments in arithmetic: ``n += 1``, ``n++`` and ``--n``, but not ``n == 1``.
+_ARITHMETIC = re.compile(
+    r"(?<![\w$])([A-Za-z_]\w*)\s*(?:\[[^]]*\]\s*)?(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))"
+    r"|(?:\+\+|--)\s*([A-Za-z_]\w*)"
+)
+_READING = {"read", "mapfile", "readarray", "getopts"}
+# Files that set up an environment, and no variables of the script.
+_ENVIRONMENT_FILE = re.compile(
+    r"(^|/)activate$|\.(bashrc|bash_profile|profile|zshrc)$|/etc/|conda\.sh$|/init/(ba)?sh$"
+)
 _SUMS = re.compile(r"[0-9+*/()% -]+")
 
 
@@ -408,6 +418,9 @@ class _Reader:
         elif kind == "variable_assignment":
             self.assignment(node, exported=False, **place)
         elif kind in ("declaration_command", "unset_command"):
+            if kind == "unset_command":
+                for child in node.children[1:]:
+                    self.forget(self.text(child))
             flags = [self.text(one) for one in node.children[1:] if one.type == "word"]
             exported = self.text(node.children[0]) == "export" or any(
                 re.match(r"-\w*x", flag) for flag in flags
@@ -484,6 +497,8 @@ class _Reader:
                 variable = node.child_by_field_name("variable")
                 if variable is not None:
                     self.known[self.text(variable)] = None
+            if kind == "c_style_for_statement":
+                self.assign_by_arithmetic(node, True)
             seen_body = kind not in ("if_statement", "elif_clause", "while_statement")
             children = node.children
             for index, child in enumerate(children):
@@ -502,6 +517,9 @@ class _Reader:
         elif kind == "negated_command":
             for child in node.children:
                 self.statement(child, guarded=True, **place)
+        elif kind == "compound_statement" and node.children[0].type == "((":
+            self.assign_by_arithmetic(node, branch)
+            self.expand_inside(node, substituted)
         elif kind in ("compound_statement", "do_group", "program", "ERROR"):
             children = node.children
             for index, child in enumerate(children):
@@ -577,6 +595,40 @@ class _Reader:
         self.script.commands.append(command)
         if not substituted and not place["function"]:
             self.change_arguments(command)
+        if not substituted:
+            self.change_variables(command, node)
+
+    def change_variables(self, command: Command, node: Parsed) -> None:
+        """Follow commands that assign to variables; their values are not known afterwards."""
+        if command.name == "let":
+            self.assign_by_arithmetic(node, command.branch)
+        elif command.name in _READING or command.args[:1] == ["-v"]:
+            for word in command.words[1:]:
+                if re.fullmatch(r"[A-Za-z_]\w*", word.text):
+                    self.assign_unknown(word.text, word.start, word.end, command.branch)
+        elif command.name == "eval":
+            for name in re.findall(r"(?<![\w$])([A-Za-z_]\w*)\+?=", " ".join(command.args)):
+                self.forget(name)
+        elif command.name in ("source", ".") and command.args:
+            if self.keeps_expansions and not _ENVIRONMENT_FILE.search(command.args[0]):
+                for name in {one.name for one in self.script.assignments}:
+                    self.forget(name)
+
+    def assign_by_arithmetic(self, node: Parsed, branch: bool) -> None:
+        for found in _ARITHMETIC.finditer(self.text(node)):
+            self.assign_unknown(found[1] or found[2], node.start_byte, node.end_byte, branch)
+
+    def assign_unknown(self, name: str, start: int, end: int, branch: bool) -> None:
+        """Record an assignment of a value that only bash knows."""
+        value = Word(mark(name), start, end)
+        self.script.assignments.append(Assignment(name, value, start, end, branch=branch))
+        self.forget(name)
+
+    def forget(self, name: str) -> None:
+        """Treat the value of a variable as unknown from here on."""
+        self.known[name] = None
+        if name in self.arrays:
+            self.arrays[name] = None
 
     def change_arguments(self, command: Command) -> None:
         """Follow ``set -- A B`` and ``shift``, which change the positional parameters."""
@@ -801,7 +853,9 @@ class _Reader:
         self.expand_inside(node, substituted)
         for found in re.finditer(r"(?<![\w$\{])([A-Za-z_]\w*)", inner):
             self.use(found[1], node, default=False, substituted=substituted)
-
+        if _ARITHMETIC.search(inner):
+            self.assign_by_arithmetic(node, True)
+            return mark(text)
         result = self.compute(inner)
         return mark(text) if result is None else result
 

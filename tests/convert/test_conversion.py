@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
 from typing import Any
 
 import pytest
@@ -680,6 +682,41 @@ def test_home_directory_is_expanded_beside_other_variables() -> None:
 def test_array_that_a_loop_fills_is_filled_for_the_program() -> None:
     text = program_of("a=()\nfor i in 1 2; do a+=($i); done\npython t.py ${a[1]}\n")
     assert text.splitlines()[:2] == ["a=()", "for i in 1 2; do a+=($i); done"]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "((N++))",
+        "(( N += 2 ))",
+        "let N=2",
+        "A=$((N++))",
+        "if (( N == 1 )); then (( N = 2 )); fi",
+        "for ((N = 0; N < 3; N++)); do true; done",
+        "unset N",
+        'eval "N=2"',
+        "source config.sh",
+        "read N < n.txt",
+        "printf -v N %d 2",
+    ],
+)
+def test_value_that_a_statement_changes_is_not_copied(lines: str) -> None:
+    found = job(f"#SBATCH --gpus=1\nN=1\n{lines}\npython t.py --n $N\n")
+    assert found["command"][-1] == "exec python t.py --n ${{N}}"
+    commands = found["setup"]["commands"]
+    assert any(one in (lines, f"{lines} || true") for one in commands)
+    assert any(one.startswith("export") and "N" in one for one in commands)
+
+
+def test_variables_beside_an_array_have_the_values_of_the_script() -> None:
+    text = "n=0\nt=a\nl=()\nif [[ $t == a ]]; then l+=(x); ((n += 2)); fi\n"
+    found = job(f"#SBATCH --gpus=1\n{text}python t.py --l ${{l[@]}} --n $n\n")
+    setup = "\n".join(found["setup"]["commands"])
+    rank = found["command"][-1].replace("{{", "{").replace("}}", "}").replace("exec python", "echo")
+    run = subprocess.run(
+        ["bash", "-c", f"({setup}\nbash -c {shlex.quote(rank)})"], capture_output=True, text=True
+    )
+    assert run.stdout == "t.py --l x --n 2\n"
 
 
 def test_array_that_a_loop_with_commands_fills_is_missing() -> None:
