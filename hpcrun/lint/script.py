@@ -609,10 +609,11 @@ class _Reader:
         elif command.name == "eval":
             for name in re.findall(r"(?<![\w$])([A-Za-z_]\w*)\+?=", " ".join(command.args)):
                 self.forget(name)
-        elif command.name in ("source", ".") and command.args:
-            if self.keeps_expansions and not _ENVIRONMENT_FILE.search(command.args[0]):
-                for name in {one.name for one in self.script.assignments}:
-                    self.forget(name)
+        elif command.name in ("source", ".") and self.keeps_expansions:
+            if _ENVIRONMENT_FILE.search("".join(command.args[:1])):
+                return
+            for name in {one.name for one in self.script.assignments}:
+                self.forget(name)
 
     def assign_by_arithmetic(self, node: Parsed, branch: bool) -> None:
         for found in _ARITHMETIC.finditer(self.text(node)):
