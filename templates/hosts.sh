@@ -98,7 +98,8 @@ load_environment() {
         sleep 0.2
     done
     . "$attempt_dir/environment" || die "$host: cannot read $attempt_dir/environment"
-    cd -- "$HPCRUN_PROJECT_DIR" || die "$host: the project $HPCRUN_PROJECT_DIR does not exist here"
+    local folder=${HPCRUN_WORKDIR:-$HPCRUN_PROJECT_DIR}
+    cd -- "$folder" || die "$host: the folder $folder does not exist here"
 }
 
 # end_marked MARK: terminate the processes of a session, whoever their parents are, then kill them.

@@ -30,18 +30,18 @@ ended_early() {
 # set_aside NAME...: note the values of variables that hpcrun sets, before the setup commands run.
 set_aside() {
     local name
-    values_before=()
     for name; do
-        values_before+=("$name=${!name-}")
+        export "HPCRUN_BEFORE_$name=${!name-}"
     done
 }
 
 # keep_changed: keep the values that the setup commands have set, for `restore`.
 keep_changed() {
     local before name
-    for before in "${values_before[@]}"; do
-        name=${before%%=*}
-        [ "$name=${!name-}" = "$before" ] || keep "$name"
+    for before in "${!HPCRUN_BEFORE_@}"; do
+        name=${before#HPCRUN_BEFORE_}
+        [ "${!name-}" = "${!before}" ] || keep "$name"
+        unset "$before"
     done
 }
 

@@ -54,6 +54,11 @@ class Program(Findings):
     script: ProjectScript | None = None
 
 
+def start_folder(context: Context, spec: JobSpec) -> Path:
+    """Return the folder of the project in which the program starts, for its relative paths."""
+    return context.project / (spec.workdir or "")
+
+
 def find_program(context: Context, spec: JobSpec, *, inside: bool) -> Program:
     """Find the file of a job's script or module; command_program() handles commands.
 
@@ -135,11 +140,11 @@ def _find_module(context: Context, module: str, program: Program) -> None:
         program.refuse("module", f"{module}: the project has no {target}.py{hint}")
 
 
-def command_program(context: Context, words: Sequence[str], program: Program) -> list[str]:
-    """Check a command that is started as it is; return the arguments of a Python file in it."""
+def command_program(folder: Path, words: Sequence[str], program: Program) -> list[str]:
+    """Check a command that is started in a folder; return the arguments of a Python file in it."""
     first = words[0] if words else ""
     if "/" in first and "$" not in first:
-        path = context.project / first
+        path = folder / first
         # otherwise the file system may only be mounted on the nodes
         is_seen = Path(*path.parts[:2]).exists()
         fault = _file_fault(path, to_run=True) if is_seen else ""
@@ -150,7 +155,7 @@ def command_program(context: Context, words: Sequence[str], program: Program) ->
         while rest and rest[0] in ("-u", "-B", "-O", "-s", "-E", "-I"):
             del rest[0]
         if rest and rest[0].endswith(".py") and "$" not in rest[0]:
-            path = context.project / rest[0]
+            path = folder / rest[0]
             program.path, program.name = (path if not _file_fault(path) else None), rest[0]
             return rest[1:]
     return []

@@ -53,7 +53,7 @@ def prepare_shell(
     status, job, host = find_node(context, targets, node)
     folder, notes = "", list[str]()
     if status.plan is not None:
-        folder = status.plan.project_dir
+        folder = status.plan.start_dir
         container = status.plan.setup.container
         if container is not None:
             notes.append(f"outside of the job's container {container.image}")

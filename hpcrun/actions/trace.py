@@ -99,6 +99,7 @@ def _run_tracer(
         [
             *(f"module load {shlex.quote(name)}" for name in plan.setup.modules),
             *plan.setup.commands,
+            f"cd -- {shlex.quote(place(plan.start_dir))}",
             f"exec {shlex.join(words)}",
         ]
     )

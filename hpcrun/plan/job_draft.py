@@ -76,6 +76,8 @@ class Draft(Struct, frozen=True, kw_only=True):
         command: The command that runs the script once on each node; [] for one process per GPU.
         is_single: The script trains in one process, on one GPU.
         source_folder: The folder of the project that must be on PYTHONPATH; "" for none.
+        workdir: The folder from which the script's relative paths exist; "" for the project's.
+        read_there: A file or folder that the script reads from it.
         args: Options of the script, each with the placeholder that fills it; "" for a switch.
         batch: The script's own batch sizes, so that the job does not change the training.
         precision: The script's own number format, for the same reason.
@@ -89,6 +91,8 @@ class Draft(Struct, frozen=True, kw_only=True):
     module: str = ""
     command: list[str] = []
     source_folder: str = ""
+    workdir: str = ""
+    read_there: str = ""
     launcher: str | None = None
     is_single: bool = False
     args: list[tuple[str, str]] = []
@@ -509,6 +513,11 @@ def format_job(
         lines.append(f"module: {format_flow(draft.module)}")
     else:
         lines.append(f"script: {format_flow(draft.script)}")
+    if draft.workdir:
+        lines += [
+            format_comment(f"The script reads {draft.read_there}, which exists from this folder."),
+            f"workdir: {format_flow(draft.workdir)}",
+        ]
     if draft.args:
         lines += ["# {placeholders} pass this file's values to your script.", "args:"]
         for option, placeholder in draft.args:

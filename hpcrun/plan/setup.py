@@ -73,9 +73,9 @@ def build_setup(job: Job) -> SetupPlan:
         )
         job.found.refuse(f"{where}venv", message + "it there: set setup.node_commands")
     _check_expanded(cluster.local_dir, f"cluster {cluster.name}: local_dir", job.found)
-    container = None
+    container, workdir = None, _build_workdir(job)
     if setup.container is not None:
-        container = _build_container(setup.container, f"{where}container", job)
+        container = _build_container(setup.container, f"{where}container", job, workdir)
     return SetupPlan(
         modules=[*cluster.setup.modules, *job.topology.modules, *spec.setup.modules],
         venv=job.place.venv,
@@ -94,6 +94,7 @@ def build_setup(job: Job) -> SetupPlan:
         container=container,
         module_paths=[*cluster.setup.module_paths, *spec.setup.module_paths],
         node_venv=job.place.node_venv,
+        workdir=workdir,
     )
 
 
@@ -255,7 +256,21 @@ def decide_runtime(container: Container, cluster: Cluster) -> ContainerRuntime |
     return runtime or ("apptainer" if is_apptainers else None)
 
 
-def _build_container(container: Container, where: str, job: Job) -> ContainerPlan:
+def _build_workdir(job: Job) -> str:
+    """Return the absolute path of the folder in which the program starts; "" for the project's."""
+    given, project = job.spec.workdir, job.place.project_dir
+    if given is None:
+        return ""
+    filled = job.fill(given, "workdir")
+    if "$" in filled or filled.startswith("~"):
+        job.found.refuse("workdir", f"{given}: a folder of the project, or an absolute path")
+    path = posixpath.normpath(posixpath.join(project, filled))
+    if not filled.startswith("/") and not f"{path}/".startswith(f"{project}/"):
+        job.found.refuse("workdir", f"{given}: it is outside of the project; use an absolute path")
+    return "" if path == project else path
+
+
+def _build_container(container: Container, where: str, job: Job, workdir: str) -> ContainerPlan:
     cluster, place, found = job.cluster, job.place, job.found
     name = decide_runtime(container, cluster)
     if name is None:
@@ -270,6 +285,7 @@ def _build_container(container: Container, where: str, job: Job) -> ContainerPla
         image = literal(image)
     saves = job.values["checkpoint_dir"]
     own = [place.run_dir, place.project_dir, place.cache_dir, place.code_dir, saves]
+    own += [workdir] if workdir else []
     outermost = [
         folder
         for folder in dict.fromkeys(own)

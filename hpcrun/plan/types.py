@@ -220,6 +220,7 @@ class SetupPlan(Struct, frozen=True, kw_only=True):
         local_dir: The node's local directory; the node expands $NAME in it and in the sources.
         own_files: Files of the run that name a local directory, so that each node needs its own
             copy of them.
+        workdir: The folder in which the program starts; "": the project's.
     """
 
     modules: list[str]
@@ -235,6 +236,7 @@ class SetupPlan(Struct, frozen=True, kw_only=True):
     container: ContainerPlan | None
     module_paths: list[str] = []
     node_venv: str | None = None
+    workdir: str = ""
 
 
 class SurvivePlan(Struct, frozen=True, kw_only=True):
@@ -366,6 +368,11 @@ class Plan(Struct, frozen=True, kw_only=True):
     roles: list[RolePlan] = []
     search: bool = False
     trial: dict[str, str] = {}
+
+    @property
+    def start_dir(self) -> str:
+        """Return the folder in which the program starts."""
+        return self.setup.workdir or self.project_dir
 
     @property
     def shares_checkpoint_dir(self) -> bool:

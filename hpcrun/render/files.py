@@ -232,7 +232,7 @@ def build_container_options(plan: Plan) -> list[str]:
     mounts = [quote_expanded(mount) for mount in container.mounts]
     return [
         *runtime.start,
-        f"{runtime.workdir}{quote_bash(plan.project_dir)}",
+        f"{runtime.workdir}{quote_bash(plan.start_dir)}",
         *(f"{runtime.mount}{one}" for one in ([",".join(mounts)] if runtime.joins else mounts)),
         *options,
         f"{runtime.image}{quote_expanded(container.image)}",

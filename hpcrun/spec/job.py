@@ -454,6 +454,9 @@ class Role(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             "{server.host} and {server.port} those of the role server"
         ),
     ] = []
+    workdir: Annotated[
+        Filled | None, about("the folder in which the role starts, instead of the job's")
+    ] = None
     launcher: Annotated[LauncherName | None, about("the program that starts the ranks")] = None
     launcher_args: Annotated[list[str] | None, about("additional options of the launcher")] = None
     framework: Annotated[FrameworkName | None, about("the library that the script trains with")] = (
@@ -514,6 +517,14 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             "server and a trainer"
         ),
     ] = {}
+    workdir: Annotated[
+        Filled | None,
+        about(
+            "the folder in which the program starts, as after cd: a folder of the project, an "
+            "absolute path, or {run_dir}; default: the project. Paths in this file still start "
+            "at the project"
+        ),
+    ] = None
     launcher: Annotated[LauncherName | None, about("the program that starts the ranks")] = None
     launcher_args: Annotated[
         list[str], about("additional options of the launcher, as in --numa-binding=node")

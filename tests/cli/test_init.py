@@ -809,3 +809,28 @@ def test_commands_of_the_guide_convert_scripts(hpcrun: Caller) -> None:
         assert done.code == 0, (line, done)
     written = yaml.safe_load((hpcrun.project / "jobs" / "train.yaml").read_text())
     assert written["command"] == ["python", "t.py", "--lr", "0.1"]
+
+
+@pytest.mark.parametrize(
+    ("read", "elsewhere", "workdir"),
+    [
+        ('open("../data/cora/c.txt")', "data/cora/c.txt", "pygcn"),  # tkipf/pygcn
+        ('open("vocab.txt")', "pygcn/vocab.txt", "pygcn"),
+        ('open("data/c.txt")', "data/c.txt", None),  # from the project
+        ('open("vocab.txt")', "other/vocab.txt", None),  # a file that the script creates
+        ('open(os.path.join(os.path.dirname(__file__), "v.txt"))', "pygcn/v.txt", None),
+        ('open("v.txt"), open("setup.cfg")', "pygcn/v.txt", None),
+    ],
+)
+def test_folder_of_relative_paths_is_drafted_as_workdir(
+    bare: Caller, slurm: Slurm, read: str, elsewhere: str, workdir: str | None
+) -> None:
+    bare.write("setup.cfg", "")
+    bare.write(elsewhere, "")
+    bare.write("pygcn/utils.py", f"import os, torch\ndef load(): return {read}\n")
+    bare.write("pygcn/train.py", "import torch\nimport utils\nutils.load()\n")
+    bare("init", "pygcn/train.py", "--yes")
+    job = job_file(bare, "train")
+    assert (job["script"], job.get("workdir")) == ("pygcn/train.py", workdir)
+    if workdir:
+        assert "exists from this folder" in (bare.project / "jobs/train.yaml").read_text()

@@ -39,6 +39,7 @@ from hpcrun.actions.program import (
     find_program,
     read_program,
     read_sources,
+    start_folder,
 )
 from hpcrun.context import Context, is_slurm_conf_missing
 from hpcrun.errors import OutOfReach
@@ -241,7 +242,9 @@ class Checks:
             typed = [*spec.args, *extra_args]
             estimated = _check_memory(context, spec, plan, program, typed, findings)
         if context.cluster.name == "sandbox":
-            findings.notes += node_name_notes(_command_texts(context, plan, program))
+            findings.notes += node_name_notes(
+                _command_texts(start_folder(context, spec), plan, program)
+            )
         if plan.accelerator == "cpu":
             found_here = check_on_cpus(
                 spec,
@@ -341,11 +344,14 @@ class Checks:
         self, context: Context, spec: JobSpec, found: Interpreter, plan: Plan | None
     ) -> tuple[Program, list[str]]:
         """Find and read the program; return it with its arguments, with placeholders filled in."""
-        key = (spec.script, spec.module, tuple(spec.command or ()), found.python, plan is None)
+        names = (spec.script, spec.module, spec.workdir, tuple(spec.command or ()))
+        key = (*names, found.python, plan is None)
         program = self._programs.get(key)
         if program is not None and spec.command is None:
             return program, _script_arguments(context, spec, plan, program, inside=found.inside)
         program = self._programs[key] = find_program(context, spec, inside=found.inside)
+        if plan is not None and not _makes_files(plan):
+            _check_workdir(context, spec, program)
         given = _script_arguments(context, spec, plan, program, inside=found.inside)
         read_program(context, spec, found, program)
         is_far = context.cluster.host is not None
@@ -482,7 +488,7 @@ def _script_arguments(
         return plan.program[start:]
     if inside or _makes_files(plan) or plan.setup.uv:
         return []  # a program that is missing here may exist on the nodes
-    return command_program(context, plan.program, program)
+    return command_program(start_folder(context, spec), plan.program, program)
 
 
 def _without_unknown(
@@ -510,7 +516,9 @@ def _without_unknown(
             spec,
             program.script,
             [*spec.args, *extra_args],
-            [*_command_texts(context, plan, program).values()] if spec.command is not None else [],
+            [*_command_texts(start_folder(context, spec), plan, program).values()]
+            if spec.command is not None
+            else [],
         ),
     )
 
@@ -550,15 +558,30 @@ def _check_partitions(
             findings.notes.append(f"partition {name}: {listed}")
 
 
-def _command_texts(context: Context, plan: Plan, program: Program) -> dict[str, str]:
+def _command_texts(folder: Path, plan: Plan, program: Program) -> dict[str, str]:
     """Return the words of a command, and the scripts that it starts, by their names."""
     words = plan.program
-    files = {word: context.project / word for word in words if word.endswith(".sh")}
+    files = {word: folder / word for word in words if word.endswith(".sh")}
     if program.path is not None:
         files[program.name] = program.path
     read = {name: content_of(path) or b"" for name, path in files.items()}
     texts = {name: data.decode("utf-8", "replace") for name, data in read.items()}
     return {"command": "\n".join(words), **texts}
+
+
+def _check_workdir(context: Context, spec: JobSpec, program: Program) -> None:
+    """Refuse a folder in the project that does not exist, or is not in the copy of the code."""
+    folder = start_folder(context, spec)
+    if spec.workdir is None or "{" in spec.workdir or not folder.is_relative_to(context.project):
+        return
+    if not folder.is_dir():
+        program.refuse("workdir", f"{spec.workdir}: the project has no such folder")
+    elif context.cluster.host is not None and _is_ignored(context.project, folder, context.environ):
+        program.refuse(
+            "workdir",
+            f"{spec.workdir}: it has no file that git tracks, so it is not uploaded with the code; "
+            f"{_BRING}",
+        )
 
 
 def _makes_files(plan: Plan) -> bool:
@@ -581,7 +604,7 @@ def _argument_notes(
     script = program.script
     if script is not None and spec.command is None:
         if spec.snapshot or context.cluster.host is not None:
-            notes += _live_notes(context, script, program, given)
+            notes += _live_notes(context, start_folder(context, spec), script, program, given)
         sizes = _sizes_of(plan)
         notes += deepspeed_notes(spec, script, typed, sizes.effective)
         notes += batch_notes(spec, sizes, script, typed, given, plan.deepspeed_config)
@@ -597,11 +620,11 @@ def _argument_notes(
     if script is not None or spec.command is not None:
         notes += resume_notes(spec, script, typed, plan.survive.when)
     if context.cluster.host is not None:
-        notes += _left_here(context, words)
+        notes += _left_here(context, start_folder(context, spec), words)
     setup = spec.setup
     inside = setup.container is not None or context.cluster.setup.container is not None
     if not inside and not _makes_files(plan):
-        notes += _missing_files(context.project, given)
+        notes += _missing_files(context.project, start_folder(context, spec), given)
         notes += _missing_paths(context, answers, words)
     return notes + secret_notes(
         set_variables(spec.env),
@@ -626,20 +649,27 @@ def _known_partitions(answers: Answers) -> set[str]:
 
 
 def _live_notes(
-    context: Context, script: ProjectScript, program: Program, given: Sequence[str]
+    context: Context,
+    start: Path,
+    script: ProjectScript,
+    program: Program,
+    given: Sequence[str],
 ) -> list[str]:
-    """Return notes on files that are read from the project but copied, or vice versa."""
+    """Return notes on files that are read from the project but copied, or vice versa.
+
+    ``start`` is the folder in which the program starts.
+    """
     project, notes = context.project, list[str]()
     is_far = context.cluster.host is not None
     if not is_far:  # a remote host has only the copy
         named = [text for _, text in script.facts.uncopied_reads if not text.startswith("sys.path")]
         files = list(_config_files(given, script.facts))
         named += [value for _, value in files]
-        there = [name for name in dict.fromkeys(named) if (project / name).is_file()]
+        there = [name for name in dict.fromkeys(named) if (start / name).is_file()]
         notes += uncopied_read_notes(script, there)
         notes += [
             f"{where}{value}: read from the project when the job runs, not from the run's copy "
-            f"of the code; {{code_dir}}/{os.path.normpath(value)} is in the copy"
+            f"of the code; {{code_dir}}/{os.path.relpath(start / value, project)} is in the copy"
             for where, value in files
             if value in there
         ]
@@ -700,12 +730,12 @@ def _config_files(args: Sequence[str], facts: ScriptFacts) -> Iterator[tuple[str
             yield f"the default of {one.names[-1]}: ", one.default
 
 
-def _missing_files(project: Path, args: Sequence[str]) -> Iterator[str]:
+def _missing_files(project: Path, start: Path, args: Sequence[str]) -> Iterator[str]:
     """Yield notes on arguments that name a missing file in a directory of the project."""
     for asked, value in _values(args):
         if not _names_file(asked, value):
             continue
-        path = Path(os.path.normpath(project / value))
+        path = Path(os.path.normpath(start / value))
         if not path.is_relative_to(project) or path == project or os.path.lexists(path):
             continue
         # Names of models on a hub look like paths too, so the directory must exist in the project.
@@ -713,7 +743,8 @@ def _missing_files(project: Path, args: Sequence[str]) -> Iterator[str]:
             continue
         beside = [file.name for file in itertools.islice(path.parent.iterdir(), 1000)]
         close = difflib.get_close_matches(path.name, beside, 1, 0.75)
-        hint = f"; did you mean {path.parent.relative_to(project) / close[0]}?" if close else ""
+        near = os.path.relpath(path.with_name(close[0]), start) if close else ""
+        hint = f"; did you mean {near}?" if close else ""
         yield f"{_format_option(asked)}{value}: the project has no such file{hint}"
 
 
@@ -776,7 +807,7 @@ def _exists_here(path: Path) -> bool:
     return False
 
 
-def _left_here(context: Context, args: Sequence[str]) -> list[str]:
+def _left_here(context: Context, start: Path, args: Sequence[str]) -> list[str]:
     """Return notes on arguments that name files of the project that are not sent to the cluster."""
     return [
         f"{_format_option(option)}{value}: git ignores it, so it is not uploaded with the code; "
@@ -786,8 +817,8 @@ def _left_here(context: Context, args: Sequence[str]) -> list[str]:
         and not value.startswith(("/", "~", "-"))
         and not _ODD.search(value)
         and not _WRITTEN.search(option or value)
-        and _exists_here(context.project / value)
-        and _is_ignored(context.project, context.project / value, context.environ)
+        and _exists_here(start / value)
+        and _is_ignored(context.project, start / value, context.environ)
     ]
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import os
 import re
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,10 @@ from hpcrun.spec import Cluster, Partition, load_job
 
 # The number of files that are searched for a script.
 _MOST_FILES = 100
+# A folder or a file, but no code, as in ../data/cora/ or vocab.txt.
+_RELATIVE_PATH = re.compile(
+    r"(?![/~]|\w+:)(?=.*\w)(?=.*(/|\.\w{1,10}$))(?!.*\.py$)[^\s{}$*?%]{2,200}"
+)
 _FIRST_TIME = "1:00:00"
 _USUAL_NAMES = ("train.py", "main.py", "run.py", "finetune.py", "pretrain.py")
 
@@ -91,6 +97,9 @@ def draft_job_file(found: InitState, cluster: Cluster, script: str) -> JobFile:
     own = own_packages(found.project, path.parent)
     made = draft_job(name, facts, list(modules.values()), own)
     made = structs.replace(made, source_folder=_source_folder(found.project, path, module, modules))
+    if not module and not made.command:
+        workdir, first = _find_workdir(found.project, path, facts, modules)
+        made = structs.replace(made, workdir=workdir, read_there=first)
     stem = path.stem
     if module:
         stem = script if "." not in script else module.rpartition(".")[2]
@@ -114,6 +123,46 @@ def _source_folder(project: Path, script: Path, module: str, modules: Collection
     # Python searches the folder of a script, but not that of a module.
     is_beside = script.parent == source and not module
     return "src" if not is_beside and any(x.is_relative_to(source) for x in files) else ""
+
+
+def _find_workdir(
+    project: Path, script: Path, facts: ScriptFacts, modules: Mapping[Path, ScriptFacts]
+) -> tuple[str, str]:
+    """Return the script's folder and a path that exists from there, but not from the project.
+
+    Both are "" if the script reads no such path, or others that exist only from the project.
+    """
+    if script.parent == project:
+        return "", ""
+    texts: set[str] = set()
+    for file in (script, *modules):
+        with contextlib.suppress(SyntaxError, ValueError, RecursionError):
+            nodes = ast.walk(ast.parse(content_of(file) or b""))
+            texts |= {
+                n.value for n in nodes if isinstance(n, ast.Constant) and type(n.value) is str
+            }
+    # Paths that the script builds from __file__ are the same from any folder.
+    from_file = [f"/{path}" for one in (facts, *modules.values()) for path in one.sibling_paths]
+    beside: list[str] = []
+    for text in sorted(filter(_RELATIVE_PATH.fullmatch, texts)):
+        path = os.path.normpath(text)
+        places = [folder / path for folder in (script.parent, project)]
+        if any(path.endswith(end) or end.endswith(f"/{path}") for end in from_file):
+            continue
+        is_beside, is_in_project = (_exists_in(project, place) for place in places)
+        if is_in_project and not is_beside:
+            return "", ""
+        if is_beside and not is_in_project:
+            beside.append(text)
+    return (script.parent.relative_to(project).as_posix(), beside[0]) if beside else ("", "")
+
+
+def _exists_in(project: Path, path: Path) -> bool:
+    """Return True if a path exists and is inside the project."""
+    path = Path(os.path.normpath(path))
+    with contextlib.suppress(OSError):
+        return path != project and path.is_relative_to(project) and path.exists()
+    return False
 
 
 def _run_as_module(

@@ -1,0 +1,89 @@
+"""workdir: the folder in which a program starts."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from hpcrun.errors import SpecError
+from hpcrun.spec.job import JobSpec, Role
+from tests.cli.calling import Caller
+from tests.plan.making import PLACE, plan
+
+
+@pytest.mark.parametrize(
+    ("workdir", "start"),
+    [
+        ("pygcn", f"{PLACE.project_dir}/pygcn"),
+        ("./a/../pygcn/", f"{PLACE.project_dir}/pygcn"),
+        ("it's a 'folder'", f"{PLACE.project_dir}/it's a 'folder'"),
+        (".", PLACE.project_dir),
+        ("/scratch/data", "/scratch/data"),
+        ("{run_dir}", PLACE.run_dir),
+    ],
+)
+def test_program_starts_in_the_workdir(workdir: str, start: str) -> None:
+    made = plan(f'script: pygcn/train.py\nworkdir: "{workdir}"')
+    assert made.start_dir == start
+    assert made.program[1] == f"{PLACE.code_dir}/pygcn/train.py"
+    assert made.project_dir == PLACE.project_dir
+
+
+@pytest.mark.parametrize(
+    ("workdir", "message"),
+    [
+        ("..", "outside of the project"),
+        ("a/../../b", "outside of the project"),
+        ("$SCRATCH", "or an absolute path"),
+        ("~/data", "or an absolute path"),
+        ("{local_dir}", "or an absolute path"),
+        ("{nothing}", "no such placeholder"),
+    ],
+)
+def test_other_workdirs_are_refused(workdir: str, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        plan(f'script: a.py\nworkdir: "{workdir}"')
+
+
+def test_role_replaces_the_workdir_of_its_job() -> None:
+    serve = Role(script="a.py", workdir=".")
+    spec = JobSpec(workdir="pygcn", roles={"serve": serve, "train": Role(script="b.py")})
+    assert [spec.for_role(name).workdir for name in spec.roles] == [".", "pygcn"]
+
+
+def test_missing_workdir_is_refused(hpcrun: Caller) -> None:
+    hpcrun.write("pygcn/train.py", "")
+    hpcrun.write("job.yaml", "script: pygcn/train.py\nworkdir: pygnc\n")
+    done = hpcrun("submit", "--dry-run", "job.yaml")
+    assert done.code == 2 and "workdir: pygnc: the project has no such folder" in done.err
+
+
+def test_arguments_are_paths_in_the_workdir(hpcrun: Caller) -> None:
+    hpcrun.write("pygcn/train.py", "")
+    hpcrun.write("pygcn/data/cora.json", "")
+    for name, is_missing in (("data/cora.json", False), ("data/corra.json", True)):
+        job = f"script: pygcn/train.py\nargs: [--data_file, {name}]\nworkdir: pygcn\n"
+        hpcrun.write("job.yaml", job)
+        said = hpcrun("submit", "--dry-run", "--no-check", "job.yaml").err
+        missing = f"{name}: the project has no such file; did you mean data/cora.json?"
+        assert (missing in said) == is_missing, said
+
+
+@pytest.mark.slow
+def test_script_reads_and_writes_in_the_workdir(hpcrun: Caller) -> None:
+    hpcrun.write("pygcn/own.py", "NAME = 'own'\n")
+    hpcrun.write(
+        "pygcn/train.py",
+        "import own\nprint(own.NAME, open('data.txt').read())\nopen('out.txt', 'w').close()\n",
+    )
+    hpcrun.write("pygcn/data.txt", "beside the script")
+    hpcrun.write("settings.sh", "")
+    hpcrun.write(
+        "job.yaml",
+        f"script: pygcn/train.py\nlauncher: srun\nworkdir: pygcn\nresources: {{gpus_per_node: 0}}\n"
+        f"setup: {{python: {sys.executable}, commands: [source settings.sh]}}\n",
+    )
+    done = hpcrun.process("run", "job.yaml", "--no-check")
+    assert done.code == 0 and "own beside the script" in done.out, done
+    assert (hpcrun.project / "pygcn/out.txt").exists()
