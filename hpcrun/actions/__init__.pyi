@@ -9,6 +9,8 @@ from hpcrun.actions.clean import remove_items as remove_items
 from hpcrun.actions.connect import connect_to as connect_to
 from hpcrun.actions.connect import disconnect_from as disconnect_from
 from hpcrun.actions.dependency import build_dependency as build_dependency
+from hpcrun.actions.dependency import build_each_dependency as build_each_dependency
+from hpcrun.actions.dependency import check_pairs as check_pairs
 from hpcrun.actions.earlier_runs import TrainingTime as TrainingTime
 from hpcrun.actions.evaluations import EVALUATION_PATIENCE_S as EVALUATION_PATIENCE_S
 from hpcrun.actions.evaluations import EvaluationSubmitter as EvaluationSubmitter

@@ -1,15 +1,19 @@
-"""The Slurm dependency of a job that is submitted with --after."""
+"""The Slurm dependency of a job that is submitted with --after or --after-each."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
+from msgspec import Struct
+
+from hpcrun.actions.prepare import Prepared
 from hpcrun.context import Context
 from hpcrun.errors import InputError
 from hpcrun.monitor import find_successor_job, find_targets_by_word, status_of, status_of_job
 from hpcrun.plan import Dependency
-from hpcrun.runs import runs_of
+from hpcrun.runs import JobStatus, SweepFolder, runs_of
 from hpcrun.slurm import array_job_id
 
 # Matches commas except those in the brackets of an array's tasks, as in 7_[1,3].
@@ -76,3 +80,110 @@ def _dependency_on_one(context: Context, word: str) -> Dependency:
     if len(statuses) == 1 and (successor := find_successor_job(statuses[0].history)):
         after += f"?afterok:{successor}"
     return Dependency(after, folder)
+
+
+# ---- each run of a sweep after one of another ----------------------------------------------------
+
+
+class RunBefore(Struct, frozen=True, kw_only=True):
+    """A run of a sweep before another sweep, of which each run starts after one of them."""
+
+    values: Mapping[str, str]
+    checkpoint_dir: str | None
+    runs_per_job: int
+
+
+class SweepBefore(NamedTuple):
+    """The sweep that another one follows run by run."""
+
+    name: str
+    dependency: Dependency
+    runs: dict[int, RunBefore]
+
+
+def build_each_dependency(context: Context, word: str) -> SweepBefore:
+    """Return the sweep after whose runs those of another one start, each after one of them.
+
+    Raises:
+        InputError: It is no sweep, or one of its runs has failed.
+    """
+    target = find_targets_by_word(context, [word])[word]
+    if target is None:
+        raise InputError(f"--after-each {word}: no such run", fix="hpcrun status lists the runs")
+    if not isinstance(target, SweepFolder):
+        raise InputError(f"--after-each {word}: not a sweep", fix=f"--after {word}")
+    statuses = status_of(context, runs_of(target))
+    runs = list_submitted_runs(statuses)
+    waiting = [status for status in statuses if not status.ok]
+    for status in waiting:
+        if status.final or status.job_id is None:
+            which = f" {status.job_id}" if status.job_id else ""
+            raise InputError(
+                f"--after-each {word}: its run{which} is {status.state}",
+                fix=f"hpcrun resubmit {word}, and name the new sweep",
+            )
+        if status.history.chained or find_successor_job(status.history):
+            raise InputError(
+                f"--after-each {word}: a run continues as another job, which Slurm cannot combine "
+                "with the other runs of its array",
+                fix=f"hpcrun wait {word}, then submit",
+            )
+    folders = {index: run.checkpoint_dir for index, run in runs.items() if run.checkpoint_dir}
+    job_id = array_job_id(waiting[0].job_id or "") if waiting else None
+    return SweepBefore(word, Dependency(job_id, None, folders, "aftercorr"), runs)
+
+
+def list_submitted_runs(statuses: Iterable[JobStatus]) -> dict[int, RunBefore]:
+    """List the runs of a submitted sweep by index; none of a single run."""
+    found = {}
+    for status in statuses:
+        history = status.history
+        if history.task is not None and history.submitted is not None:
+            found[history.task.index] = RunBefore(
+                values=history.task.values,
+                checkpoint_dir=status.plan.checkpoint_dir if status.plan is not None else None,
+                runs_per_job=history.submitted.runs_per_job,
+            )
+    return found
+
+
+def list_prepared_runs(made: Prepared) -> dict[int, RunBefore]:
+    """List the runs of a prepared sweep by index; none of a single run."""
+    return {
+        index: RunBefore(
+            values=run.values,
+            checkpoint_dir=run.plan.checkpoint_dir,
+            runs_per_job=made.spec.sweep_per_node,
+        )
+        for index, run in enumerate(made.runs)
+    }
+
+
+def check_pairs(
+    before: tuple[str, Mapping[int, RunBefore]], after: tuple[str, Prepared], *, fix: str
+) -> None:
+    """Raise InputError unless each run of a sweep belongs to one run of the sweep before it.
+
+    Args:
+        before: The name and the runs of the sweep before it.
+        after: The name of the sweep, and its job.
+        fix: What to do if one of them is no sweep.
+    """
+    (one, first), (other, second) = before, (after[0], list_prepared_runs(after[1]))
+    where = f"{other}: each run starts after that of {one} with the same number"
+    for name, runs in ((one, first), (other, second)):
+        if not runs:
+            raise InputError(f"{where}, but {name} is not a sweep", fix=fix)
+    if first.keys() != second.keys():
+        raise InputError(f"{where}, but they have {len(first)} and {len(second)} runs")
+    for index, run in second.items():
+        if run.runs_per_job != first[index].runs_per_job:
+            raise InputError(f"{where}, so that sweep_per_node must be the same in both")
+        for key in run.values.keys() & first[index].values.keys():
+            values = first[index].values[key], run.values[key]
+            if values[0] != values[1]:
+                raise InputError(
+                    f"{where}, but run {index} has {key} {values[0]} in {one} and {values[1]} "
+                    f"in {other}",
+                    fix="give both sweeps the same values in the same order",
+                )

@@ -10,6 +10,12 @@ from msgspec import Struct, structs
 
 from hpcrun.actions.checks.submission import Checks
 from hpcrun.actions.cluster_host import ClusterHost
+from hpcrun.actions.dependency import (
+    RunBefore,
+    check_pairs,
+    list_prepared_runs,
+    list_submitted_runs,
+)
 from hpcrun.actions.evaluations import attach_evaluations, fill_token, make_checkpoint_token
 from hpcrun.actions.group import check_group_name, check_together, make_group_name
 from hpcrun.actions.prepare import (
@@ -287,41 +293,13 @@ def _checkpoint_dir_before(
     return plans[0].checkpoint_dir if len(plans) == 1 and plans[0] is not None else None
 
 
-class _SweepRun(Struct, frozen=True, kw_only=True):
-    """A run of a sweep before a stage of which each run starts after one of them."""
-
-    values: Mapping[str, str]
-    checkpoint_dir: str | None
-    runs_per_job: int
-
-
 def _list_runs_before(
     name: str, jobs: Mapping[str, Prepared], earlier: Mapping[str, StageStatus]
-) -> dict[int, _SweepRun]:
+) -> dict[int, RunBefore]:
     """List the runs of a sweep by index; none of a single run."""
     if name in jobs:
-        return _list_prepared_runs(jobs[name])
-    found = {}
-    for status in earlier[name].statuses if name in earlier else []:
-        history = status.history
-        if history.task is not None and history.submitted is not None:
-            found[history.task.index] = _SweepRun(
-                values=history.task.values,
-                checkpoint_dir=status.plan.checkpoint_dir if status.plan is not None else None,
-                runs_per_job=history.submitted.runs_per_job,
-            )
-    return found
-
-
-def _list_prepared_runs(made: Prepared) -> dict[int, _SweepRun]:
-    return {
-        index: _SweepRun(
-            values=run.values,
-            checkpoint_dir=run.plan.checkpoint_dir,
-            runs_per_job=made.spec.sweep_per_node,
-        )
-        for index, run in enumerate(made.runs)
-    }
+        return list_prepared_runs(jobs[name])
+    return list_submitted_runs(earlier[name].statuses if name in earlier else [])
 
 
 def _list_checkpoint_dirs_before(
@@ -345,24 +323,11 @@ def _check_pairs(
     if stage.when != "each":
         return
     (before,) = stage.after
-    first, second = _list_runs_before(before, jobs, earlier), _list_prepared_runs(made)
-    where = f"{name}: each run starts after that of {before} with the same number"
-    for one, runs in ((before, first), (name, second)):
-        if not runs:
-            raise InputError(f"{where}, but {one} is not a sweep", fix=f"when: success, in {name}")
-    if first.keys() != second.keys():
-        raise InputError(f"{where}, but they have {len(first)} and {len(second)} runs")
-    for index, run in second.items():
-        if run.runs_per_job != first[index].runs_per_job:
-            raise InputError(f"{where}, so that sweep_per_node must be the same in both")
-        for key in run.values.keys() & first[index].values.keys():
-            values = first[index].values[key], run.values[key]
-            if values[0] != values[1]:
-                raise InputError(
-                    f"{where}, but run {index} has {key} {values[0]} in {before} and {values[1]} "
-                    f"in {name}",
-                    fix="give both sweeps the same values in the same order",
-                )
+    check_pairs(
+        (before, _list_runs_before(before, jobs, earlier)),
+        (name, made),
+        fix=f"when: success, in {name}",
+    )
 
 
 # ---- an interrupted submission -------------------------------------------------------------------

@@ -328,7 +328,7 @@ def _after_options(given: dict[str, str], after: Dependency | None) -> list[str]
             f"--after: the script has --dependency={own}, which cannot be combined with it",
             fix="name all dependencies in the script",
         )
-    both = f"{own},afterok:{after.job_id}" if own else f"afterok:{after.job_id}"
+    both = f"{own},{after.terms}" if own else after.terms
     return [f"--dependency={both}", "--kill-on-invalid-dep=yes"]
 
 

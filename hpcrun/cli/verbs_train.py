@@ -55,6 +55,11 @@ if TYPE_CHECKING:
     multiple=True,
     help="Start only after this run or job has succeeded. Repeatable; accepts a list, e.g. 7,8.",
 )
+@click.option(
+    "--after-each",
+    type=RUN,
+    help="Of a sweep, start each run after the run with the same number of this sweep.",
+)
 @click.option("--dry-run", is_flag=True, help="Print what would be submitted, and stop.")
 @click.option("--test-only", is_flag=True, help="Ask Slurm when the job would start, and stop.")
 @click.option("--follow", is_flag=True, help="Show the output until the job ends.")
@@ -64,6 +69,7 @@ if TYPE_CHECKING:
 def submit(
     job: str | None,
     after: Sequence[str],
+    after_each: str | None,
     dry_run: bool,
     test_only: bool,
     follow: bool,
@@ -91,6 +97,8 @@ def submit(
         Checks,
         RequestedJob,
         build_dependency,
+        build_each_dependency,
+        check_pairs,
         is_batch_script,
         prepare_job,
         prepare_jobs,
@@ -122,7 +130,7 @@ def submit(
                 fix=f"hpcrun submit {files[0].stem}",
             )
         watch = {"dry_run": dry_run, "wait": wait, "as_json": as_json}
-        other = {"after": after, "test_only": test_only, "follow": follow}
+        other = {"after": after, "after_each": after_each, "test_only": test_only, "follow": follow}
         return submit_pipeline(where, files[0], options, other, **watch)
     scripts = [name for name in names if name is not None and is_batch_script(where, name)]
     if scripts:
@@ -133,12 +141,21 @@ def submit(
                 f"{scripts[0]} is an sbatch script, which is submitted alone",
                 fix=f"hpcrun submit {scripts[0]}",
             )
+        if after_each is not None:
+            raise InputError(
+                f"--after-each: {scripts[0]} is an sbatch script, and no sweep",
+                fix=f"--dependency=aftercorr:{after_each} in the script",
+            )
         watch = {"follow": follow, "wait": wait, "as_json": as_json}
         kind = "dry-run" if dry_run else "test-only" if test_only else "submit"
         return submit_script(where, scripts[0], after, options, kind=kind, **watch)
     requested = [RequestedJob(*load_requested_job(where, name, options)) for name in names]
     parts = split_jobs(where, requested)
-    first = build_dependency(where, after)
+    before = build_each_dependency(where, after_each) if after_each is not None else None
+    if before is not None and (after or len(parts) > 1):
+        message = "cannot be used with --after" if after else "needs one job, which is a sweep"
+        raise InputError(f"--after-each: {message}", fix="submit the sweep alone")
+    first = before.dependency if before is not None else build_dependency(where, after)
     strict = not options["no_check"]
     if len(parts) > 1:
         if follow:
@@ -158,8 +175,12 @@ def submit(
         after=first,
         origin=part.origin,
         checks=checks,
-        submit=_format_arguments(job, part.spec, options, cluster, after),
+        submit=_format_arguments(job, part.spec, options, cluster, after) if not before else "",
     )
+    if before is not None:
+        check_pairs(
+            (before.name, before.runs), (made.plan.name, made), fix=f"--after {before.name}"
+        )
     if dry_run and not test_only:
         show_files(made, as_json=as_json)
         return 0

@@ -75,7 +75,7 @@ def build_plan(
     roles = place.roles
     if not roles:
         directives = build_directives(
-            job, tasks_per_node, survive, after=after.job_id if after else None
+            job, tasks_per_node, survive, after=after.terms if after else None
         )
         step = launchers.build_step(job, tasks_per_node, directives)
     else:
@@ -85,7 +85,7 @@ def build_plan(
         of_all = structs.replace(
             job, topology=whole, spec=structs.replace(spec, resources=whole_spec.resources)
         )
-        directives = build_directives(of_all, 1, survive, after=after.job_id if after else None)
+        directives = build_directives(of_all, 1, survive, after=after.terms if after else None)
         step = launchers.build_step(job, tasks_per_node, directives)
         if own.shares_nodes:
             step = share_step(job, step, whole, own)

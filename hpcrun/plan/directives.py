@@ -337,7 +337,7 @@ def build_directives(
         ("exclusive", topology.exclusive or None),
         ("mem", memory),
         ("time", spec.resources.time and slurm_time(spec.resources.time)),
-        ("dependency", f"afterok:{after}" if after else None),
+        ("dependency", after),
         # Without it the job would stay pending forever if the other one fails.
         ("kill-on-invalid-dep", "yes" if after else None),
         # sbatch runs in the run directory; % and backslashes in its path are quoted for Slurm.

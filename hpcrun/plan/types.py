@@ -169,11 +169,18 @@ class Dependency(Struct, frozen=True):
             hpcrun did not submit.
         checkpoint_dirs: Those of the runs of a sweep by index, for a sweep of which each run starts
             after one of them.
+        kind: afterok, or aftercorr for a sweep of which each run starts after one of another.
     """
 
     job_id: str | None
     checkpoint_dir: str | None = None
     checkpoint_dirs: dict[int, str] = {}
+    kind: Literal["afterok", "aftercorr"] = "afterok"
+
+    @property
+    def terms(self) -> str | None:
+        """The value of sbatch's --dependency; None if all jobs have succeeded."""
+        return self.job_id and f"{self.kind}:{self.job_id}"
 
 
 Block = Literal["run", "environment", "nccl", "job_environment", "node"]

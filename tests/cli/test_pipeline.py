@@ -714,6 +714,43 @@ def test_each_run_of_a_sweep_starts_after_its_counterpart(slurm: Caller) -> None
         assert f"{train}/checkpoints" in (export / "job.sbatch").read_text()
 
 
+def test_each_run_of_a_submitted_sweep_starts_after_its_counterpart(slurm: Caller) -> None:
+    sweep = "sweep: {env.LR: [1, 2]}\n"
+    write_sweeps(slurm, sweep, sweep + 'args: [--from, "{after_checkpoint_dir}"]\n')
+    train = slurm("submit", "train", "--json").json["sweep_id"]
+    folder = slurm.runs / f"{train}.array"
+    tasks = [row(folder, "17_0", "COMPLETED"), row(folder, "17_1", "RUNNING")]
+    replay(slurm.tools, "squeue", (0, "".join(tasks), ""))
+    done = slurm("submit", "export", "--after-each", train)
+    assert done.code == 0, done
+    (array,) = slurm.runs.glob("*-export-*.array")
+    script = (array / "job.sbatch").read_text()
+    assert "#SBATCH --dependency=aftercorr:17\n" in script and "kill-on-invalid-dep=yes" in script
+    for index in range(2):
+        (before,) = slurm.runs.glob(f"*-train.{index}-*")
+        (run,) = slurm.runs.glob(f"*-export.{index}-*")
+        assert f"{before}/checkpoints" in (run / "job.sbatch").read_text()
+    for words, message in (
+        (["tokenize", "--after-each", train], "but tokenize is not a sweep"),
+        (["export", "--after-each", before.name], f"{before.name}: not a sweep"),
+        (["export", "--after-each", train, "--after", "9"], "cannot be used with --after"),
+        (["export", "--after-each", train, "--set", "sweep={env.LR: [1, 3]}"], "LR 2 in "),
+        (["export", "--after-each", train, "--set", "sweep={env.LR: [1]}"], "have 2 and 1 runs"),
+        (["main", "--after-each", train], "--after-each"),
+        (["export", "--after-each", "nothing"], "no such run"),
+    ):
+        refused = slurm("submit", *words)
+        assert refused.code == 2 and message in refused.err, refused
+    tasks = [row(folder, "17_0", "COMPLETED"), row(folder, "17_1", "FAILED")]
+    replay(slurm.tools, "squeue", (0, "".join(tasks), ""))
+    refused = slurm("submit", "export", "--after-each", train)
+    assert refused.code == 2 and "its run 17_1 is FAILED" in refused.err, refused
+    tasks = [row(folder, f"17_{index}", "COMPLETED") for index in range(2)]
+    replay(slurm.tools, "squeue", (0, "".join(tasks), ""))
+    done = slurm("submit", "export", "--after-each", train, "--dry-run")
+    assert done.code == 0 and "--dependency" not in done.out, done
+
+
 @pytest.mark.parametrize("words", [["one.export"], ["one", "--from", "export"]])
 def test_resubmitted_runs_of_a_sweep_use_their_own_counterparts(
     slurm: Caller, words: list[str]
