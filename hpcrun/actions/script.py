@@ -14,8 +14,9 @@ from typing import Any
 from msgspec import Struct, structs
 
 from hpcrun.actions.checks.submission import first_queries
-from hpcrun.actions.cluster_host import open_host
+from hpcrun.actions.cluster_host import ClusterHost, open_host
 from hpcrun.actions.group import check_group_name
+from hpcrun.actions.interpreter import existence_queries, may_exist
 from hpcrun.actions.notify_settings import plan_notify
 from hpcrun.actions.prepare import Prepared, new_run_id, project_templates, record_file
 from hpcrun.actions.provenance import find_provenance
@@ -100,7 +101,7 @@ def prepare_script(
 
     The job's WorkDir is the folder of the run, as for all jobs of hpcrun. The script itself runs in
     the directory of submission, in which its relative output files are, too. On a remote cluster
-    that is a directory of the run's copy of the project.
+    that is a directory of the run's copy of the project, or of the profile's ``project_dir``.
 
     Args:
         options: Options of sbatch that replace those of the script.
@@ -148,8 +149,13 @@ def prepare_script(
     run_id = new_run_id(spec, host)
     templates = project_templates(context)
     runs_dir = host.login.runs_dir
+    there = _find_project_there(context, host)
+    is_copied = _is_far(context) and there is None
     if _is_far(context):
         _check_inside(script)
+    if there is not None:
+        start = os.path.normpath(there / script.folder)
+    elif _is_far(context):
         whole = sweep_folder(runs_dir, run_id).path if indices else runs_dir / run_id
         start = os.path.normpath(whole / "code" / script.folder)
     else:
@@ -181,7 +187,7 @@ def prepare_script(
             directives=shown,
             step=[],
             environment=[],
-            snapshot=_is_far(context),
+            snapshot=is_copied,
             notes=notes,
             description=f"sbatch script {script.path}",
             program=[script.path, *script.arguments],
@@ -208,7 +214,7 @@ def prepare_script(
         )
 
     signal = _own_signal(given)
-    code_folders = _list_output_folders(context, script, given)
+    code_folders = _list_output_folders(context, script, given) if is_copied else []
     plan = plan_run(run_id)
     if not indices:
         text = insert_recorder(script.text, plan.run_dir, (start, folder), signal)
@@ -232,6 +238,25 @@ def prepare_script(
     array_dir = str(sweep_folder(runs_dir, run_id).path)
     of_array = structs.replace(spec, sweep={_INDEX: indices}, sweep_limit=limit)
     return prepare(plan, files, of_array, array_dir, runs=runs)
+
+
+def _find_project_there(context: Context, host: ClusterHost) -> Path | None:
+    """Return the folder of the project on a remote cluster; None if a run gets a copy of it.
+
+    Raises:
+        InputError: There is no such folder.
+    """
+    key = context.cluster.project_dir
+    if key is None or not _is_far(context) or context.code is not None:
+        return None
+    where = f"{context.cluster_source}: project_dir"
+    host.run_queries(existence_queries(host, [key], where))
+    if not may_exist(host, key, where):
+        raise InputError(
+            f"{where}: {key} does not exist on {context.cluster.host}",
+            fix="correct it, or remove the key: each run then gets a copy of the project",
+        )
+    return host.login.resolve(key, where)
 
 
 def _list_tasks(given: dict[str, str], name: str) -> tuple[list[int], int]:
@@ -290,7 +315,7 @@ def _list_output_folders(context: Context, script: BatchScript, given: dict[str,
             Path(script.folder, given.get("chdir", ""), given.get(option, "")).parent
         )
         is_inside = not folder.startswith(("/", ".."))
-        if _is_far(context) and is_inside and (context.project / folder).is_dir():
+        if is_inside and (context.project / folder).is_dir():
             found.append(folder)
     return found
 

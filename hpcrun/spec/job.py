@@ -840,6 +840,12 @@ class Cluster(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     transfer_host: Annotated[
         SshHost | None, about("host for file transfers, as in `ssh HOST`; default: host")
     ] = None
+    project_dir: Annotated[
+        Filled | None,
+        about(
+            "folder on host in which sbatch scripts run, if the project is there; default: a copy"
+        ),
+    ] = None
     slurm_path: Annotated[
         Line | None,
         about("folders of Slurm's commands on host if not on its PATH, separated by colons"),

@@ -331,18 +331,25 @@ def test_script_runs_in_the_copy_of_its_project_over_ssh(laptop: Laptop) -> None
     assert laptop.json("status", now["job_id"])["runs"][0]["state"] == "CANCELLED"
 
 
-def test_array_of_a_script_writes_anywhere_on_the_cluster(laptop: Laptop) -> None:
-    folder = laptop.rig.shared / "out puts"
-    folder.mkdir()
+def test_array_of_a_script_runs_in_a_project_on_the_cluster(laptop: Laptop) -> None:
+    folder = laptop.rig.shared / "pro ject"
+    (folder / "out puts").mkdir(parents=True)
+    (folder / "only here").write_text("exists\n")
     laptop.write(
         "old.sbatch",
-        f"#!/bin/bash\n#SBATCH --array=3,5\n#SBATCH -o '{folder}/%a.out'\n"
-        "echo task $SLURM_ARRAY_TASK_ID; exit $((SLURM_ARRAY_TASK_ID - 3))\n",
+        f"#!/bin/bash\n#SBATCH --array=3,5\n#SBATCH -o '{folder}/out puts/%a.out'\n"
+        "echo task $SLURM_ARRAY_TASK_ID; cat 'only here'; pwd >$SLURM_ARRAY_TASK_ID\n"
+        "exit $((SLURM_ARRAY_TASK_ID - 3))\n",
     )
+    profile = (laptop.project / "hpcrun.yaml").read_text()
+    laptop.write("hpcrun.yaml", f"{profile}project_dir: {folder}/missing\n")
+    assert "missing does not exist on" in laptop.hpcrun("submit", "old.sbatch").stderr
+    laptop.write("hpcrun.yaml", f"{profile}project_dir: {folder}\n")
     try:
         made = laptop.json("submit", "old.sbatch")
         laptop.does("wait", made["job_id"], code=1)
-        assert laptop.does("logs", f"{made['job_id']}_5") == "task 5\n"
+        assert laptop.does("logs", f"{made['job_id']}_5") == "task 5\nexists\n"
+        assert (folder / "3").read_text() == f"{folder}\n"
         shown = laptop.json("status", made["job_id"])["runs"]
         states = {one["job_id"].rpartition("_")[2]: one["state"] for one in shown}
         assert states == {"3": "COMPLETED", "5": "FAILED"}
