@@ -83,8 +83,9 @@ class SyncedRun:
         self.write(f"attempts/{attempt}/begin.json", text)
 
     def end(self, attempt: int, code: int = 0, **more: str) -> None:
-        end = {"attempt": attempt, "job_id": "7", "exit_code": code, "signal": None}
+        end: dict[str, Any] = {"attempt": attempt, "job_id": "7", "exit_code": code}
         end |= {
+            "signal": None,
             "stopped_by": None,
             "first_failure": None,
             "begun_at": BEGUN,
