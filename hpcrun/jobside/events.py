@@ -211,7 +211,11 @@ def _decide_condition(word: str, condition: Condition, facts: RunFacts) -> List[
     key = "-".join((condition.name, signs[condition.sign], number))
     if condition.name == "time_left":
         return [Event(key, word, "{} left until the time limit".format(format_time(value or 0)))]
-    return [Event(key, word, "{} {} {}".format(condition.name, condition.sign, number))]
+    text = "{} {} {}".format(condition.name, condition.sign, number)
+    # The message ends with the newest loss, which may not satisfy the condition any more.
+    if condition.name == "loss" and not condition.holds(facts.losses[-1]):
+        text += " was reached ({:.4g})".format(value or 0)
+    return [Event(key, word, text)]
 
 
 def is_finite(value: float) -> bool:

@@ -61,7 +61,7 @@ def advise(runs: Sequence[RunEfficiency]) -> tuple[list[Advice], list[str]]:
         if all(_has_samples(run) for run in started):
             found += _advise_on_gpus(started)
         else:
-            few += [run for run in started if not _has_samples(run)]
+            few += [run for run in started if run.gpus and not _has_samples(run)]
         found += [*_advise_on_memory(started), *_advise_on_limit(group)]
         found += _advise_on_losses(started)
     return found, [*_note_few_samples(few), *_note_partial_samples(runs)]

@@ -6,6 +6,7 @@ import asyncio
 import html
 import json
 import os
+import re
 import secrets
 import socket
 import tempfile
@@ -45,7 +46,7 @@ _HEADERS = {
 }
 # Names of this machine that a browser may send; a page of another site that resolves to 127.0.0.1
 # sends its own name (DNS rebinding).
-_HOSTS = {"127.0.0.1", "localhost", "[::1]"}
+_HOSTS = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?")
 _EVENT_INTERVAL_S, _CURVE_INTERVAL_S, _KEEP_ALIVE_S = 0.5, 2.0, 15.0
 _MAX_CURVES = 50
 
@@ -82,7 +83,7 @@ class Guard:
         """Return the status and text of a refusal; None if the request is permitted."""
         headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
         host = headers.get(b"host", "")
-        if host.rpartition(":")[0] not in _HOSTS and host not in _HOSTS:
+        if not _HOSTS.fullmatch(host):
             return 421, "this server answers only for 127.0.0.1 and localhost"
         origin = headers.get(b"origin")
         is_change = scope["method"] not in ("GET", "HEAD")

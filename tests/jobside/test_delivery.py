@@ -276,6 +276,13 @@ def test_conditions_on_near_numbers_are_different_events() -> None:
     ]
 
 
+def test_loss_that_has_risen_again_is_sent_with_the_one_that_met_the_condition() -> None:
+    for losses, text in (([3.0, 1.5], "loss < 2"), ([3.0, 1.5, 2.5], "loss < 2 was reached (1.5)")):
+        assert [each.text for each in decide_events(["loss < 2"], RunFacts(losses=losses))] == [
+            text
+        ]
+
+
 def test_slow_channel_does_not_hold_up_the_watcher(run: Path, tmp_path: Path) -> None:
     job = notifier(run, config(("command", "sleep 0.5"), on=["started"]))
     begun = time.monotonic()

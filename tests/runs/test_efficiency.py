@@ -204,6 +204,11 @@ def test_few_samples_give_no_advice_but_a_note(minutes: int, note: str) -> None:
     assert len(notes) == 1 and note in notes[0] and "needs 10 min" in notes[0]
 
 
+def test_run_without_gpus_gets_no_note_on_samples_of_gpus() -> None:
+    for samples in ([], [usage(minutes=5)]):
+        assert advise([measure(status(attempt(), gpus_per_node=0), usage=samples)]) == ([], [])
+
+
 def test_gpus_with_a_missing_sample_give_no_advice() -> None:
     node = usage(90, 90, 90, 0)
     unknown = structs.replace(node.gpus[0], utilization=None)

@@ -253,7 +253,8 @@ def test_requests_without_token_or_from_other_sites_are_refused(address: str) ->
     for refused in (base, base + "x" * 32 + "/", base + "x" * 32 + "/api/rows"):
         status, text, _ = ask(refused)
         assert status == 404 and "train" not in text
-    assert ask(address, "api/rows", Host=f"evil.example:{port}")[0] == 421
+    for host in ("evil.example", "127.0.0.1.evil.example", "localhost:1@evil.example", ""):
+        assert ask(address, "api/rows", Host=f"{host}:{port}")[0] == 421
     assert ask(address, "api/rows", Origin="http://evil.example")[0] == 403
     assert ask(address, "api/rows", Sec_Fetch_Site="cross-site")[0] == 403
     assert ask(address, "api/rows", Origin=f"http://127.0.0.1:{port}")[0] == 200
