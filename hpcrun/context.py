@@ -209,6 +209,16 @@ def load_all_contexts(
     return list(found.values()), faults
 
 
+def use_system_ssh(context: Context, ask: Prompts | None = None) -> Context:
+    """Return a context that connects by the system's ssh, whatever its profile names."""
+    if context.cluster.host is None:
+        return context
+    from hpcrun.remote import build_ssh_connect
+
+    connect = build_ssh_connect(context.cluster, context.runs_dir, ask, system_ssh=True)
+    return structs.replace(context, connect=connect)
+
+
 def build_context(
     environ: Mapping[str, str],
     cwd: Path,

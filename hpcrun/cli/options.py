@@ -67,14 +67,23 @@ cluster_option = click.option("--cluster", type=CLUSTER, help="The cluster profi
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-def make_context(cluster: str | None, *, debug: bool = False, job: str | None = None) -> Context:
+def make_context(
+    cluster: str | None,
+    *,
+    debug: bool = False,
+    job: str | None = None,
+    system_ssh: bool = False,
+) -> Context:
     """Find the project and cluster for the current folder; main() may supply the connection.
 
-    ``job`` may be a job file of another project, which is then the project.
+    Args:
+        job: May be a job file of another project, which is then the project.
+        system_ssh: The command starts the system's ssh, which shares the connection, so that it
+            does not prompt again.
     """
     from msgspec import structs
 
-    from hpcrun.context import load_context
+    from hpcrun.context import load_context, use_system_ssh
 
     file = None
     if job is not None and job.endswith((".yaml", ".yml")) and Path(job).is_file():
@@ -85,6 +94,8 @@ def make_context(cluster: str | None, *, debug: bool = False, job: str | None = 
         environ = _replace_full_state(found.runs_dir)
         if environ is not None:
             found = load_context(environ, Path.cwd(), cluster, TerminalPrompts(), job_file=file)
+    if system_ssh:
+        found = use_system_ssh(found, TerminalPrompts())
     command = ["hpcrun", *invocation.meta.get(COMMAND_LINE, [])]
     return structs.replace(
         found,

@@ -500,7 +500,7 @@ def shell(
         raise InputError(
             "a shell needs a terminal", fix="give a command: hpcrun shell JOB -- nvidia-smi"
         )
-    where = make_context(cluster)
+    where = make_context(cluster, system_ssh=True)
     if is_new:
         from hpcrun.cli.sessions import run_shell_session
 

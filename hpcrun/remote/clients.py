@@ -9,8 +9,11 @@ from hpcrun.patterns import SSH_HOST
 from hpcrun.remote.connection import Connection, Prompts, SshSettings
 
 
-def open_connection(settings: SshSettings, ask: Prompts) -> Connection:
+def open_connection(settings: SshSettings, ask: Prompts, *, keeps: bool = True) -> Connection:
     """Return the connection that a profile describes, without opening it.
+
+    Args:
+        keeps: The system's ssh keeps the connection open after the command.
 
     Raises:
         InputError: OpenSSH would reject the name of the host.
@@ -24,7 +27,7 @@ def open_connection(settings: SshSettings, ask: Prompts) -> Connection:
     if settings.ssh == "openssh":
         from hpcrun.remote.by_openssh import OpensshConnection
 
-        return OpensshConnection(settings, ask)
+        return OpensshConnection(settings, ask, keeps=keeps)
     from hpcrun.remote.by_paramiko import ParamikoConnection
 
     return ParamikoConnection(settings, ask)

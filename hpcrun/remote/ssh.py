@@ -525,14 +525,22 @@ def read_ssh_settings(profile: Any) -> SshSettings:
     return SshSettings(**{key: getattr(profile, key) for key in SshSettings.__struct_fields__})
 
 
-def build_ssh_connect(profile: Any, mirror: Path, ask: Prompts | None = None) -> Connect:
-    """Return a factory of transports to a profile's host, which share one connection."""
+def build_ssh_connect(
+    profile: Any, mirror: Path, ask: Prompts | None = None, *, system_ssh: bool = False
+) -> Connect:
+    """Return a factory of transports to a profile's host, which share one connection.
+
+    ``system_ssh``: Connect by the system's ssh whatever the profile names, for this command only.
+    """
     settings = read_ssh_settings(profile)
-    connection = open_connection(settings, ask or NO_PROMPTS)
+    keeps = settings.ssh == "openssh"
+    if system_ssh:
+        settings = structs.replace(settings, ssh="openssh")
+    connection = open_connection(settings, ask or NO_PROMPTS, keeps=keeps)
     transfers = connection
     if settings.transfer_host:
         own = structs.replace(settings, host=settings.transfer_host)
-        transfers = open_connection(own, ask or NO_PROMPTS)
+        transfers = open_connection(own, ask or NO_PROMPTS, keeps=keeps)
     feed = Feed(connection, Mirror(mirror), profile.runs_dir)
 
     def connect(env: Mapping[str, str], **options: Any) -> SshTransport:

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from hpcrun.context import build_context, use_system_ssh
 from hpcrun.errors import OutOfReach
 from hpcrun.remote import by_paramiko
 from hpcrun.remote.by_openssh import OpensshConnection, runtime_folder
@@ -26,6 +27,7 @@ from hpcrun.remote.clients import open_connection
 from hpcrun.remote.connection import Connection, Reply, SshSettings
 from hpcrun.remote.ssh import SshTransport
 from hpcrun.remote.ssh_config import hops_to
+from hpcrun.spec.job import Cluster
 from tests.remote.askers import Questioner, askers
 from tests.remote.connection_home import Nobody, at_home, connect
 from tests.remote.link import Link
@@ -471,6 +473,21 @@ def test_all_commands_share_one_master(laptop: Laptop) -> None:
     assert isinstance(far, OpensshConnection)
     assert far.disconnect()
     assert not far.disconnect()
+
+
+def test_a_shell_logs_in_once_whatever_the_profile_names(laptop: Laptop) -> None:
+    profile = build_context(
+        laptop.env, laptop.home, laptop.home, Cluster(host="far"), "hpcrun.yaml", Nobody()
+    )
+    where = use_system_ssh(profile, Nobody())
+    here = where.transport()
+    assert here.run(["sh", "-c", "exit 5"], timeout=60).exit_code == 5  # find_node()
+    argv, env = here.wrap_command(["sh", "-c", "exit 6"])
+    assert subprocess.run(argv, env=env, check=False).returncode == 6
+    assert laptop.servers[0].log.count("Accepted publickey") == 1
+    assert isinstance(here, SshTransport) and isinstance(here.connection, OpensshConnection)
+    assert not here.connection.keeps
+    assert here.connection.disconnect()
 
 
 def _listens(control: Path) -> bool:
