@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import json
 import os
 import re
@@ -198,6 +199,10 @@ def test_functions_of_the_guide_exist() -> None:
         assert callable(getattr(hpcrun, name)), name
     for name in re.findall(r"`run\.(\w+)\(", COMING):
         assert callable(getattr(hpcrun.Run, name)), name
+    for name, words in re.findall(r"`(?:hpcrun|run)\.(\w+)\(([^`]*)\)", COMING):
+        function = getattr(hpcrun, name, None) or getattr(hpcrun.Run, name)
+        for keyword in re.findall(r"(\w+)=", words):
+            assert keyword in inspect.signature(function).parameters, (name, keyword)
 
 
 def test_the_translated_script_asks_slurm_for_the_same(tmp_path: Path) -> None:

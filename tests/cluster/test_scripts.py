@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.plain_sbatch import sbatch
 from tests.cluster.site import Site, Submitted
 from tests.json_schemas import check_json
 from tests.source import ROOT
@@ -328,6 +329,18 @@ def test_commands_of_the_guide_work(site: Site) -> None:
     assert site.hpcrun("wait", first).returncode == 0
     assert (site.project / f"{first}.out").read_text() == "lr none\n"
     until(lambda: len(list(site.project.glob("*.out"))) == 3, "the job that waits for the first")
+    # Those of the first paragraph, on a job that hpcrun did not submit.
+    job = sbatch(site, "echo step 1 loss 2.5; sleep 600")
+    until(lambda: list(site.project.glob(f"slurm-{job}.out")), "the job's output")
+    until(lambda: (site.project / f"slurm-{job}.out").read_text(), "the job's line")
+    named = re.findall(r"`hpcrun ([^`]*)`", guide.partition("\n\n- ")[0])
+    commands = [one.replace("4711", job) for one in named if "4711" in one]
+    assert len(commands) >= 5
+    for words in sorted(commands, key=lambda one: "-f" in one):  # follow the cancelled job
+        done = site.hpcrun(*words.split())
+        assert (done.returncode == 0) == ("-f" not in words), (words, done.stdout, done.stderr)
+        expected = {"parse": "loss", "logs": "loss 2.5", "status": "RUNNING"}
+        assert expected.get(words.split()[0], "") in done.stdout, (words, done.stdout)
 
 
 # Writes what a rank gets from the script, and from the converted job.
