@@ -40,6 +40,7 @@ _PROBES = {
     "torchrun": "torchrun",
     "accelerate": "accelerate",
     "deepspeed": "deepspeed",
+    **dict.fromkeys(("mpirun", "mpiexec", "orterun"), "mpirun"),
     "singularity": "container",
     "apptainer": "container",
     **dict.fromkeys(

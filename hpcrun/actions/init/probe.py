@@ -6,6 +6,7 @@ launchers are imitated: they start the ranks on their node with the variables th
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -47,6 +48,8 @@ def main(words: Sequence[str]) -> int:
         while args and not _IMITATED.fullmatch(args[0]):
             args = args[1:]
         return subprocess.run(args, check=False).returncode if args else 0
+    if name == "mpirun":
+        return _start_copies(args)
     if name == "container":  # exec [options] IMAGE COMMAND
         command = skip_image(args[1:])
         return subprocess.run(command, check=False).returncode if command else 0
@@ -55,11 +58,27 @@ def main(words: Sequence[str]) -> int:
     return _launch(name, args)
 
 
+def _start_copies(args: Sequence[str]) -> int:
+    """Start the copies of ``mpirun -np N COMMAND`` on this node, one after the other."""
+    at = next((i for i, one in enumerate(args) if _IMITATED.fullmatch(one)), len(args))
+    given = dict(itertools.pairwise(args[:at]))
+    found = [given[one] for one in ("-np", "-n", "--np", "--n") if one in given]
+    total = found[0] if found else os.environ.get("SLURM_NTASKS", "1")
+    for rank in range(int(total) if is_whole_number(total) and args[at:] else 0):
+        env = {"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": total}
+        code = subprocess.run(args[at:], env=os.environ | env, check=False).returncode
+        if code:
+            return code
+    return 0
+
+
 def _record(argv: Sequence[str]) -> None:
     environ = os.environ
     in_step = is_whole_number(environ.get("SLURM_STEP_ID", ""))
-    rank = environ.get("RANK") or (environ.get("SLURM_PROCID", "0") if in_step else "0")
+    rank = environ.get("RANK") or environ.get("OMPI_COMM_WORLD_RANK")
+    rank = rank or (environ.get("SLURM_PROCID", "0") if in_step else "0")
     tasks = environ.get("SLURM_STEP_NUM_TASKS", "1") if in_step else "1"
+    tasks = environ.get("OMPI_COMM_WORLD_SIZE", tasks)
     cpus: list[int] = []
     if sys.platform == "linux":  # mypy checks hpcrun for macOS, too
         cpus = sorted(os.sched_getaffinity(0))
