@@ -219,6 +219,8 @@ def follow_counter(
     ends = sorted({*marked, *begins, len(steps)})
     falls = np.flatnonzero((steps[1:] < steps[:-1]) | (epochs[1:] != epochs[:-1])) + 1
     turning = [*falls.tolist(), len(steps)]
+    # The rows whose position differs from that of the row before.
+    moves = np.flatnonzero((steps[1:] != steps[:-1]) | (epochs[1:] != epochs[:-1])) + 1
     turns: list[CounterTurn] = []
     index = 0
     while index < len(steps):
@@ -238,16 +240,19 @@ def follow_counter(
             turns.append(CounterTurn(offset, counter.run, at))
         elif at > highest:
             stop = min(each[bisect_left(each, index)] for each in (ends, turning))
-            passed = {*steps[max(index - 1, stop - _MAX_STEPS_WITHOUT_CLIMB) : stop].tolist()}
-            for step in sorted(passed)[-3:]:
-                counter.climb(Position(at.epoch, step))
+            first, last = np.searchsorted(moves, [index, stop]).tolist()
+            for row in [index - 1, *moves[max(first, last - 3) : last].tolist()][-3:]:
+                counter.climb(Position(at.epoch, int(steps[row])))
             index = stop
         elif at < highest and (at.epoch < highest.epoch or at.step < counter.recent[0]):
             if _is_other_training(counted, index - 1, highest, begun):
                 turns.append(counter.begin_run(at, offset))
                 continue
             fell, end = index - 1, ends[bisect_left(ends, index)]
-            climb, index = _follow_climb(place, fell, end, highest, counter.recent)
+            first = int(np.searchsorted(moves, index))
+            below = moves[first : first + _MAX_STEPS_WITHOUT_CLIMB + 1].tolist()
+            rows = [fell, *(row for row in below if row < end)]
+            climb, index = _follow_climb(place, rows, end, highest, counter.recent)
             if climb:
                 is_first = _is_run_start(climb, begun, counter.recent)
                 turn = counter.begin_run if is_first else counter.resume
@@ -305,15 +310,25 @@ def _is_other_training(
 
 
 def _follow_climb(
-    place: Callable[[int], Position], index: int, end: int, highest: Position, recent: Sequence[int]
+    place: Callable[[int], Position],
+    rows: Sequence[int],
+    end: int,
+    highest: Position,
+    recent: Sequence[int],
 ) -> tuple[list[Position], int]:
     """Examine the rows after a fall; return the positions that climb, and where to continue.
 
     Without positions, the fall means nothing.
+
+    Args:
+        place: returns the position of a row.
+        rows: the row of the fall, and those below it whose position differs from the row before.
+        end: the row that ends what may be examined.
+        highest: the highest position before the fall.
+        recent: the last three highest steps.
     """
-    climb = [place(index)]
-    last = min(end, index + _MAX_STEPS_WITHOUT_CLIMB + 1)
-    for after in range(index + 1, last):
+    climb = [place(rows[0])]
+    for after in rows[1 : _MAX_STEPS_WITHOUT_CLIMB + 1]:
         at = place(after)
         if at < climb[0] or at.epoch > climb[0].epoch:
             climb = [at]
@@ -324,9 +339,10 @@ def _follow_climb(
             return climb, after + 1
         if at > highest:
             return [], after
-    if last == end and len(climb) >= _MIN_STEPS and _is_regular(climb, recent):
-        return climb, end
-    return [], last
+    if len(rows) <= _MAX_STEPS_WITHOUT_CLIMB + 1:
+        is_climb = len(climb) >= _MIN_STEPS and _is_regular(climb, recent)
+        return (climb, end) if is_climb else ([], end)
+    return [], rows[_MAX_STEPS_WITHOUT_CLIMB + 1]
 
 
 def _gaps(steps: Sequence[int]) -> list[int]:

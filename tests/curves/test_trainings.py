@@ -81,6 +81,21 @@ def test_resumed_training_is_one_training() -> None:
     assert (curve.trainings, curve.steps("loss")) == (1, [*range(1, 12)])
 
 
+def test_epochs_with_many_evaluations_each_separate_trainings() -> None:
+    lines = [
+        f"EPOCH[{epoch}/50] metrics PSNR={20 + run + epoch + n / 100:.4f} SSIM=0.{5 + run}{n:02d}"
+        for run in (0, 1)
+        for epoch in range(9)
+        for n in range(40)
+    ]
+    curve = read(lines)
+    assert (curve.trainings, curve.values("metrics PSNR")[0], len(curve.values("SSIM"))) == (
+        2,
+        21.0,
+        360,
+    )
+
+
 def test_inner_loop_is_one_training() -> None:
     lines = [f"epoch: {epoch}, loss: {3 / (n + 1):.3f}" for n in range(9) for epoch in (1, 2, 3, 4)]
     curve = read(lines)
