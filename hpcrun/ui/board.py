@@ -50,11 +50,19 @@ from hpcrun.monitor import (
     status_of,
     unknown_run_error,
 )
-from hpcrun.runs import JobStatus, RunFolder, SweepFolder, read_history, read_node_usage, runs_of
+from hpcrun.runs import (
+    JobStatus,
+    RunFolder,
+    SweepFolder,
+    read_history,
+    read_node_usage,
+    read_search_result,
+    runs_of,
+)
 from hpcrun.text import format_bytes
 from hpcrun.ui.log_window import find_text, read_window
 from hpcrun.ui.node_use import build_use_data
-from hpcrun.views import format_cost, job_json, listing_json, run_json
+from hpcrun.views import format_cost, job_json, listing_json, run_json, search_json
 
 # Seconds between two reads of the files of live runs, and of the list of all runs if a run or
 # sweep is live.
@@ -385,7 +393,11 @@ class Board:
             "has_use": False,
             "cost": "",
             "price": "",
+            "search": None,
         }
+        if isinstance(target, SweepFolder):
+            result = read_search_result(runs_of(target))
+            found["search"] = None if result is None else search_json(result, None)
         if isinstance(target, RunFolder):
             hours, factors = statuses[0].gpu_hours, self._context.cluster.cost
             found["cost"] = format_cost(statuses[0].cost, has_gpus=bool(hours))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from hpcrun.runs import NodeSeries
 from hpcrun.text import GIB
@@ -27,8 +27,8 @@ _PANELS = (
     _Panel("GPU utilization", "%", "gpu"),
     _Panel("GPU memory", "GiB", "gpu_memory"),
     _Panel("GPU power", "W", "power"),
-    _Panel("CPU cores in use", "", "cpu"),
-    _Panel("Memory of the node", "GiB", "memory"),
+    _Panel("CPU cores in use by the {}", "", "cpu"),
+    _Panel("Memory of the {}", "GiB", "memory"),
 )
 
 _Values = Sequence[float | int | None]
@@ -51,6 +51,13 @@ def build_use_data(nodes: Sequence[NodeSeries]) -> dict[str, Any]:
         for name, metrics in _lines_of(node, each_gpu=each_gpu)
     ]
     known = {name for run in runs for name in run["metrics"]}
+    scopes = {
+        "cpu": _name_scopes({node.cpu_of for node in shown}),
+        "memory": _name_scopes({node.memory_of for node in shown if node.memory_of}),
+    }
+    named = [
+        structs.replace(each, title=each.title.format(scopes.get(each.metric))) for each in _PANELS
+    ]
     panels = [
         {
             "title": panel.title,
@@ -63,11 +70,20 @@ def build_use_data(nodes: Sequence[NodeSeries]) -> dict[str, Any]:
             "smooth": True,
             "shown": True,
         }
-        for panel in _PANELS
+        for panel in named
         if panel.metric in known
     ]
     note = f"the first {_MAX_LINES} of {len(nodes)} nodes" if len(nodes) > _MAX_LINES else ""
     return {"runs": runs, "panels": panels, "axes": ["time"], "smoothing": 0.0, "note": note}
+
+
+def _name_scopes(scopes: Iterable[str]) -> str:
+    """Name what a value is measured for, which depends on Slurm's configuration of each node.
+
+    >>> _name_scopes({"job"}), _name_scopes({"node"}), _name_scopes({"node", "job"})
+    ('job', 'whole node', 'job or the whole node')
+    """
+    return " or the ".join({"node": "whole node"}.get(each, each) for each in sorted(scopes))
 
 
 def _lines_of(node: NodeSeries, *, each_gpu: bool) -> Iterator[tuple[str, dict[str, _Values]]]:

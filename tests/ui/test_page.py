@@ -148,6 +148,7 @@ def test_use_of_gpus_is_drawn_over_time(opened: Opening) -> None:
     assert idle == 0 and page.value(f"{PLOT}.lines[0].y.every(value => value > 50)")
     titles = page.value("[...document.querySelectorAll('.panel h3')].map(e => e.textContent)")
     assert titles[:3] == ["GPU utilization %", "GPU memory GiB", "GPU power W"]
+    assert titles[3:] == ["CPU cores in use by the job", "Memory of the job GiB"]
 
 
 def test_selected_runs_share_a_chart(opened: Opening) -> None:
@@ -166,13 +167,34 @@ def test_selected_runs_share_a_chart(opened: Opening) -> None:
     page.wait_for(f"{PLOT}.lines.length === 1")
 
 
-def test_sweep_has_parallel_coordinates_and_its_best_run_first(opened: Opening) -> None:
+def test_sweep_has_parallel_coordinates_and_its_best_run_first(
+    opened: Opening, caller: Caller
+) -> None:
     page = opened(f"sweep/{SWEEP}", "!!document.querySelector('.sweep svg')")
     assert page.value("document.querySelectorAll('.sweep svg path').length") == 6
     names = page.value("[...document.querySelectorAll('.sweep .name')].map(e => e.textContent)")
     assert names == ["lr", "width", "loss"]
     best = page.value("document.querySelector('#sweep-runs tbody tr').textContent")
     assert best.startswith("40_0completed0.1256")
+    # A sweep with a metric is ranked by it, as in hpcrun status.
+    for index in range(6):
+        run = caller.runs / f"20261121-000000-lr.{index}-7k3q"
+        search = {"method": "grid", "seed": 0, "metric": "eval_acc", "goal": "maximize"}
+        search |= {"trials": 6, "before": "", "after": "", "pythons": [], "space": {}}
+        (run / "search.json").write_text(json.dumps(search))
+        attempt = run / "attempts/0"
+        points = {"metric": "eval_acc", "points": [[100, 0.9], [200, index / 8]]}
+        (attempt / "metric-end.json").write_text(json.dumps(points))
+        end = json.loads((attempt / "end.json").read_text())
+        (attempt / "end.json").write_text(json.dumps({**end, "why": "done"}))
+    page = opened(f"sweep/{SWEEP}", "!!document.querySelector('.sweep svg')")
+    names = page.value("[...document.querySelectorAll('.sweep .name')].map(e => e.textContent)")
+    assert names == ["lr", "width", "eval_acc"]
+    order = page.value(
+        "[...document.querySelectorAll('#sweep-runs tbody tr')].map(e => e.textContent)"
+    )
+    assert [row[:4] for row in order] == [f"40_{index}" for index in (5, 4, 3, 2, 1, 0)]
+    assert order[0].startswith("40_5completed0.0015122000.625"), order[0]
 
 
 def test_log_file_is_followed(opened: Opening, caller: Caller) -> None:

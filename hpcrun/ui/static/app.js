@@ -734,31 +734,36 @@
     try {
       const detail = await get("detail", { key });
       if (isGone) return;
-      const runs = detail.runs.map((run) => ({ ...run, key: run.run_id, loss: typeof run.loss === "number" ? run.loss : null }))
-        .sort((a, b) => (a.loss ?? Infinity) - (b.loss ?? Infinity));
+      // A sweep with a metric is ranked by it, as in hpcrun status, and any other one by the loss.
+      const { metric, trials, goal } = detail.search || { metric: "loss", trials: [], goal: "minimize" };
+      const ranked = new Map(trials.map((trial, place) => [trial.run_id, { ...trial, place }]));
+      const runs = detail.runs.map((run) => {
+        const { value, step, place } = detail.search ? ranked.get(run.run_id) || {} : { value: run.loss, step: run.step };
+        return { ...run, key: run.run_id, step, place, score: typeof value === "number" ? value : null };
+      }).sort((a, b) => (detail.search ? a.place - b.place : (a.score ?? Infinity) - (b.score ?? Infinity)));
       const names = [...new Set(runs.flatMap((run) => Object.keys(run.values || {})))];
       const curves = link(`#/curves/${encodeURIComponent(key)}`, "curves of all runs");
-      place.replaceChildren(element("p", { className: "tools" }, curves), parallel(runs, names),
-        text("h2", "Runs, the lowest loss first"), element("div", { className: "wide", tabIndex: 0 }, element("table", { id: "sweep-runs" },
-          element("thead", {}, element("tr", {}, ...["run", "state", ...names, "step", "loss", "remark"].map((each) => element("th", { scope: "col", textContent: each })))),
+      place.replaceChildren(element("p", { className: "tools" }, curves), parallel(runs, names, metric, goal),
+        text("h2", detail.search ? `Runs, the best ${metric} first (${goal})` : "Runs, the lowest loss first"), element("div", { className: "wide", tabIndex: 0 }, element("table", { id: "sweep-runs" },
+          element("thead", {}, element("tr", {}, ...["run", "state", ...names, "step", metric, "remark"].map((each) => element("th", { scope: "col", textContent: each })))),
           element("tbody", {}, ...runs.map((run) => element("tr", {},
             element("th", { scope: "row" }, link(runLink(run), run.job_id || run.run_id)), element("td", {}, pill(run)),
             ...names.map((name) => text("td", run.values[name] ?? "")), text("td", formatNumber(run.step)),
-            text("td", formatNumber(run.loss)), text("td", remarkOf(run), "text")))))));
+            text("td", formatNumber(run.score)), text("td", remarkOf(run), "text")))))));
     } catch (error) {
       if (!isGone) showError(place, error);
     }
   }
 
-  // Parallel coordinates: one axis for each value of the sweep, and one for the loss.
-  function parallel(runs, names) {
-    const shown = runs.filter((run) => run.loss !== null);
+  // Parallel coordinates: one axis for each value of the sweep, and one for its metric.
+  function parallel(runs, names, metric, goal) {
+    const shown = runs.filter((run) => run.score !== null);
     const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-    if (!shown.length || !names.length) return text("p", "No run of the sweep has a loss yet.", "quiet");
+    if (!shown.length || !names.length) return text("p", `No run of the sweep has a value of ${metric} yet.`, "quiet");
     const [width, height, top, bottom, side] = [1000, 340, 46, 30, 90];
     svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
     svg.setAttribute("role", "img");
-    svg.setAttribute("aria-label", `The values of ${shown.length} runs and their loss; the table has the numbers`);
+    svg.setAttribute("aria-label", `The values of ${shown.length} runs and their ${metric}; the table has the numbers`);
     const put = (name, attributes, content) => {
       const made = document.createElementNS("http://www.w3.org/2000/svg", name);
       for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
@@ -766,8 +771,8 @@
       svg.append(made);
       return made;
     };
-    const axes = [...names, "loss"].map((name, index) => {
-      const own = shown.map((run) => (name === "loss" && index === names.length ? run.loss : run.values[name]));
+    const axes = [...names, metric].map((name, index) => {
+      const own = shown.map((run) => (index === names.length ? run.score : run.values[name]));
       const numbers = own.map(Number);
       const isNumeric = own.every((value, at) => value !== "" && value !== undefined && Number.isFinite(numbers[at]));
       const labels = isNumeric ? [...new Set(numbers)].sort((a, b) => a - b) : [...new Set(own.map(String))].sort();
@@ -782,15 +787,16 @@
       for (const mark of marks) put("text", { x: x + 6, y: y(mark) - 3 }, typeof mark === "number" ? formatNumber(mark) : mark);
       return { x, y, own };
     });
-    const [best, worst] = [Math.min(...shown.map((run) => run.loss)), Math.max(...shown.map((run) => run.loss))];
+    const scores = shown.map((run) => run.score).sort((a, b) => (goal === "maximize" ? b - a : a - b));
+    const [best, worst] = [scores[0], scores.at(-1)];
     [...shown.keys()].reverse().forEach((index) => {
       const run = shown[index];
       const points = axes.map(({ x, y, own }) => `${x.toFixed(1)},${y(own[index]).toFixed(1)}`);
-      const share = worst > best ? (run.loss - best) / (worst - best) : 0;
+      const share = worst === best ? 0 : (run.score - best) / (worst - best);
       const path = put("path", { d: `M${points.join("L")}` });
       path.style.stroke = `color-mix(in srgb, var(--c1) ${Math.round(share * 100)}%, var(--c0))`;
       const title = document.createElementNS("http://www.w3.org/2000/svg", "title");
-      title.textContent = `${run.job_id || run.run_id}: ${valuesOf(run)}, loss ${formatNumber(run.loss)}`;
+      title.textContent = `${run.job_id || run.run_id}: ${valuesOf(run)}, ${metric} ${formatNumber(run.score)}`;
       path.append(title);
     });
     const chart = element("div", { className: "chart", tabIndex: 0 }, svg);
