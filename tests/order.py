@@ -18,6 +18,8 @@ FORKED = (
     "tests/jobside/test_checkpoints.py",
     "tests/cli/test_settings.py",
     "tests/plan/test_deepspeed_frameworks.py",
+    "tests/plan/test_own_values.py",
+    "tests/cluster/test_launchers.py",
 )
 
 # Approximate seconds per test of a file or folder on two cores, where they differ from

@@ -1,9 +1,10 @@
-"""Every launcher with every framework, on one node and on two, trains the same curve.
+"""Every framework, with DeepSpeed and without, trains the same curve on the ranks of hpcrun.
 
 The task (workloads/task.py) uses the whole data set in each step of plain gradient descent: the
 result does not depend on the distribution of the data, but shows every mistake in it.
-In CI each framework trains once, under one launcher on two nodes (CHOSEN); HPCRUN_TEST_ALL=1 (make
-test-all) trains all of them under all, with DeepSpeed and without, on one node and on two.
+In CI a job on two nodes records the environment of its ranks, with which each framework trains in
+forks of a process that has imported it: importing takes longer than everything else. make test-all
+trains under every launcher, on one node and on two. test_probe.py starts ranks by every launcher.
 """
 
 from __future__ import annotations
@@ -12,8 +13,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 from typing import Any, NamedTuple, get_args
 
 import pytest
@@ -23,6 +22,8 @@ from hpcrun.spec.job import LauncherName
 from tests.cluster.launcher_jobs import WORKLOADS, shown
 from tests.cluster.site import Site, Submitted
 from tests.source import ROOT
+from tests.workloads.recipe_parts import MODULES
+from tests.workloads.trainer import free_port, run_forked
 
 SAMPLES, STEPS = 16, 4
 # The variables in docs/settings.md; NAME_* is a group of names.
@@ -33,7 +34,6 @@ LISTED = re.compile(
     )
 )
 LAUNCHER_NAMES = [name for name in get_args(LauncherName) if name != "ray"]  # see test_ray.py
-ALL = os.environ.get("HPCRUN_TEST_ALL") == "1"
 
 
 class Framework(NamedTuple):
@@ -54,31 +54,24 @@ FRAMEWORKS = [
     Framework("transformers", 2, {"kind": "DEEPSPEED"}),
     Framework("lightning", None, {"steps": STEPS, "kind": "TorchElasticEnvironment"}),
 ]
-# The launcher of each in CI: srun, which imports nothing, where no other needs it. Accelerate
-# trains without DeepSpeed, the Trainer with it: both configure it by one plugin.
-CHOSEN = ["torchrun", "deepspeed", "accelerate", None, None, "srun", "srun"]
-
-
-def trained_under(launcher: str) -> list[Framework]:
-    """List the frameworks that train under a launcher."""
-    pairs = zip(FRAMEWORKS, CHOSEN, strict=True)
-    return [framework for framework, under in pairs if ALL or under == launcher]
-
-
-def test_every_launcher_trains() -> None:
-    assert all(trained_under(name) for name in LAUNCHER_NAMES)
+# The first lines of each script in CI.
+RECORD = """\
+import json, os, sys
+if "RECORD" in os.environ:
+    print("given", json.dumps([dict(os.environ), sys.argv[1:]]), flush=True)
+    sys.exit()
+"""
 
 
 @pytest.fixture(scope="module")
 def expected() -> list[float]:
     """Return the losses of one process without any framework."""
-    argv = [sys.executable, str(WORKLOADS / "task.py")]
-    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    done = run_forked([{}], [], program=WORKLOADS / "task.py", module="torch")
     losses: list[float] = json.loads(done.stdout)
     return losses
 
 
-def submit(site: Site, launcher: str, framework: Framework, nodes: int) -> Submitted:
+def submit(site: Site, launcher: str, framework: Framework, nodes: int, **env: str) -> Submitted:
     """Submit a framework's script: two ranks, 16 samples for each step of the optimizer."""
     job: dict[str, Any] = {
         "script": f"train_{framework.name}.py",
@@ -87,7 +80,7 @@ def submit(site: Site, launcher: str, framework: Framework, nodes: int) -> Submi
         "resources": {"nodes": nodes, "gpus_per_node": 2 // nodes, "time": 10},
         "precision": "fp32",
         "batch": {"micro_batch_per_gpu": 4, "gradient_accumulation_steps": 2},
-        "env": {"OMP_NUM_THREADS": "1"},
+        "env": {"OMP_NUM_THREADS": "1", **env},
     }
     if launcher == "accelerate":
         team: dict[str, Any] = {
@@ -107,42 +100,91 @@ def submit(site: Site, launcher: str, framework: Framework, nodes: int) -> Submi
     return site.submit(f"./{name}.yaml")
 
 
+def check_ranks(
+    framework: Framework, plan: dict[str, Any], ranks: list[dict[str, Any]], final: float
+) -> None:
+    """Assert that all ranks have trained together what hpcrun shows."""
+    assert [rank["rank"] for rank in ranks] == [0, 1], framework
+    for rank in ranks:
+        assert rank["world"] == 2, framework
+        assert rank["final"] == pytest.approx(final, rel=1e-5), framework
+        assert {key: rank[key] for key in framework.shown} == framework.shown, framework
+    samples = sum(rank["samples"] for rank in ranks)
+    assert samples == plan["effective_batch"] * STEPS == SAMPLES * STEPS, framework
+
+
+def check_variables(site: Site, names: set[str]) -> None:
+    """Assert that docs/settings.md lists the variables which hpcrun adds to those of the login."""
+    unlisted = names - {*os.environ, *site.rig.env, "PWD", "OLDPWD", "SHLVL"}
+    assert {name for name in unlisted if not LISTED.fullmatch(name)} == set()
+
+
+def record_ranks(run: Submitted) -> list[tuple[dict[str, str], list[str]]]:
+    """Return the environment and the arguments of each rank of a run."""
+    texts = [log.read_text() for log in sorted((run.folder / "logs" / "0").glob("rank-*.log"))]
+    return [json.loads(text.partition("given ")[2].partition("\n")[0]) for text in texts]
+
+
+def train_again(site: Site, framework: Framework, run: Submitted) -> list[dict[str, Any]]:
+    """Train in forks with the environment and the arguments of the ranks of a run."""
+    environs = [environ for environ, _ in record_ranks(run)]
+    # Both nodes are this machine now.
+    here = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "GLOO_SOCKET_IFNAME": "lo"}
+    for environ in environs:
+        del environ["RECORD"]
+        check_variables(site, {*environ})
+        environ.update(here)
+    done = run_forked(
+        environs,
+        record_ranks(run)[0][1],
+        program=site.project / f"train_{framework.name}.py",
+        module=MODULES.get(framework.name, framework.name),
+    )
+    assert done.returncode == 0, (framework, done.stderr[-6000:])
+    lines = done.stdout.replace("told ", "\ntold ").splitlines()
+    ranks = [json.loads(line[len("told ") :]) for line in lines if line.startswith("told ")]
+    return sorted(ranks, key=lambda rank: int(rank["rank"]))
+
+
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("nodes", [pytest.param(1, marks=pytest.mark.thorough), 2])
+def test_every_framework_trains_with_the_environment_of_two_nodes(
+    site: Site, expected: list[float]
+) -> None:
+    shutil.copytree(WORKLOADS, site.project, dirs_exist_ok=True)
+    for script in site.project.glob("train_*.py"):
+        text = script.read_text().replace("from __future__ import annotations\n", "")
+        script.write_text(RECORD + text)
+    runs = [(each, submit(site, "srun", each, 2, RECORD="1")) for each in FRAMEWORKS]
+    for framework, run in runs:
+        done = site.follow(run)
+        assert done.returncode == 0, done.stdout + run.log()
+        plan = json.loads((run.folder / "plan.json").read_text())
+        check_ranks(framework, plan, train_again(site, framework, run), expected[-1])
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("nodes", [1, 2])
 @pytest.mark.parametrize("launcher", LAUNCHER_NAMES)
 def test_every_framework_trains_the_same_curve(
     site: Site, expected: list[float], launcher: str, nodes: int
 ) -> None:
     shutil.copytree(WORKLOADS, site.project, dirs_exist_ok=True)
-    runs = [
-        (framework, submit(site, launcher, framework, nodes))
-        for framework in trained_under(launcher)
-    ]
+    runs = [(framework, submit(site, launcher, framework, nodes)) for framework in FRAMEWORKS]
     for framework, run in runs:
         done = site.follow(run)
         what = f"{launcher} with {framework}\n"
         assert done.returncode == 0, what + run.log()
-        plan = json.loads((run.folder / "plan.json").read_text())
-        ranks = shown(run)
-        assert [rank["rank"] for rank in ranks] == [0, 1], what + run.log()
+        plan, ranks = json.loads((run.folder / "plan.json").read_text()), shown(run)
+        check_ranks(framework, plan, ranks, expected[-1])
         for rank in ranks:
-            assert rank["world"] == 2, what
-            assert rank["final"] == pytest.approx(expected[-1], rel=1e-5), what
-            assert {key: rank[key] for key in framework.shown} == framework.shown, what
-            of_login = {*os.environ, *site.rig.env, "PWD", "OLDPWD", "SHLVL"}
-            unlisted = {*rank["variables"]} - of_login
-            unlisted -= {name for name in unlisted if LISTED.fullmatch(name)}
-            assert not unlisted, (what, "docs/settings.md")
-        # hpcrun shows the precision and batch size of the training.
-        samples = sum(rank["samples"] for rank in ranks)
-        assert samples == plan["effective_batch"] * STEPS == SAMPLES * STEPS, what
+            check_variables(site, {*rank["variables"]})
         if plan["nodes"] == 2:
             assert len(list((run.folder / "logs" / "0").glob("node-*.log"))) == 2, what
             assert f"node 1 is {site.rig.node_names[1]}" in run.log(), what
         assert not (site.project / ".deepspeed_env").exists(), what
     for name in site.rig.node_names:
         left = site.rig.on_node(name, ["ls", "/tmp"]).stdout
-        print("LEFT", left.split())
         assert "torchelastic" not in left, name
 
 

@@ -21,6 +21,13 @@ import traceback
 from pathlib import Path
 from typing import IO, NoReturn
 
+# What a framework imports when a training begins.
+LATER = {
+    "accelerate": ["datasets"],
+    "deepspeed": ["networkx", "setuptools", "torch._inductor.compile_fx"],
+    "transformers.trainer": ["deepspeed"],
+}
+
 
 def become(program: str, arguments: list[str]) -> NoReturn:
     """Run the program in this process, up to its exit code."""
@@ -100,12 +107,13 @@ def serve(requests: IO[str], answers: IO[str]) -> None:
 
 
 def fork_with(module: str) -> tuple[IO[str], IO[str]]:
-    """Fork a process that imports one more module and serves; return its two pipes."""
+    """Fork a process that imports a framework and serves; return its two pipes."""
     (requests, ask), (answer, answers) = os.pipe(), os.pipe()
     if os.fork() == 0:
         os.close(ask)
         os.close(answer)
-        importlib.import_module(module)
+        for name in (module, *LATER.get(module, ())):
+            importlib.import_module(name)
         serve(os.fdopen(requests), os.fdopen(answers, "w"))
         os._exit(0)
     os.close(requests)
