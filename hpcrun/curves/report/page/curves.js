@@ -186,7 +186,8 @@ const makeCurves = (() => {
   function drawBars(u, x, y, begin, end, toX, toY, width) {
     const { ctx, bbox } = u;
     const [left, right] = [Math.floor(bbox.left), Math.ceil(bbox.left + bbox.width)];
-    const thickness = Math.max(Math.round(width), 1);
+    // The bars of a line with points in each column stand side by side.
+    const thickness = end - begin > bbox.width ? 1 : Math.max(Math.round(width), 1);
     let column = NaN;
     let [low, high] = [Infinity, -Infinity];
     const fill = () => {
@@ -200,8 +201,10 @@ const makeCurves = (() => {
         column = at;
         [low, high] = [Infinity, -Infinity];
       }
-      low = Math.min(low, from, to);
-      high = Math.max(high, from, to);
+      if (from < low) low = from;
+      if (to < low) low = to;
+      if (from > high) high = from;
+      if (to > high) high = to;
     };
     let [beforeX, beforeY] = [NaN, NaN];
     for (let at = begin; at < end; at += 1) {
