@@ -22,11 +22,15 @@ from hpcrun.actions.fetch import fetch_files as fetch_files
 from hpcrun.actions.fetch import find_outputs as find_outputs
 from hpcrun.actions.fetch import find_wandb as find_wandb
 from hpcrun.actions.fetch import sync_offline as sync_offline
+from hpcrun.actions.fit import SizeComparison as SizeComparison
 from hpcrun.actions.fit import build_training_settings as build_training_settings
+from hpcrun.actions.fit import compare_sizes as compare_sizes
 from hpcrun.actions.fit import estimate_json as estimate_json
+from hpcrun.actions.fit import fits as fits
 from hpcrun.actions.fit import load_job_memory as load_job_memory
 from hpcrun.actions.fit import load_traced_memory as load_traced_memory
 from hpcrun.actions.fit import parse_parameter_count as parse_parameter_count
+from hpcrun.actions.fit import sizes_json as sizes_json
 from hpcrun.actions.follow_curve import CurveFollower as CurveFollower
 from hpcrun.actions.follow_curve import Followed as Followed
 from hpcrun.actions.group import RequestedJob as RequestedJob

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from hpcrun.actions.job_memory import (
     MODEL_OPTIONS,
@@ -17,7 +17,17 @@ from hpcrun.actions.job_memory import (
     load_model_shape,
 )
 from hpcrun.errors import InputError
-from hpcrun.fit import MemoryEstimate, Strategy, Training, Weights
+from hpcrun.fit import (
+    Calibration,
+    Candidate,
+    MemoryEstimate,
+    ModelShape,
+    Strategy,
+    Training,
+    Weights,
+    list_candidates,
+    list_sizes,
+)
 from hpcrun.plan import BUCKET
 
 if TYPE_CHECKING:
@@ -170,7 +180,7 @@ def load_traced_memory(
     return estimate_traced_memory(made.spec, made.plan, context.cluster, trace)
 
 
-def _fits(
+def fits(
     estimate: MemoryEstimate, capacity: float | None, host_capacity: float | None
 ) -> bool | None:
     """Return whether a training fits; None if that is unknown or uncertain, as in the text."""
@@ -187,6 +197,43 @@ def _fits(
     return True if estimate.has_activations and estimate.total <= 0.9 * capacity else None
 
 
+class SizeComparison(Struct, frozen=True):
+    """The configurations of a training on one number of GPUs, the fastest first."""
+
+    training: Training
+    candidates: list[Candidate]
+    fastest: Candidate | None
+
+
+def compare_sizes(
+    shape: ModelShape,
+    training: Training,
+    calibration: Calibration | None,
+    capacity: float | None,
+    host_capacity: float | None,
+) -> list[SizeComparison]:
+    """Estimate all configurations on several numbers of GPUs, and find the fastest that fits."""
+    found = []
+    for each in list_sizes(training):
+        candidates = list_candidates(shape, each, calibration)
+        fitting = (one for one in candidates if fits(one.estimate, capacity, host_capacity))
+        found.append(SizeComparison(each, candidates, next(fitting, None)))
+    return found
+
+
+def sizes_json(sizes: Sequence[SizeComparison]) -> list[dict[str, Any]]:
+    """Return the JSON of a comparison of numbers of GPUs."""
+    return [
+        {
+            "gpus": each.training.gpus,
+            "gpus_per_node": each.training.gpus_per_node,
+            "fastest": each.fastest.name if each.fastest else None,
+            "totals": {one.name: round(one.estimate.total) for one in each.candidates},
+        }
+        for each in sizes
+    ]
+
+
 def estimate_json(
     estimate: MemoryEstimate, capacity: float | None, host_capacity: float | None = None
 ) -> dict[str, Any]:
@@ -198,7 +245,7 @@ def estimate_json(
             "total": round(estimate.total),
             "allocated": round(estimate.allocated),
             "capacity": None if capacity is None else round(capacity),
-            "fits": _fits(estimate, capacity, host_capacity),
+            "fits": fits(estimate, capacity, host_capacity),
             "moment": estimate.moment,
             "parts": {part.name: round(part.bytes) for part in estimate.parts},
         },

@@ -131,7 +131,14 @@ def load_model_shape(
     if not isinstance(config, dict):
         raise InputError(f"{path}: not a JSON object", fix=_NUMBERS)
     try:
-        return read_model_config(config, str(path))
+        shape = read_model_config(config, str(path))
+        found = _count_stored_parameters(path.parent) if shape.notes else None
+        if found is None:
+            return shape
+        note = f"the number of parameters is that of {found[1]}"
+        return structs.replace(
+            shape, given_parameters=found[0], is_counted=True, notes=[*shape.notes, note]
+        )
     except InputError as error:
         found = _count_stored_parameters(path.parent) if counts_weights else None
         if found is None:
@@ -512,7 +519,11 @@ def _read_training(
         return None
     section = accelerate.get("fsdp_config") if kind == "FSDP" else None
     if kind == "FSDP" or arguments.get("fsdp", "").lower() not in ("", "false"):
-        training = _read_fsdp(training, section or {}, arguments)
+        own = _read_fsdp_config(plan, arguments)
+        training = _read_fsdp(training, {**(section or {}), **(own or {})}, arguments)
+        if "fsdp_config" in arguments and own is None:
+            note = "not modelled: fsdp_config cannot be read; computed as full_shard"
+            training = structs.replace(training, unknown=(*training.unknown, note))
     dtype = arguments.get("torch_dtype", "")
     if "dtype" in arguments and plan.framework == "transformers":
         dtype = arguments["dtype"]  # in other scripts, such as nanoGPT, it is that of autocast
@@ -582,6 +593,24 @@ def _has_checkpointing(arguments: Mapping[str, str]) -> bool:
     )
 
 
+def _read_fsdp_config(plan: Plan, arguments: Mapping[str, str]) -> dict[str, Any] | None:
+    """Read the JSON of the Trainer's --fsdp_config, inline or from a file; None if it fails.
+
+    Its keys may lack the prefix fsdp_ (transformers/training_args.py, __post_init__).
+    """
+    given = arguments.get("fsdp_config", "")
+    try:
+        text = given
+        if not given.lstrip().startswith("{"):
+            text = read_plain(Path(plan.project_dir) / given).decode()
+        found = json.loads(text)
+    except (OSError, ValueError, HpcrunError):
+        return None
+    if not isinstance(found, dict):
+        return None
+    return {f"fsdp_{key.removeprefix('fsdp_')}": value for key, value in found.items()}
+
+
 # Numbers of torch's ShardingStrategy (accelerate/utils/constants.py, FSDP_SHARDING_STRATEGY).
 _SHARDING = {"1": "full_shard", "2": "shard_grad_op", "3": "no_shard", "4": "hybrid_shard"}
 _SHARDING["5"] = "hybrid_shard_zero2"
@@ -604,8 +633,6 @@ def _read_fsdp(
     reshards = str(section.get("fsdp_reshard_after_forward", "true")).lower()
     if _SHARDING.get(reshards, reshards) not in ("true", "full_shard"):
         unknown.append(f"fsdp_reshard_after_forward: {reshards}")
-    if "fsdp_config" in arguments:
-        unknown.append("fsdp_config")
     return structs.replace(
         training,
         strategy="fsdp",

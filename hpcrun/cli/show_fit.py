@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hpcrun.actions import fits
 from hpcrun.cli.output import print_line, print_message, print_note, print_pairs, print_table
 from hpcrun.fit import Candidate, MemoryEstimate, ModelShape, Part, Training, describe_training
 from hpcrun.text import GIB, format_bytes, format_count, format_duration
 
 if TYPE_CHECKING:
-    from hpcrun.actions import StartComparison, TrainingTime
+    from hpcrun.actions import SizeComparison, StartComparison, TrainingTime
 
 
 def format_parameters(count: int) -> str:
@@ -126,6 +127,38 @@ def show_candidates(
     print_table(["CONFIGURATION", "GPU GiB", "HOST GiB", ""], rows)
 
 
+def show_sizes(
+    sizes: Sequence[SizeComparison], capacity: float | None, host_capacity: float | None
+) -> None:
+    """Print the memory of each configuration on several numbers of GPUs."""
+
+    def cell(estimate: MemoryEstimate) -> str:
+        size = f"{estimate.total / GIB:.1f}"
+        if capacity is None or not estimate.is_comparable:
+            return size
+        if estimate.total > capacity:
+            return f"{size} no"
+        if host_capacity is not None and estimate.host_states > host_capacity:
+            return f"{size} no (host)"
+        return f"{size} yes" if fits(estimate, capacity, host_capacity) else f"{size} perhaps"
+
+    rows = [
+        (named[0].name, *(cell(one.estimate) for one in named))
+        for named in zip(*(each.candidates for each in sizes), strict=True)
+    ]
+    heads = [format_count(each.training.gpus, "GPU") for each in sizes]
+    print_line()
+    print_table(["GPU MEMORY IN GiB ON", *heads], rows)
+    if capacity is not None:
+        print_line()
+        best = [
+            (head, each.fastest.name if each.fastest else "none")
+            for head, each in zip(heads, sizes, strict=True)
+        ]
+        print_table(["FASTEST THAT FITS", ""], best)
+    print_note("the micro batch per GPU is the same on each number of GPUs")
+
+
 _BASIS_TEXTS = {
     "measured": "",
     "interpolated": "time between measured sizes",
@@ -150,7 +183,7 @@ def show_starts(found: StartComparison, now: datetime) -> None:
         takes, limit = one.expected_seconds, one.limit_seconds
         remark = _BASIS_TEXTS[one.basis] if one.basis else ""
         if takes is not None and limit is not None and takes > limit:
-            remark = f"needs {format_duration(takes)}, more than the time limit"
+            remark = f"ends unfinished: needs {format_duration(takes)}, more than the time limit"
         if one.refused:
             remark = f"refused: {one.refused}"
         elif one.start is None:

@@ -412,7 +412,7 @@ def _read_numbers(model: str | None, options: dict[str, Any]) -> tuple[ModelShap
     "--gpus-per-node", type=click.IntRange(1), default=1, help="Number of GPUs on each node."
 )
 @click.option("--gpu", help="GPU type or memory, e.g. a100-40g, h100 or 48G.")
-@click.option("--table", is_flag=True, help="Compare ZeRO stages, offload and checkpointing.")
+@click.option("--table", is_flag=True, help="Compare ZeRO stages, offload, checkpointing and GPUs.")
 @click.option(
     "--trace",
     is_flag=True,
@@ -475,7 +475,7 @@ def fit(
     and ends. The memory and the seconds per step that it measured are shown beside the estimate,
     and calibrate later estimates of the same model on this cluster.
     """
-    from hpcrun.actions import estimate_json
+    from hpcrun.actions import compare_sizes, estimate_json, sizes_json
     from hpcrun.fit import estimate_memory, list_candidates, parse_gpu
 
     capacity = calibration = host = None
@@ -514,18 +514,21 @@ def fit(
     capacity = parse_gpu(gpu) if gpu is not None else capacity
     estimate = estimate_memory(shape, training, calibration)
     candidates = list_candidates(shape, training, calibration) if table else []
+    sizes = compare_sizes(shape, training, calibration, capacity, host) if table else []
     if as_json:
         answer = estimate_json(estimate, capacity, host)
         answer["candidates"] = [
             {"name": each.name, **estimate_json(each.estimate, capacity, host)}
             for each in candidates
         ]
+        answer["sizes"] = sizes_json(sizes)
         emit_json(answer)
         return 0
-    from hpcrun.cli.show_fit import show_candidates, show_fit
+    from hpcrun.cli.show_fit import show_candidates, show_fit, show_sizes
 
     if table:
         show_candidates(candidates, training, estimate, capacity, host)
+        show_sizes(sizes, capacity, host)
     else:
         show_fit(shape, training, estimate, capacity, host)
     return 0

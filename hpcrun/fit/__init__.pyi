@@ -3,6 +3,7 @@ from hpcrun.fit.calibration import compute_calibration as compute_calibration
 from hpcrun.fit.compare import Candidate as Candidate
 from hpcrun.fit.compare import describe_training as describe_training
 from hpcrun.fit.compare import list_candidates as list_candidates
+from hpcrun.fit.compare import list_sizes as list_sizes
 from hpcrun.fit.estimate import Calibration as Calibration
 from hpcrun.fit.estimate import MemoryEstimate as MemoryEstimate
 from hpcrun.fit.estimate import Part as Part

@@ -8,13 +8,14 @@ from hpcrun.fit.estimate import Calibration, MemoryEstimate, estimate_memory
 from hpcrun.fit.settings import Training
 from hpcrun.fit.shape import ModelShape
 
-# Changes of a configuration, the cheapest in speed first: sharding costs communication, most of all
-# ZeRO 3; checkpointing repeats the forward pass; offload moves states over PCIe in each step.
+# Changes of a configuration, the cheapest in speed first, as in docs/memory.md: ZeRO 1 and 2 need
+# no more communication than DDP, checkpointing repeats the forward pass, ZeRO 3 gathers parameters
+# of each block, and offload moves states over PCIe in each step.
 _CHOICES: list[tuple[str, dict[str, object]]] = [
     ("ZeRO-1", {"zero_stage": 1}),
     ("ZeRO-2", {"zero_stage": 2}),
-    ("ZeRO-3", {"zero_stage": 3}),
     ("ZeRO-2, checkpointing", {"zero_stage": 2, "checkpointing": True}),
+    ("ZeRO-3", {"zero_stage": 3}),
     ("ZeRO-3, checkpointing", {"zero_stage": 3, "checkpointing": True}),
     ("ZeRO-2, optimizer on CPU", {"zero_stage": 2, "offload_optimizer": "cpu"}),
     ("ZeRO-3, optimizer on CPU", {"zero_stage": 3, "offload_optimizer": "cpu"}),
@@ -79,6 +80,27 @@ def list_candidates(
         estimate = estimate_memory(shape, changed, calibration if is_same else None)
         found.append(Candidate(name, changed, estimate))
     return found
+
+
+def list_sizes(training: Training) -> list[Training]:
+    """Return the same training on other numbers of GPUs, from a quarter to four times its own.
+
+    The micro batch of each GPU remains the same. One GPU is compared with up to eight in one node.
+
+    >>> [(each.gpus, each.gpus_per_node) for each in list_sizes(Training(gpus=8, gpus_per_node=4))]
+    [(2, 2), (4, 4), (8, 4), (16, 4), (32, 4)]
+    >>> [each.gpus for each in list_sizes(Training())]
+    [1, 2, 4, 8]
+    """
+    gpus = training.gpus
+    per_node = 8 if gpus == 1 else training.gpus_per_node
+    counts = [gpus // 4, gpus // 2, gpus, 2 * gpus, 4 * gpus] if gpus > 1 else [1, 2, 4, 8]
+    divides = {gpus: True, gpus // 2: gpus % 2 == 0, gpus // 4: gpus % 4 == 0}
+    return [
+        structs.replace(training, gpus=count, gpus_per_node=min(count, per_node))
+        for count in counts
+        if divides.get(count, True) and count and (count <= per_node or count % per_node == 0)
+    ]
 
 
 def describe_training(training: Training) -> list[tuple[str, str]]:

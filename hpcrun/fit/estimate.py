@@ -71,7 +71,8 @@ class MemoryEstimate(Struct, frozen=True, kw_only=True):
         host_states: Bytes of the model states among them, without rounding.
         host_loading: Host memory of one node while each rank loads the whole model.
         notes: Assumptions.
-        is_comparable: False if the job has settings that are not modelled.
+        is_comparable: False if the job has settings that are not modelled, or the number of
+            parameters is uncertain.
     """
 
     parameters: int
@@ -229,5 +230,5 @@ def estimate_memory(
         host_states=sum(states.host.values()) * per_node,
         host_loading=shape.parameters * training.weight_bytes * per_node,
         notes=notes,
-        is_comparable=not training.unknown,
+        is_comparable=not training.unknown and shape.is_counted,
     )

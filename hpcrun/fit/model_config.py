@@ -15,7 +15,11 @@ _HIDDEN = ("hidden_size", "n_embd", "d_model", "dim", "hidden_dim")
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 _HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads", "encoder_attention_heads")
 _FFN = ("intermediate_size", "n_inner", "d_ff", "ffn_dim", "ffn_hidden_size")
-_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+_ACTIVE = ("num_experts_per_tok", "num_experts_per_token", "moe_k", "moe_topk")
+_SHARED = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
+# Widths of an embedding that is projected to that of the blocks (ELECTRA, OPT 350M).
+_EMBEDDING = ("embedding_size", "word_embed_proj_dim")
 
 
 class Family(Struct, frozen=True, kw_only=True):
@@ -38,6 +42,7 @@ class Family(Struct, frozen=True, kw_only=True):
     positions: str = ""
     segments: int = 0
     embedding_norm: bool = False
+    norm_bias: bool = True
     softmax_fp32: bool = True
     fused_projections: bool = False
     upcast_logits: bool = True
@@ -99,6 +104,15 @@ _BERT = Family(
     dropout=("hidden_dropout_prob", 0.1),
     attention_dropout=("attention_probs_dropout_prob", 0.1),
 )
+_MODERN = Family(
+    norm="layer",
+    norm_bias=False,
+    causal=False,
+    activation="gelu",
+    embedding_norm=True,
+    softmax_fp32=False,
+    upcast_logits=False,
+)
 _FAMILIES = {
     "llama": _LLAMA,
     "mistral": _LLAMA,
@@ -131,6 +145,7 @@ _FAMILIES = {
         norm="rms_fp32", activation="gelu_pytorch_tanh", norms=4, head_norms=True
     ),
     "gpt2": _GPT2,
+    "gpt_bigcode": structs.replace(_GPT2, activation="gelu_pytorch_tanh"),
     "gpt_neox": Family(
         gated=False, norm="layer", bias=True, activation="gelu", fused_projections=True
     ),
@@ -162,6 +177,23 @@ _FAMILIES = {
     "distilbert": structs.replace(
         _BERT, segments=0, dropout=("dropout", 0.1), attention_dropout=("attention_dropout", 0.1)
     ),
+    "electra": _BERT,
+    "modernbert": _MODERN,
+    "modernbert-decoder": structs.replace(_MODERN, causal=True),
+    "falcon": Family(
+        gated=False,
+        norm="layer",
+        activation="gelu",
+        fused_projections=True,
+        dropout=("hidden_dropout", 0.0),
+        attention_dropout=("attention_dropout", 0.0),
+    ),
+    "deepseek_v2": _LLAMA,
+    "deepseek_v3": _LLAMA,
+    "minicpm3": _LLAMA,
+    "glm4_moe": _LLAMA,
+    "ernie4_5_moe": _LLAMA,
+    "bitnet": Family(activation="relu2"),
     "vit": Family(
         gated=False,
         norm="layer",
@@ -172,8 +204,6 @@ _FAMILIES = {
         attention_dropout=("attention_probs_dropout_prob", 0.0),
     ),
 }
-# Encoders with the head of BERT.
-_MASKED = ("bert", "roberta", "xlm-roberta", "camembert", "ernie", "data2vec-text", "distilbert")
 
 
 class _EncoderDecoder(Struct, frozen=True, kw_only=True):
@@ -236,6 +266,26 @@ _NOT_TRANSFORMERS = {
         "timm_wrapper",
         "timm_backbone",
     ),
+    *("beit", "cpmant", "doge", "evolla", "gemma4_text", "gemma4_unified_text", "git", "gte"),
+    *("hrm_text", "imagegpt", "layoutlm", "llama4_text", "longcat_flash", "moshi", "neomme"),
+    *("roc_bert", "tapas", "yoso"),
+}
+
+
+# Families of which the number of parameters is computed by their keys, and is within 1 % of that of
+# the class in transformers 5.23 for its default configuration and for a smaller one.
+_COUNTED = {
+    *("afmoe", "apertus", "arcee", "aria_text", "axk1", "bert-generation", "biogpt", "codegen"),
+    *("cohere2_moe", "cwm", "deberta", "deberta-v2", "diffllama", "ernie4_5", "esmc", "eurobert"),
+    *("exaone4", "exaone_moe", "flex_olmo", "flint", "glm", "glm4", "gpt_neo"),
+    *("gpt_neox_japanese", "gpt_oss", "gptj", "granite", "granite_swa", "granitemoe"),
+    *("granitemoe_swa", "granitemoeshared", "helium", "hy_v3", "hyperclovax", "ibert"),
+    *("internlm3", "iquestcoder", "jais2", "jina_embeddings_v3", "kolibri1", "laguna"),
+    *("megatron-bert", "mellum", "mimo_v2_flash", "minimax_m2", "minimax_m3_vl_text"),
+    *("ministral3", "mistral4", "mpt", "mra", "nanochat", "nomic_bert", "nystromformer", "olmo2"),
+    *("olmo3", "olmoe", "openai-gpt", "persimmon", "phi", "phimoe", "roberta-prelayernorm"),
+    *("roformer", "seed_oss", "solar_open", "stablelm", "ultrabert", "vaultgemma"),
+    *("xlm-roberta-xl",),
 }
 
 
@@ -301,11 +351,7 @@ def read_model_config(config: Mapping[str, Any], source: str) -> ModelShape:
         reason = "it is not one stack of plain transformer blocks"
         if is_of_images and kind not in _NOT_TRANSFORMERS:
             reason = "of encoders of images, hpcrun knows only ViT"
-        raise InputError(
-            f"{source}: the memory of {kind} cannot be computed from its configuration: {reason}",
-            fix="trace the script that trains it: hpcrun fit JOB --trace; or for the model states "
-            "alone: --params with its number of parameters",
-        )
+        raise _refuse(source, kind, reason)
     for part in ("text_config", "llm_config"):  # a model for text and images
         inner = config.get(part)
         if isinstance(inner, Mapping) and "model_type" in inner:
@@ -316,13 +362,10 @@ def read_model_config(config: Mapping[str, Any], source: str) -> ModelShape:
             }
             shape = read_model_config({**inner, **outer}, source)
             note = f"only the language model ({part}) is counted, not the encoder of images"
-            return ModelShape(
+            return structs.replace(
+                shape,
                 name=str(config.get("model_type", shape.name)),
-                stacks=shape.stacks,
-                vocab=shape.vocab,
-                other_parameters=shape.other_parameters,
-                embedding_parameters=shape.embedding_parameters,
-                tied=shape.tied,
+                is_counted=False,
                 notes=[*shape.notes, note],
             )
     fields = _Fields(config, source)
@@ -335,21 +378,64 @@ def read_model_config(config: Mapping[str, Any], source: str) -> ModelShape:
     if kind in _LIKE_BART:
         return _read_bart(fields, kind, _LIKE_BART[kind])
     if "decoder_layers" in config or config.get("is_encoder_decoder"):
-        raise InputError(
-            f"{source}: the memory of {kind or 'this model'} cannot be computed from its "
-            "configuration: of encoders with a decoder, hpcrun knows T5, Whisper and "
-            f"{', '.join(_LIKE_BART)}",
-            fix="trace the script that trains it: hpcrun fit JOB --trace; or for the model states "
-            "alone: --params with its number of parameters",
-        )
+        known = f"of encoders with a decoder, hpcrun knows T5, Whisper and {', '.join(_LIKE_BART)}"
+        raise _refuse(source, kind or "this model", known)
+    if kind == "falcon":
+        return _read_stack(fields, kind, _read_falcon_family(config), [])
     family, notes = _FAMILIES.get(kind), []
+    is_counted = family is not None or kind in _COUNTED
     if family is None:
+        _refuse_other_blocks(config, kind, source)
         family, like = _guess_family(config)
         notes = [f"model_type {kind or '(none)'} is unknown to hpcrun: computed like {like}"]
     for part, encoder in (("vision_config", "images"), ("audio_config", "audio")):
         if isinstance(config.get(part), Mapping):
             notes.append(f"the encoder of {encoder} ({part}) is not counted")
-    return _read_stack(fields, kind, family, notes)
+            is_counted = False
+    return structs.replace(_read_stack(fields, kind, family, notes), is_counted=is_counted)
+
+
+# Beginnings of keys of blocks that are neither attention nor a feed-forward network.
+_OTHER_KEYS = (
+    "mamba_",
+    "ssm_",
+    "linear_num_",
+    "linear_conv",
+    "conv_l_",
+    "lru_",
+    "rwkv",
+    "zero_exp",
+)
+# Kinds of blocks that layer_types and the like name.
+_ATTENTIONS = {"full_attention", "sliding_attention", "chunked_attention", "attention", "global"}
+
+
+def _refuse_other_blocks(config: Mapping[str, Any], kind: str, source: str) -> None:
+    """Raise InputError for an unknown type whose keys name other blocks than a transformer's."""
+    found = next((key for key in config if key.lower().startswith(_OTHER_KEYS)), "")
+    for key in ("layer_types", "layers_block_type"):
+        types = config.get(key)
+        if isinstance(types, list) and not all(each in _ATTENTIONS for each in map(str, types)):
+            found = key
+    if found:
+        raise _refuse(source, kind, f"its {found} has other blocks than those of a transformer")
+
+
+def _refuse(source: str, kind: str, reason: str) -> InputError:
+    return InputError(
+        f"{source}: the memory of {kind} cannot be computed from its configuration: {reason}",
+        fix="trace the script that trains it: hpcrun fit JOB --trace; or for the model states "
+        "alone: --params with its number of parameters",
+    )
+
+
+def _read_falcon_family(config: Mapping[str, Any]) -> Family:
+    """Read the layers of Falcon, which its keys determine (modeling_falcon.py)."""
+    is_new = bool(config.get("new_decoder_architecture"))
+    norms = 2
+    if config.get("parallel_attn", True):
+        norms = config.get("num_ln_in_parallel_attn") or (2 if is_new else 1)
+    return structs.replace(_FAMILIES["falcon"], norms=norms, bias=bool(config.get("bias")))
 
 
 def _guess_family(config: Mapping[str, Any]) -> tuple[Family, str]:
@@ -358,6 +444,10 @@ def _guess_family(config: Mapping[str, Any]) -> tuple[Family, str]:
         (str(config[key]) for key in ("hidden_act", "activation_function") if config.get(key)), ""
     )
     has_rms = "rms_norm_eps" in config
+    if "type_vocab_size" in config and activation.startswith("gelu") and not has_rms:
+        is_rotary = "rope_parameters" in config or "rotary_value" in config
+        family = structs.replace(_BERT, segments=int(bool(config["type_vocab_size"])))
+        return structs.replace(family, positions="" if is_rotary else family.positions), "BERT"
     # Networks with these functions have no gate (models/nemotron, arcee and apertus).
     is_gated = activation in ("silu", "swish") or (has_rms and activation not in ("relu2", "xielu"))
     matrices = "gated" if is_gated else "two matrices"
@@ -374,14 +464,17 @@ def _read_stack(fields: _Fields, kind: str, family: Family, notes: list[str]) ->
     hidden, layers = fields.find(_HIDDEN), fields.find(_LAYERS)
     heads = fields.find(_HEADS)
     kv_heads = fields.find(("num_key_value_heads", "num_kv_heads"), heads)
-    if config.get("multi_query") and "num_kv_heads" not in config:
+    if config.get("multi_query") and not config.get("new_decoder_architecture"):
         kv_heads = 1
     experts = fields.find(_EXPERTS, 1)
     ffn = fields.find(("hidden_dim",) if kind == "distilbert" else _FFN, 4 * hidden)
-    shared = 0
+    dense_ffn, shared, latent = ffn, 0, 0
     if experts > 1:
-        shared = int(fields.number("shared_expert_intermediate_size"))
         ffn = fields.find(("moe_intermediate_size",), ffn)
+        shared = fields.find(_SHARED, 0) * ffn
+        shared = fields.find(
+            ("shared_expert_intermediate_size", "shared_intermediate_size"), shared
+        )
     vocab = fields.find(("vocab_size",))
     head_dim = fields.find(("head_dim",), hidden // heads)
     if heads % kv_heads or ("head_dim" not in config and hidden % heads):
@@ -390,6 +483,9 @@ def _read_stack(fields: _Fields, kind: str, family: Family, notes: list[str]) ->
             f"do not divide {heads} heads",
             fix="correct the file, or give numbers: --layers 32 --hidden 4096 --heads 32",
         )
+    if config.get("kv_lora_rank"):
+        latent, head_dim = _count_latent_attention(fields, hidden, heads)
+        kv_heads = heads
     stack = Stack(
         layers=layers,
         hidden=hidden,
@@ -404,8 +500,11 @@ def _read_stack(fields: _Fields, kind: str, family: Family, notes: list[str]) ->
         head_norms=family.head_norms,
         causal=family.causal,
         experts=experts,
-        active_experts=fields.find(("num_experts_per_tok", "num_experts_per_token"), 1),
+        active_experts=fields.find(_ACTIVE, 1),
         shared_ffn=shared,
+        shared_gate="shared_expert_intermediate_size" in config,
+        norm_bias=family.norm_bias,
+        given_attention=latent,
         bias=family.bias or bool(config.get("attention_bias") and config.get("mlp_bias")),
         qkv_bias=family.qkv_bias or bool(config.get("attention_bias")),
         dropout=fields.is_active(family.dropout),
@@ -413,21 +512,37 @@ def _read_stack(fields: _Fields, kind: str, family: Family, notes: list[str]) ->
         softmax_fp32=family.softmax_fp32,
         fused_projections=family.fused_projections,
     )
-    norm = hidden * (2 if stack.norm == "layer" else 1)
-    embedding = vocab * hidden
+    width = fields.find(_EMBEDDING, hidden)
+    norm = stack.norm_parameters
+    embedding = vocab * width
     tied = bool(config.get("tie_word_embeddings", kind in _TIED))
     other = embedding * (1 if tied else 2) + norm
     positions = fields.find((family.positions,), 1024) if family.positions else 0
     reserved = 2 if kind == "opt" else 0  # of OPTLearnedPositionalEmbedding
-    other += (positions + reserved + family.segments) * hidden + (
-        norm if family.embedding_norm else 0
-    )
-    if kind in _MASKED:
+    # ELECTRA projects the sum of its embeddings, OPT those of tokens and the last block's output.
+    segments = fields.find(("type_vocab_size",), family.segments) if family.segments else 0
+    other += (positions + reserved + segments) * (width if kind == "electra" else hidden)
+    other += norm * width // hidden if family.embedding_norm else 0
+    if width != hidden:
+        other += width * hidden * (1 if kind == "electra" else 2)
+        other += hidden if kind == "electra" else 0
+    if config.get("do_layer_norm_before") is False or config.get("_remove_final_layer_norm"):
+        other -= norm
+    if family.embedding_norm and family.norm_bias and not family.causal:  # of BERT's kind
         # No final norm; a head of one linear layer, a norm and a bias (BertLMPredictionHead).
-        other += hidden * hidden + hidden + vocab
+        other += hidden * width + width + vocab - norm + 2 * width
+    if kind.startswith("modernbert"):
+        # A head with a norm and a bias; the first block has no norm of its attention.
+        other += hidden * hidden + vocab
+    stacks = [stack]
+    if dense := _count_dense_layers(config, layers) if experts > 1 else 0:
+        plain = structs.replace(
+            stack, layers=dense, experts=1, active_experts=1, shared_ffn=0, ffn=dense_ffn
+        )
+        stacks = [plain, structs.replace(stack, layers=layers - dense)]
     return ModelShape(
         name=kind,
-        stacks=[stack],
+        stacks=[each for each in stacks if each.layers],
         vocab=vocab,
         other_parameters=other,
         embedding_parameters=embedding,
@@ -436,6 +551,42 @@ def _read_stack(fields: _Fields, kind: str, family: Family, notes: list[str]) ->
         positions=positions,
         notes=notes,
     )
+
+
+def _count_latent_attention(fields: _Fields, hidden: int, heads: int) -> tuple[int, int]:
+    """Count the parameters of one attention with latent vectors, and the numbers of one head.
+
+    As in modeling_deepseek_v3.py, DeepseekV3Attention.__init__; q_lora_rank is null without latent
+    vectors of the queries.
+    """
+    nope, rope = fields.find(("qk_nope_head_dim",)), fields.find(("qk_rope_head_dim",))
+    value, rank = fields.find(("v_head_dim",)), fields.find(("kv_lora_rank",))
+    queries = hidden * heads * (nope + rope)
+    if query_rank := fields.find(("q_lora_rank",), 0):
+        queries = query_rank * (hidden + 1 + heads * (nope + rope))
+    keys_and_values = hidden * (rank + rope) + rank + rank * heads * (nope + value)
+    return queries + keys_and_values + heads * value * hidden, nope + rope
+
+
+def _count_dense_layers(config: Mapping[str, Any], layers: int) -> int:
+    """Count the blocks with a plain feed-forward network in a mixture of experts.
+
+    >>> _count_dense_layers({"first_k_dense_replace": 3}, 61)
+    3
+    >>> _count_dense_layers({"decoder_sparse_step": 2, "mlp_only_layers": [1]}, 8)
+    5
+    """
+    for key, dense in (("mlp_layer_types", "dense"), ("moe_layer_freq", 0)):
+        types = config.get(key)
+        if isinstance(types, list) and len(types) == layers:
+            return types.count(dense)
+    for key in ("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index"):
+        if isinstance(first := config.get(key), int):
+            return min(first, layers)
+    step, only = config.get("decoder_sparse_step") or 1, config.get("mlp_only_layers") or []
+    if not isinstance(step, int) or not isinstance(only, list):
+        return 0
+    return sum(index in only or (index + 1) % step != 0 for index in range(layers))
 
 
 def _activation(config: Mapping[str, Any], family: Family) -> str:

@@ -28,6 +28,10 @@ class Stack(Struct, frozen=True, kw_only=True):
         experts: Number of routed experts; 1 without a mixture of experts.
         active_experts: Experts that process a token.
         shared_ffn: Width of experts that process every token; 0 without.
+        shared_gate: The output of these experts has a gate (Qwen2-MoE).
+        norm_bias: Layer norms have a bias.
+        given_attention: Parameters of one attention of another kind, such as that with latent
+            vectors of DeepSeek; 0 for those of plain projections.
         bias: Linear layers have a bias.
         qkv_bias: Only queries, keys and values have a bias (Qwen2).
         dropout: Dropout of the residual connections is active during training.
@@ -56,6 +60,9 @@ class Stack(Struct, frozen=True, kw_only=True):
     experts: int = 1
     active_experts: int = 1
     shared_ffn: int = 0
+    shared_gate: bool = False
+    norm_bias: bool = True
+    given_attention: int = 0
     bias: bool = False
     qkv_bias: bool = False
     dropout: bool = False
@@ -68,6 +75,8 @@ class Stack(Struct, frozen=True, kw_only=True):
     @property
     def attention_parameters(self) -> int:
         """Count the parameters of one attention."""
+        if self.given_attention:
+            return self.given_attention
         q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
         count = self.hidden * (q + 2 * kv) + q * self.hidden
         if self.bias or self.qkv_bias:
@@ -75,6 +84,11 @@ class Stack(Struct, frozen=True, kw_only=True):
         if self.bias:
             count += self.hidden
         return count + (2 * self.head_dim if self.head_norms else 0)
+
+    @property
+    def norm_parameters(self) -> int:
+        """Count the parameters of one normalization."""
+        return self.hidden * (2 if self.norm == "layer" and self.norm_bias else 1)
 
     def _network_parameters(self, width: int) -> int:
         matrices = 3 if self.gated else 2
@@ -89,14 +103,15 @@ class Stack(Struct, frozen=True, kw_only=True):
         >>> llama.layer_parameters
         218112000
         """
-        norm = self.hidden * (2 if self.norm == "layer" else 1)
+        norm = self.norm_parameters
         count = self.attention_parameters + self.norms * norm
         if self.cross_attention:
             count += self.attention_parameters + norm
         if self.experts > 1:
             count += self.hidden * self.experts + self.experts * self._network_parameters(self.ffn)
             if self.shared_ffn:
-                count += self._network_parameters(self.shared_ffn) + self.hidden
+                count += self._network_parameters(self.shared_ffn)
+                count += self.hidden if self.shared_gate else 0
         else:
             count += self._network_parameters(self.ffn)
         return count
@@ -135,6 +150,9 @@ class ModelShape(Struct, frozen=True, kw_only=True):
         given_tensor: Numbers in the largest tensor, if they were counted in a trace.
         traced: The activations of a trace, for its batch and settings.
         positions: Number of learned positions; 0 without.
+        is_counted: The number of parameters is that of the model's class, of its weights or of a
+            trace; otherwise it is computed by the names of the keys, and nothing is said about
+            whether the training fits.
         notes: What was assumed.
     """
 
@@ -152,6 +170,7 @@ class ModelShape(Struct, frozen=True, kw_only=True):
     given_tensor: int = 0
     traced: TracedActivations | None = None
     positions: int = 0
+    is_counted: bool = True
     notes: list[str] = []
 
     @property

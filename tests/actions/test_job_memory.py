@@ -145,6 +145,14 @@ def test_weights_loaded_in_16_bits_are_not_counted_in_fp32() -> None:
         (["--fsdp", "shard_grad_op auto_wrap"], None, "fsdp", "shard_grad_op"),
         (["--fsdp", "full_shard offload"], None, "fsdp", "offload"),
         (["--fsdp", "full_shard", "--fsdp_config", "f.json"], None, "fsdp", "fsdp_config"),
+        (["--fsdp", "full_shard", "--fsdp_config", "{}"], None, "fsdp", ""),
+        (["--fsdp", "true", "--fsdp_config", "[1]"], None, "fsdp", "fsdp_config"),
+        (
+            ["--fsdp", "full_shard", "--fsdp_config", '{"reshard_after_forward": false}'],
+            None,
+            "fsdp",
+            "reshard_after_forward: false",
+        ),
         ([], {"fsdp_sharding_strategy": "NO_SHARD"}, "ddp", ""),
         ([], {"fsdp_sharding_strategy": 4}, "fsdp", "hybrid_shard"),
         ([], {"fsdp_offload_params": True}, "fsdp", "fsdp_offload_params"),
@@ -166,6 +174,8 @@ def test_checkpointing_of_arguments_and_accelerate_is_counted() -> None:
     for words in (["--use_gradient_checkpointing"], ["model.activation_checkpointing=true"]):
         assert read_plain(*words).checkpointing
     assert read_plain(fsdp={"fsdp_activation_checkpointing": True}).checkpointing
+    own = ["--fsdp", "full_shard", "--fsdp_config", '{"activation_checkpointing": true}']
+    assert read_plain(*own).checkpointing
 
 
 def test_suggested_offload_fits_into_the_host_memory_of_the_job() -> None:

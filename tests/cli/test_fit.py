@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -59,6 +60,24 @@ def test_fit_with_numbers_prints_json_that_conforms_to_its_schema(hpcrun: Caller
     assert answer["gpu"]["fits"] is None and answer["gpu"]["capacity"] is None
     sizes = {each["name"]: each["gpu"]["total"] for each in answer["candidates"]}
     assert sizes["ZeRO-3, checkpointing"] < sizes["ZeRO-3"]
+    assert list(sizes).index("ZeRO-2, checkpointing") < list(sizes).index("ZeRO-3")
+
+
+def test_table_compares_numbers_of_gpus_and_names_the_fastest_that_fits(hpcrun: Caller) -> None:
+    asked = ("--seq", "4096", "--gpus-per-node", "4", "--gpu", "h100", "--table")
+    answer = hpcrun("fit", *NUMBERS, *asked, "--json").json
+    check_json("fit", answer)
+    assert [(each["gpus"], each["gpus_per_node"]) for each in answer["sizes"]] == [
+        *((1, 1), (2, 2), (4, 4), (8, 4), (16, 4))
+    ]
+    totals = [each["totals"]["ZeRO-3, checkpointing"] for each in answer["sizes"]]
+    assert totals == sorted(totals, reverse=True) and len(set(totals)) == 5
+    fastest = {each["gpus"]: each["fastest"] for each in answer["sizes"]}
+    assert fastest[4] == "ZeRO-2, checkpointing" and fastest[1] == "ZeRO-2, optimizer on CPU"
+    done = hpcrun("fit", *NUMBERS, *asked)
+    table = done.out.partition("FASTEST THAT FITS")[2]
+    assert re.search(r"4 GPUs +ZeRO-", table) and "1 GPU " in table
+    assert "the micro batch per GPU is the same" in done.err
 
 
 def test_table_has_the_notes_and_the_configuration_asked_for(hpcrun: Caller) -> None:
@@ -440,6 +459,17 @@ def test_states_of_a_unet_are_computed_by_the_weights_beside_its_config(hpcrun: 
     parts = {"a": "part-1.safetensors", "b": "part-2.safetensors"}
     hpcrun.write(f"pipe/unet/{name}.safetensors.index.json", json.dumps({"weight_map": parts}))
     assert hpcrun("fit", "--model", "pipe/unet", "--json").json["parameters"] == 1000
+
+
+def test_parameters_of_an_unknown_type_are_those_of_the_weights_beside_it(hpcrun: Caller) -> None:
+    hpcrun.write("m/config.json", json.dumps({**QWEN, "model_type": "new"}))
+    options = ("fit", "--model", "m", "--seq", "128", "--gpu", "b200", "--json")
+    guessed = hpcrun(*options).json
+    assert guessed["gpu"]["fits"] is None and "is unknown to hpcrun" in guessed["notes"][0]
+    _write_weights(hpcrun, "m/model.safetensors", {"a": ("BF16", [5, 10**9])})
+    counted = hpcrun(*options).json
+    assert counted["parameters"] == 5 * 10**9 and counted["gpu"]["fits"] is not None
+    assert "the number of parameters is that of model.safetensors" in counted["notes"]
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff" * 20, b"\x02" + b"\0" * 7 + b"[]"])
