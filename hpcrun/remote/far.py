@@ -224,6 +224,8 @@ find_changes() {  # set wanted, logs, and the amount of both
             logs+=("$kind $inode $from $size $seconds $name"); amount=$((amount + size - from))
           fi ;;
         */logs/*)
+          # A program may write other files beside the logs.
+          [[ ! $name =~ [^A-Za-z0-9._+/-]|/\.|[^/]{121} ]] || continue
           choose_range "${known[$name]-}" || continue
           known[$name]="$inode $start $size"
           logs+=("$kind $inode $from $size $seconds $name"); amount=$((amount + size - from)) ;;

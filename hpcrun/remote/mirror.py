@@ -321,9 +321,20 @@ class Receiver:
         self._indexes = {run: mirror.read_index(run) for run in self.runs}
         self._parser: Generator[int, bytes, None] | None = None
         self._wants = -1
+        self._fault: OutOfReach | None = None
 
     def receive(self, data: bytes) -> None:
         """Process a piece of an answer. Raises OutOfReach for a malformed one."""
+        # The script runs again if it seems to have failed; the state of the parser is lost.
+        if self._fault is not None:
+            raise self._fault
+        try:
+            self._receive_answers(data)
+        except OutOfReach as error:
+            self._fault = error
+            raise
+
+    def _receive_answers(self, data: bytes) -> None:
         try:
             while data:
                 if self._parser is None:

@@ -31,6 +31,9 @@ T = TypeVar("T")
 # is strict because ids become words of command lines: Slurm's, and those that messages suggest.
 JobId = Annotated[str, msgspec.Meta(pattern=r"\A([0-9]+([_+][0-9]+)?)?\Z")]
 
+# Seconds since 1970, of which the C library can make a date.
+Timestamp = Annotated[float, msgspec.Meta(ge=-1e11, le=1e11)]
+
 # The id of a sweep, which names a directory beside the run.
 SweepId = Annotated[str, msgspec.Meta(pattern=rf"\A(?:{layout.RUN_ID.pattern})\Z")]
 
@@ -53,7 +56,7 @@ class Submitted(Struct, frozen=True, kw_only=True):
     run_id: str | None = None
     cluster: str
     slurm_conf: str | None
-    submitted_at: float
+    submitted_at: Timestamp
     host: str
     user: str
     name: str | None = None
@@ -224,13 +227,13 @@ class RefusedEvaluation(Struct, frozen=True, kw_only=True):
     stage: str
     kind: str = "refused"
     message: str
-    at: float
+    at: Timestamp
 
 
 class Cancelled(Struct, frozen=True, kw_only=True):
     """A request of hpcrun to Slurm to cancel the run."""
 
-    cancelled_at: float
+    cancelled_at: Timestamp
     user: str
 
 
@@ -274,7 +277,7 @@ class Begin(Struct, frozen=True, kw_only=True):
     host: str
     pid: int
     nodes: str
-    begun_at: float
+    begun_at: Timestamp
     # waits in the queue to continue the run, if Slurm may not requeue this job
     successor: JobId | None = None
 
@@ -294,7 +297,7 @@ class Failure(Struct, frozen=True, kw_only=True):
     host: str
     exit_code: int
     signal: int | None
-    at: float
+    at: Timestamp
     why: str | None = None
     role: str | None = None
 
@@ -316,8 +319,8 @@ class End(Struct, frozen=True, kw_only=True):
     signal: int | None
     stopped_by: str | None
     first_failure: Failure | None
-    begun_at: float
-    ended_at: float
+    begun_at: Timestamp
+    ended_at: Timestamp
     why: str | None = None
     next: Annotated[str, msgspec.Meta(pattern=r"\A(requeue|relaunch|[0-9]+)\Z")] | None = None
     note: str | None = None
@@ -332,7 +335,7 @@ class RoleState(Struct, frozen=True, kw_only=True):
     """
 
     state: str
-    at: float
+    at: Timestamp
     hosts: list[str]
     address: str
     port: int
@@ -427,7 +430,7 @@ class CachedRow(RunRecords, frozen=True, kw_only=True):
 
     run_id: str
     stamp: int
-    ended_at: float | None
+    ended_at: Timestamp | None
     elapsed: float | None
     step: int | None
     loss: float | str | None
@@ -477,7 +480,7 @@ class CachedSweep(Struct, frozen=True, kw_only=True):
     """
 
     ends: dict[str, TaskEnd]
-    ended_at: float | None = None
+    ended_at: Timestamp | None = None
 
 
 class History(RunRecords, frozen=True, kw_only=True):

@@ -362,8 +362,22 @@ def test_malformed_response_is_reported(tmp_path: Path, answer: bytes) -> None:
     receiver = Receiver(Mirror(tmp_path / "runs"), [RUN], names=True, host="h")
     with pytest.raises(OutOfReach, match="malformed response"):
         receiver.receive(b"=" + answer)
+    # The script runs again after an error.
+    with pytest.raises(OutOfReach, match="malformed response"):
+        receiver.receive(b"=" + answer)
     receiver.close()
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_files_with_other_names_beside_the_logs_are_ignored(ssh: Side) -> None:
+    ssh.deliver(ssh.new())
+    ssh.there("logs/0/rank-0.log", "one\n")
+    for name in ("\x1b[2J.log", "a b.log", "é.log", ".hidden", "x" * 130):
+        ssh.there(f"logs/0/{name}", "other\n")
+    ssh.there("logs/my plots/a.log", "other\n")
+    ssh.transport.fetch_changes([ssh.runs / RUN])
+    assert ssh.log() == b"one\n"
+    assert [path.name for path in (ssh.runs / RUN / "logs/0").iterdir()] == ["rank-0.log"]
 
 
 def test_received_files_cannot_escape_the_mirror(tmp_path: Path) -> None:

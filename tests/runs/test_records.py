@@ -146,6 +146,12 @@ def test_records_round_trip(tmp_path: Path) -> None:
         b"\xff\xfe",
         b"[" * 100_000,
         b'{"attempt": "x"}',
+        # No date.
+        *(
+            b'{"attempt": 0, "job_id": "1", "host": "a", "pid": 1, "nodes": "a", "begun_at": %b}'
+            % at
+            for at in (b"1e18", b"-1e18", b"1e999", b"NaN")
+        ),
     ],
 )
 def test_corrupt_record_counts_as_missing(tmp_path: Path, data: bytes) -> None:
