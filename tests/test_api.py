@@ -18,6 +18,7 @@ from hpcrun.errors import InputError
 from hpcrun.plan.types import Plan
 from tests.cli.calling import ROOT, Caller, replay
 from tests.cli.slurm_rows import row
+from tests.waiting import PATIENCE
 
 LOG = (
     "".join(f"step={i} loss={3 - i / 10:.1f} lr=0.1\n" for i in range(1, 6))
@@ -240,7 +241,7 @@ def test_a_wait_that_is_over(project: Caller) -> None:
     assert str(caught.value) == f"{run.id} is PENDING after 0 s"
     assert isinstance(caught.value, TimeoutError) and isinstance(caught.value, hpcrun.HpcrunError)
     slurm_says(project, run, "COMPLETED")
-    assert run.wait(timeout=60).ok and hpcrun.wait([run, run])[1].state == "COMPLETED"
+    assert run.wait(timeout=PATIENCE).ok and hpcrun.wait([run, run])[1].state == "COMPLETED"
     assert run.cancel() is False
     assert hpcrun.wait([]) == []
 

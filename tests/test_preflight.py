@@ -24,7 +24,7 @@ from hpcrun.assets import build_archive, shipped_folder
 from hpcrun.runs.ends import read_warnings
 from tests.hardware_node import Node
 from tests.harness_job import Job
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 PREFLIGHT = shipped_folder("templates") / "preflight.sh"
 PROGRAM = runpy.run_path(str(PREFLIGHT.with_suffix(".py")))
@@ -436,7 +436,12 @@ def test_the_end_of_a_node_waits_for_no_clock(
     env |= {"HPCRUN_GPUS_PER_TASK": "1"} if bad else {}
     harness = str(made.run.path / "harness.sh")
     done = subprocess.run(
-        ["bash", harness, "node"], env=env, capture_output=True, text=True, timeout=60, check=False
+        ["bash", harness, "node"],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
     )
     assert done.returncode == bad, made.log()
     assert ("trained" in made.log()) != bad and "Terminated" not in made.log()

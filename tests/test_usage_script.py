@@ -15,7 +15,7 @@ from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.usage import NodeSeries, read_node_usage
 from tests.needs import require_command
 from tests.source import ROOT
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 SCRIPT = ROOT / "templates" / "usage.sh"
 SMI = """\
@@ -51,7 +51,7 @@ def ask(step: subprocess.Popen[bytes], reader: UsageLines) -> None:
 def test_this_machine_by_its_kernel() -> None:
     step, reader = start(), UsageLines()
     ask(step, reader)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while reader.uses()[0].cpus_busy is None and time.monotonic() < deadline:
         ask(step, reader)
     # The job goes first, whatever gets short.

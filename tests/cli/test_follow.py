@@ -84,11 +84,12 @@ def test_ctrl_c_stops_following_but_not_the_run(followed: Followed) -> None:
 
 def test_pending_job_is_queried_rarely(followed: Followed) -> None:
     followed.squeue((0, row(followed.run, "7", "PENDING", "Priority"), ""))
+    begun = time.monotonic()
     followed.follow()
     followed.hear(b"job 7: PENDING (Priority)")
     time.sleep(1.0)
     calls = (followed.tools / "aside" / "squeue.calls").read_text().count("--noheader")
-    assert calls <= 2
+    assert calls <= 2 + (time.monotonic() - begun) / 5  # a busy machine may take longer
 
 
 def test_new_attempt_is_announced(followed: Followed) -> None:

@@ -13,6 +13,7 @@ from hpcrun.actions.init import survey
 from tests.cli.calling import Caller, Done
 from tests.cli.init_slurm import Slurm, checked, files, profile
 from tests.remote.sshd import Laptop, servers
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
 # A login that prints a banner and has a different PATH.
@@ -84,7 +85,7 @@ def nothing_stays_connected(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     for one in made:
         one.close()
-        one.join(60)
+        one.join(PATIENCE)
 
 
 def refused(done: Done, bare: Caller) -> str:

@@ -21,6 +21,7 @@ from hpcrun.views.top import format_top
 from tests.cli.calling import Caller, replay
 from tests.json_schemas import check_json
 from tests.slurm_answers import show_job, squeue_row
+from tests.waiting import PATIENCE
 
 # An srun that runs its command on this machine.
 SRUN = """\
@@ -110,7 +111,7 @@ def test_output_of_other_jobs_needs_one_query(
         monkeypatch.setattr(time, "monotonic", lambda clock=clock: now + clock)
         top.poll()
         for thread in set(threading.enumerate()) - others:
-            thread.join(60)
+            thread.join(PATIENCE)
     assert shown.read_text().count("--details") == 1
     assert 4 <= asked.read_text().count("--me") <= 5
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcrun.sandbox.processes import wait_for
+from tests.waiting import PATIENCE
 
 COMMANDS = ("ip", "nsenter", "unshare", "setpriv", "mount", "hostname", "env", "sleep")
 
@@ -97,8 +98,8 @@ class Network:
         """Create the switch with a free /24 network."""
         unshare = ["unshare", "--net", "sleep", "infinity"]
         self.switch = _spawn([*_DIE_WITH_PARENT, *unshare])
-        if not wait_for(lambda: _left_namespace(self._switch_pid, "net"), 5):
-            raise HostError("the switch has no network of its own after 5 s")
+        if not wait_for(lambda: _left_namespace(self._switch_pid, "net"), PATIENCE):
+            raise HostError(f"the switch has no network of its own after {PATIENCE:g} s")
         self._on_switch("link add br0 type bridge\nlink set br0 up")
         for _ in range(64):
             x, y = 64 + secrets.randbelow(192), secrets.randbelow(256)
@@ -241,7 +242,7 @@ def _processes_in(pid_namespace: str) -> list[tuple[int, str]]:
 def _ip(batch: str, netns_of: int | None = None) -> None:
     enter = ["nsenter", "-t", str(netns_of), "--net"] if netns_of else []
     done = subprocess.run(
-        [*enter, "ip", "-batch", "-"], input=batch, capture_output=True, text=True, timeout=20
+        [*enter, "ip", "-batch", "-"], input=batch, capture_output=True, text=True, timeout=PATIENCE
     )
     if done.returncode:
         raise HostError(f"ip {batch!r}: {done.stderr.strip()}")

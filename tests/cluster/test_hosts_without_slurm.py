@@ -77,25 +77,25 @@ def test_hostfile_run_trains_on_all_hosts(site: Site, hosts: Lab, launcher: str)
         site,
         launcher,
         script="train_torch.py",
-        batch={"micro_batch_per_gpu": 2, "gradient_accumulation_steps": 2},
+        batch={"micro_batch_per_gpu": 4, "gradient_accumulation_steps": 2},
         env={"OMP_NUM_THREADS": "1", "NCCL_WORDS": "a b; c", "PYTHON_X": "it's"},
         secrets=["TOKEN"],
     )
     order = list(reversed(site.rig.node_names))
-    hostfile = hosts.hostfile(2, *order)
+    hostfile = hosts.hostfile(1, *order)
     env = {**hosts.env, "TOKEN": "very secret"}
     done = site.hpcrun("run", "--hostfile", str(hostfile), job, env=env)
     run = last_run(site)
     assert done.returncode == 0, done.stdout + done.stderr + run.log()
     ranks = shown(run)
     assert [(rank["rank"], rank["world"], rank["samples"]) for rank in ranks] == [
-        (index, 4, 16) for index in range(4)
+        (index, 2, 32) for index in range(2)
     ]
     expected = subprocess.run(
         [sys.executable, str(WORKLOADS / "task.py")], capture_output=True, text=True, check=True
     )
     final = pytest.approx(json.loads(expected.stdout)[-1], rel=1e-5)
-    assert [rank["final"] for rank in ranks] == [final] * 4
+    assert [rank["final"] for rank in ranks] == [final] * 2
     for index, name in enumerate(order):
         assert f"node {index} is {name}, interface eth0" in run.log()
     assert not (run.folder / "attempts" / "0" / "environment").exists()

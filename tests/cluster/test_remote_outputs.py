@@ -116,7 +116,7 @@ def test_transfer_host_is_used_for_code_and_outputs(laptop: Laptop) -> None:
     model = "checkpoints/step 1/model.pt"
     assert (laptop.project / "all" / model).read_bytes() == (far_run / model).read_bytes()
     os.killpg(server.pid, signal.SIGKILL)
-    server.wait(timeout=10)
+    server.wait()
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ rank = int(os.environ["RANK"])
 print("GPUs", os.environ["CUDA_VISIBLE_DEVICES"], "of rank", rank, flush=True)
 for step in range(1, int(sys.argv[1]) + 1):
     for url in sys.argv[2:]:
-        urllib.request.urlopen(url, timeout=20).read()
+        urllib.request.urlopen(url, timeout=120).read()
     if rank == 0:
         print(f"step {step} loss {1 / step}", flush=True)
     if rank == 0 and step == 5 and sys.argv[1] == "500":
@@ -53,7 +53,7 @@ NEEDING = SAVING.replace(
     "    step += 1\n"
     "    if rank == 0:\n"
     "        import urllib.request\n"
-    "        urllib.request.urlopen(sys.argv[1], timeout=20).read()\n",
+    "        urllib.request.urlopen(sys.argv[1], timeout=120).read()\n",
 )
 LASTING = """
 resources: {gpus_per_node: 1, time: 30}

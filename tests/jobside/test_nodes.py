@@ -14,7 +14,7 @@ import pytest
 
 from hpcrun.jobside import nodes
 from hpcrun.jobside.nodes import compare_nodes
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 NDR = "InfiniBand 400 Gb/sec (4X NDR)"
 
@@ -152,7 +152,7 @@ def test_late_nodes_are_not_awaited_forever(monkeypatch: pytest.MonkeyPatch) -> 
     first = FirstNode(3, "")
     with first.connect("") as connection:
         answer(connection)
-        first.thread.join(20)
+        first.thread.join(PATIENCE)
         assert first.warnings == []
 
 

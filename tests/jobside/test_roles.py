@@ -13,6 +13,7 @@ from hpcrun.jobside.roles import RoleRunner, find_port, route_address
 from hpcrun.jobside.roles import run_roles as supervise_roles
 from tests.jobside.slurm_commands import StandIns
 from tests.jobside.slurm_commands import slurm as slurm
+from tests.waiting import PATIENCE
 
 SERVE = """
 import http.server, os
@@ -32,7 +33,7 @@ def run_roles(
     programs: dict[str, str],
     *,
     ready: str | None = HTTP,
-    within: int = 20,
+    within: int = int(PATIENCE),
     runner: str = "",
 ) -> tuple[int, dict[str, Any], str, list[dict[str, Any]]]:
     """Run programs as roles, of which the last one is main and waits for the first.
@@ -59,7 +60,7 @@ def run_roles(
     argv = [sys.executable, "-m", "hpcrun.jobside", "run_roles"]
     if runner:
         argv = ["bash", "-c", runner, "-", *argv]
-    done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=PATIENCE)
     states = json.loads((run / "attempts/0/roles.json").read_text())
     files = sorted((run / "attempts/0/failures").glob("*.json"))
     failures = [json.loads(file.read_text()) for file in files]

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 from tests.cli.calling import ROOT, Caller
 from tests.cli.status_runs import NOW, answers, make_run, queued, write_sweep
+from tests.waiting import PATIENCE
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 RUNNING, FAILED, FINISHED = (
@@ -111,7 +112,7 @@ def served(caller: Caller, *words: str) -> Iterator[str]:
         yield line.strip()
     finally:
         process.terminate()
-        process.communicate(timeout=60)
+        process.communicate(timeout=PATIENCE)
 
 
 def queries(caller: Caller) -> int:

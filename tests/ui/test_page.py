@@ -30,7 +30,7 @@ from tests.ui.project import (
     served,
     training_log,
 )
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.slow
 
@@ -254,7 +254,7 @@ def ask(
 ) -> tuple[int, str, dict[str, str]]:
     """Send a request to the server; return its status, text and headers."""
     host, _, rest = address.removeprefix("http://").partition("/")
-    connection = http.client.HTTPConnection(host, timeout=20)
+    connection = http.client.HTTPConnection(host, timeout=PATIENCE)
     connection.putrequest(method, f"/{rest}{path}", skip_host="Host" in headers)
     for name, value in headers.items():
         connection.putheader(name.replace("_", "-"), value)

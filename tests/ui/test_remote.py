@@ -13,21 +13,21 @@ import pytest
 
 from tests.remote.desk import Desk, desk
 from tests.ui.project import served
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 __all__ = ["desk"]  # a fixture
 pytestmark = pytest.mark.slow
 
 
 def get(address: str, path: str) -> Any:
-    with urllib.request.urlopen(f"{address}api/{path}", timeout=60) as answer:
+    with urllib.request.urlopen(f"{address}api/{path}", timeout=PATIENCE) as answer:
         return json.load(answer)
 
 
 def hold_open(address: str, key: str) -> None:
     """Read the events of a page until the server ends."""
     url = f"{address}api/events?key={quote(key)}"
-    with suppress(OSError, ValueError), urllib.request.urlopen(url, timeout=60) as events:
+    with suppress(OSError, ValueError), urllib.request.urlopen(url, timeout=PATIENCE) as events:
         while events.readline():
             pass
 
@@ -54,4 +54,4 @@ def test_run_on_another_host_is_followed(desk: Desk) -> None:
         (shown,) = get(address, f"detail?key={run.name}")["files"]
         window = get(address, f"log?key={run.name}&file={shown['name']}&at=0")
         assert window["lines"] == ["step 1 loss 2.5", "step 2 loss 2.25"]
-    page.join(20)
+    page.join(PATIENCE)
