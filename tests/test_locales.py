@@ -18,6 +18,7 @@ from tests.waiting import until
 
 __all__ = ["job"]  # the fixture
 NODES = 1024
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(

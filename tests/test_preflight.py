@@ -26,6 +26,8 @@ from tests.hardware_node import Node
 from tests.harness_job import Job
 from tests.waiting import PATIENCE, until
 
+pytestmark = pytest.mark.slow
+
 PREFLIGHT = shipped_folder("templates") / "preflight.sh"
 PROGRAM = runpy.run_path(str(PREFLIGHT.with_suffix(".py")))
 

@@ -135,6 +135,7 @@ def test_the_command_line_is_given_ctrl_c_back(
     assert done.stdout == "default_int_handler\n"
 
 
+@pytest.mark.slow
 def test_modules_of_the_command_line_can_be_imported_alone(clean_environ: dict[str, str]) -> None:
     # Most tests run hpcrun where everything is imported. Each fork imports what one module needs.
     program = (

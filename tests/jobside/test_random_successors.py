@@ -14,6 +14,8 @@ from hpcrun.jobside.records import MAX_IDLE_ATTEMPTS, make_record, write_json
 from hpcrun.jobside.slurm import Answer
 from hpcrun.jobside.successors import SUPERFLUOUS, Claim, next_attempt
 
+pytestmark = pytest.mark.slow
+
 RUNS = 200
 MAX_ATTEMPTS = 8
 ENVIRON = {"HPCRUN_SURVIVE": "preempted node_fail", "HPCRUN_MAX_ATTEMPTS": str(MAX_ATTEMPTS)}

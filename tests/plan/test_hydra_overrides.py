@@ -10,6 +10,8 @@ from hydra.core.global_hydra import GlobalHydra
 
 from hpcrun.plan.hydra_overrides import check_hydra_overrides
 
+pytestmark = pytest.mark.slow
+
 FILES = {
     "config": """\
 defaults:
@@ -86,7 +88,6 @@ def test_valid_overrides_are_accepted(folder: Path) -> None:
         assert check_hydra_overrides("config", FILES, [word]) == [], word
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "choice"),
     [
