@@ -255,7 +255,8 @@ _SCORES = words(
     "acc accuracy ppl perplexity reward rewards map miou iou f1 bleu rouge wer cer auc dice psnr "
     "ssim return entropy kl precision recall score bpb mae mse rmse fid elbo nll top1 top5 "
     "err error l1 acc1 acc5 acc@1 acc@5 prec@1 prec@5 hella hellaswag auroc auprc mcc kappa "
-    "jaccard nmi ari r2 squared lpips meteor cider chrf pearson spearman ndcg mrr rmsle map50 ap50"
+    "jaccard nmi ari r2 squared lpips meteor cider chrf pearson spearman ndcg mrr rmsle map50 ap50 "
+    "ed"
 )
 
 
@@ -287,7 +288,8 @@ def is_score_name(name: str) -> bool:
 
 # Scores whose names have other meanings, too.
 _AMBIGUOUS_SCORES = words(
-    "map reward rewards return entropy kl score err error precision recall l1 top1 top5 hella nll"
+    "map reward rewards return entropy kl score err error precision recall l1 top1 top5 hella nll "
+    "ed"
 )
 
 

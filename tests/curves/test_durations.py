@@ -387,3 +387,11 @@ def test_durations_that_fluctuate_or_fall_are_summed(values: list[float]) -> Non
     curve = parse(lines).curve
     assert curve.seconds == pytest.approx(sum(values), abs=0.1)
     assert curve.seconds_from == "sum of steps"
+
+
+@pytest.mark.parametrize("bar", ["", "{n}0%|##   | {n}/10 [00:{n}1<00:50, 11.0s/it]"])
+def test_char_rnn_states_its_elapsed_time(bar: str) -> None:
+    lines = [f"{bar.format(n=n)}[{n}m 3s ({n}00 {n}0%) {3 - n / 10:.4f}]" for n in range(1, 6)]
+    curve = parse(lines).curve
+    assert curve.values("loss") == [2.9, 2.8, 2.7, 2.6, 2.5]
+    assert (curve.steps("loss"), curve.seconds) == ([100, 200, 300, 400, 500], 303)

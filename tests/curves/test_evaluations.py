@@ -472,3 +472,22 @@ def test_values_behind_those_of_an_evaluation_are_those_of_the_training(form: st
     assert curve.values("loss") == [2 + n / 100 for n in range(1, 6)]
     assert curve.values("eval_loss") == [2.2 + n / 100 for n in range(1, 6)]
     assert curve.values("acc") == [0.5 + n / 100 for n in range(1, 6)]
+
+
+def test_score_in_parentheses_has_the_split_of_the_value_before_it() -> None:
+    lines = [
+        f"Epoch {e}/5 | Train Loss: {4 - e / 4} (PPL: {50 - e}) | "
+        f"Val Loss: {5 - e / 4} (PPL: {90 - e}) | Val Acc: 0.{e}5 (best: 0.95) (acc: 0.75)"
+        for e in range(1, 6)
+    ]
+    curve = parse_text(lines).curve
+    assert curve.values("PPL") == [49, 48, 47, 46, 45]
+    assert curve.values("eval_PPL") == [89, 88, 87, 86, 85]
+    assert curve.values("Val Acc") == [0.15, 0.25, 0.35, 0.45, 0.55]
+    assert curve.metrics.keys().isdisjoint({"best", "acc", "eval_acc"})
+
+
+def test_scores_of_text_recognition_are_read_below_their_step() -> None:
+    run = train("Current_accuracy : 6§, Current_norm_ED  : §")
+    assert run.curve.values("Current_accuracy")[-1] == 60.34
+    assert run.curve.values("Current_norm_ED") == [0.31, 0.32, 0.33, 0.34]

@@ -48,8 +48,10 @@ from hpcrun.curves.names import (
     fold,
     is_loss_name,
     is_position_key,
+    is_score_name,
     metric_of,
     name_of,
+    split_of,
     words,
 )
 from hpcrun.curves.row import Field, LineFields, Row
@@ -120,6 +122,12 @@ _BRACKET = pattern_of(r"\[[=>.#\s-]{3,400}\]|\|[#\s=>-]{3,400}\||[\[\](){}<>]+")
 _PARENTHESIS = pattern_of(
     r"[ \t]{0,8}(?:\((?![^()]{0,48}(?:epoch|step|iter|batch|loss|val)\W{0,3}\d)[^(){}=]{0,48}\)"
     r"|(?:±|\+/?-)[ ]?[\d.eE+-]{1,24})",
+    re.IGNORECASE,
+)
+# A score beside the value before it, and of the same split: "Val Loss: 2.5 (PPL: 12.2)".
+_SCORE_BESIDE = pattern_of(
+    rf"(?!best|avg|mean|last|max|min|prev)(?P<key>[a-z][\w@]{{0,20}})(?:[ ]?:[ ]?|[ ])"
+    rf"(?P<number>{NUMBER})(?P<unit>%)?",
     re.IGNORECASE,
 )
 _COUNTER = pattern_of(
@@ -273,8 +281,12 @@ _REWRITE_RULES = {
     rf"\A[ {{]['\"](\w[\w/ .-]{{0,60}})['\"]: ({NUMBER})[,}}]{{1,3}}\Z": r"    \1: \2,",
     r"(?<=\d)\+\d{1,9}\.\d{1,4}s\Z": "s",  # EDSR: times of model and data loading
     # PyTorch's tutorials: "1m 5s (- 15m 12s) (5000 6%) 2.85", "5000 6% (1m 5s) 2.85 name / guess".
-    r"\A\[?(?:\d{1,6}m \d{1,2}s (?:\(- \d{1,6}m \d{1,2}s\) )?\()?(\d{1,9}) \d{1,3}%"
-    r"(?:\)| \(\d{1,6}m \d{1,2}s\)) (?:loss: )?(\d+\.\d+)(?:[ \]].*)?": r"step \1, loss: \2",
+    # char-rnn.pytorch: "[0m 3s (100 5%) 1.98]". Each begins with the elapsed time.
+    r"\A\[?(\d{1,6}m \d{1,2}s) (?:\(- \d{1,6}m \d{1,2}s\) )?\((\d{1,9}) \d{1,3}%\)"
+    r" (?:loss: )?(\d+\.\d+)(?:[ \]].*)?": r"step \2, loss: \3, elapsed_time: \1",
+    r"\A\[?(\d{1,9}) \d{1,3}% \((\d{1,6}m \d{1,2}s)\) (?:loss: )?(\d+\.\d+)(?:[ \]].*)?": (
+        r"step \1, loss: \3, elapsed_time: \2"
+    ),
     # Two names, then two numbers: "Epoch and iter 28 99", "(epoch, step): (3, 100)".
     rf"\(?(epoch)(?: and |, ?| ?/ ?){_PLACE}\)?[ :=]{{1,3}}"
     r"[(\[]?(\d{1,9})(?:, ?| ?/ ?| )(\d{1,9})[)\]]?(?=[\s,:|-])": r"\1 \3, \2 \4, ",
@@ -463,6 +475,11 @@ def _split_items(text: str) -> LineScan | None:
                 break
             if rate := _ALONE.fullmatch(inside):
                 _read_rate(rate, found)
+            elif (beside := _SCORE_BESIDE.fullmatch(inside)) and is_score_name(beside["key"]):
+                last = found.fields[-1] if found.fields else Field("", 0.0)
+                split = split_of(last.key) or last.split
+                if fold(beside["key"]) not in fold(last.key).split("_"):
+                    found.add(beside["key"], beside["number"], beside["unit"] or "", split=split)
             place = aside.end()
             found.split = SPLITS.get(inside.lower(), found.split)
     if found.group is not None:

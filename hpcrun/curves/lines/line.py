@@ -108,7 +108,8 @@ _NEXT_RECORD = re.compile(
     rb"|\x1b\[A"  # the cursor moves up: what follows is displayed on another line
     # Text after a progress bar was printed by something else, perhaps from a buffer.
     rb"|\[(?:\d{1,4} days?, )?\d{1,6}:\d\d(?::\d\d)?(?:<|, )[^\[\]]{0,400}\]"
-    rb"(?= {0,80}(?:[^\s\[\]\x1b]|\[[a-zA-Z]|\[\d\d:\d\d:\d\d\.\d))"
+    rb"(?= {0,80}(?:[^\s\[\]\x1b]|\[[a-zA-Z]|\[\d\d:\d\d:\d\d\.\d"
+    rb"|\[\d{1,6}m \d))"
     rb"|(?<=\})(?=[^\[\]{}|]{0,60}\d%\|)"
     rb"|(?<=[^\s\d])(?=\d{1,9}/\d{1,9} \[={5,99}\] - \d)"  # Keras, at the end of an epoch
 )
