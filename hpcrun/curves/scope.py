@@ -7,9 +7,10 @@ whole run (``row.Scope``). Every decision on that is in this module. The evidenc
    word before its values (``Test: [10/90]``); the first of its names, if the others name no split
    (``test acc: 0.9, loss: 0.5``); its losses, if all of them are those of an evaluation. A name
    with a split of its own (``val_loss``) keeps it.
-2. *The context*, for lines that name no split: the heading above them (``Eval epoch: 3``,
-   ``***** Eval results *****``), the evaluation whose lines are right above them, and the
-   alternation of two progress bars.
+2. *The bars*, for lines that name no split: another number of batches than that of the epoch
+   (Keras), and the alternation of two progress bars.
+3. *The headings* above such lines (``Eval epoch: 3``, ``***** Eval results *****``).
+4. *The lines above* those without a position: the evaluation that is right above each of them.
 """
 
 from __future__ import annotations
@@ -213,11 +214,13 @@ def scope_by_batches(rows: Sequence[Rows], headings: Ints) -> list[Rows]:
     found = []
     for each in rows:
         is_evaluated = np.isin(each.offsets, evaluated)
-        names = tuple(name_in(split, name) for name in each.names)
-        found += [each.select(~is_evaluated)] if not is_evaluated.all() else []
-        if is_evaluated.any():
-            found.append(replace(each.select(is_evaluated), names=names, priority=0))
-    return found
+        found += [each.select(~is_evaluated), _assign_split(each.select(is_evaluated), split)]
+    return [each for each in found if len(each)]
+
+
+def _assign_split(rows: Rows, split: str) -> Rows:
+    """Return rows of the training as those of a split."""
+    return replace(rows, names=tuple(name_in(split, name) for name in rows.names), priority=0)
 
 
 def _separate_alternating_evaluations(rows: Sequence[Rows]) -> list[Rows]:
@@ -250,10 +253,8 @@ def _separate_alternating_evaluations(rows: Sequence[Rows]) -> list[Rows]:
         for each in others:
             shown = each.select(np.isin(each.offsets, drawn.offsets[is_end]))
             shown = shown.select_columns([name for name in each.names if name != STEP_SECONDS])
-            names = tuple(name_in("eval", name) for name in shown.names)
-            found.append(
-                replace(shown, names=names, priority=0, steps=None, bar=None, source=OWN_STEP)
-            )
+            shown = _assign_split(shown, "eval")
+            found.append(replace(shown, steps=None, bar=None, source=OWN_STEP))
     return [each for each in found if len(each)]
 
 
@@ -265,8 +266,7 @@ def _split_by_heading(rows: Rows, headings: Ints, splits: Sequence[str]) -> list
     parts = []
     for split in dict.fromkeys(above.tolist()):
         part = rows.select(above == split)
-        names = tuple(name_in(split, name) for name in rows.names)
-        parts.append(replace(part, names=names, priority=0) if split else part)
+        parts.append(_assign_split(part, split) if split else part)
     return parts
 
 
@@ -287,8 +287,7 @@ def _scope_by_lines_above(rows: Sequence[Rows], blocks: Sequence[Mark]) -> list[
                 continue
             split = context.split_above(each)
             if split and (each.is_result or context.is_alone_in_blocks(each)):
-                names = tuple(name_in(split, name) for name in each.names)
-                found[number] = replace(each, names=names, priority=0)
+                found[number] = _assign_split(each, split)
     return found
 
 
