@@ -70,7 +70,31 @@ _MODEL_PARALLEL = re.compile(
 )
 _NUMBERS = "give numbers: --layers 32 --hidden 4096 --heads 32 --ffn 11008 --vocab 32000"
 # The optimizers of the Trainer (transformers/training_args.py, OptimizerNames) by hpcrun's names.
-_OPTIMIZERS = {"adafactor": "adafactor", "sgd": "sgd", "lion_32bit": "lion"}
+_OPTIMIZERS = {
+    **dict.fromkeys(("adafactor", "sgd"), ""),
+    **dict.fromkeys(("lion_32bit", "paged_lion_32bit", "lion"), "lion"),
+    **dict.fromkeys(("adamw_8bit", "adamw_bnb_8bit", "paged_adamw_8bit"), "adamw_8bit"),
+    "adamw_torch_8bit": "adamw_8bit",
+    "rmsprop": "momentum",
+    "adagrad": "momentum",
+}
+# Those of DeepSpeed's JSON (deepspeed/runtime/config.py, DEEPSPEED_OPTIMIZERS). Adagrad keeps one
+# sum.
+_DEEPSPEED_OPTIMIZERS = {
+    **dict.fromkeys(("lion", "sgd", "muon"), ""),
+    **dict.fromkeys(("adam", "adamw", "fusedadam", "lamb"), "adamw"),
+    "adagrad": "momentum",
+}
+# Words of a script or its arguments for further models that need memory.
+_OTHER_MODELS = re.compile(
+    r"\b(?:DPO|GRPO|PPO|KTO|RLOO|GKD)(?:Trainer|Config)\b|\bref(?:erence)?_model|\bteacher_model"
+    r"|\bEMAModel\b|\bModelEma|\buse_ema\b|\bAveragedModel\b"
+)
+# Options with the degree of a parallelism that divides the model or its activations.
+_PARALLEL_OPTIONS = re.compile(
+    r"(?:tensor|pipeline|context|sequence|expert)_?(?:model_)?parallel(?:ism)?(?:_size|_degree)?"
+    r"|[tpcs]p(?:_size|_degree)?"
+)
 
 
 class JobMemory(Struct, frozen=True, kw_only=True):
@@ -287,6 +311,9 @@ def estimate_job_memory(
     if not training.loader_workers and (match := _WORKERS_IN_SCRIPT.search(script)):
         training = structs.replace(training, loader_workers=int(match[1]))
     calibration = find_calibration(cache_dir, shape, training)
+    training = structs.replace(
+        training, unknown=(*training.unknown, *_list_unmodelled(plan, script))
+    )
     if word := _find_unknown_training(" ".join([script, *plan.program])):
         note = (
             f"computed as if all parameters were trained: the script or its arguments mention"
@@ -306,6 +333,20 @@ def estimate_job_memory(
         loads_in_each_rank="from_pretrained" in script,
         is_certain=training.strategy == "zero" and not shape.notes and not training.unknown,
     )
+
+
+def _list_unmodelled(plan: Plan, script: str) -> list[str]:
+    """List what a job has besides one model that is trained without model parallelism."""
+    found = []
+    for name, value in parse_arguments(plan.program).items():
+        last = name.rpartition(".")[2]
+        if value.isdecimal() and int(value) > 1 and _PARALLEL_OPTIONS.fullmatch(last):
+            found.append(f"not modelled: {name} {value}; computed without model parallelism")
+    if match := _OTHER_MODELS.search(" ".join([script, *plan.program])):
+        found.append(f"not modelled: further models beside the trained one ({match[0]})")
+    if "use_liger_kernel" in parse_arguments(plan.program):
+        found.append("not modelled: use_liger_kernel, which needs less memory for the logits")
+    return found
 
 
 def _find_unknown_training(text: str) -> str:
@@ -481,10 +522,12 @@ def _read_training(
 ) -> Training | None:
     """Read the settings of a plan; None for settings that the memory model does not know."""
     length = next((arguments[key] for key in _LENGTH if key in arguments), "")
-    optimizer = arguments.get("optim", "adamw")
-    if "8bit" in optimizer:
-        optimizer = "adamw_8bit"
-    optimizer = _OPTIMIZERS.get(optimizer, optimizer if "8bit" in optimizer else "adamw")
+    asked = arguments.get("optim", "adamw")
+    optimizer = _OPTIMIZERS.get(asked, "adamw") or asked
+    unknown = []
+    is_adamw = re.fullmatch(r"(paged_)?adamw(_hf|_torch|_torch_fused|_apex_fused|_32bit)?", asked)
+    if asked not in _OPTIMIZERS and not is_adamw:
+        unknown.append(f"not modelled: optim {asked}; computed as AdamW")
     attention = arguments.get("attn_implementation", "sdpa")
     micro_batch = arguments.get("per_device_train_batch_size", "")
     if plan.effective_batch is not None:
@@ -501,6 +544,7 @@ def _read_training(
         sequence=sequence or (int(length) if length.isdecimal() else None),
         checkpointing=_has_checkpointing(arguments),
         attention="eager" if attention == "eager" else "sdpa",
+        unknown=tuple(unknown),
         loader_workers=_find_number(arguments, _WORKERS, 0),
         loader_prefetch=_find_number(
             arguments, ("dataloader_prefetch_factor", "prefetch_factor"), 2
@@ -637,7 +681,10 @@ def _read_fsdp(
         training,
         strategy="fsdp",
         checkpointing=training.checkpointing or "fsdp_activation_checkpointing" in enabled,
-        unknown=tuple(f"not modelled: {each}; computed as full_shard" for each in unknown),
+        unknown=(
+            *training.unknown,
+            *(f"not modelled: {each}; computed as full_shard" for each in unknown),
+        ),
     )
 
 
@@ -692,14 +739,25 @@ def _read_deepspeed(
     accumulates_fp32 = isinstance(types, Mapping) and types.get("grad_accum_dtype") == "fp32"
     optimizer = config.get("optimizer")
     kind = str(optimizer.get("type", "")).lower() if isinstance(optimizer, Mapping) else ""
-    known = {"lion": "lion", "sgd": "sgd", "muon": "muon"}
+    # DeepSpeed's own optimizer replaces that of the Trainer's arguments.
+    unknown = list(training.unknown) if not kind else []
+    if kind and kind not in _DEEPSPEED_OPTIMIZERS:
+        unknown.append(f"not modelled: optimizer {kind}; computed as AdamW")
+    elif kind:
+        training = structs.replace(training, optimizer=_DEEPSPEED_OPTIMIZERS[kind] or kind)
+    partial = zero.get("offload_optimizer")
+    if isinstance(partial, Mapping) and partial.get("ratio", 1.0) != 1.0:
+        unknown.append("not modelled: offload_optimizer.ratio; computed as 1")
+    for key in ("zero_hpz_partition_size", "mics_shard_size"):
+        if isinstance(size := zero.get(key), int) and size > 1:
+            unknown.append(f"not modelled: {key}; computed as sharded over all GPUs")
     return structs.replace(
         training,
         strategy="zero",
         zero_stage=stage,
         precision=precision,
         weights="pure" if precision == "fp32" else "master",
-        optimizer=known.get(kind, training.optimizer),
+        unknown=tuple(unknown),
         offload_optimizer=place("offload_optimizer") if stage else "none",
         offload_param=place("offload_param") if stage == 3 else "none",
         gradient_bytes=4 if accumulates_fp32 else None,

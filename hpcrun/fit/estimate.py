@@ -215,8 +215,10 @@ def estimate_memory(
     if calibration is not None:
         notes.append(_describe_calibration(calibration))
     if found is None:
-        what = "the sequence length" if shape.stacks else "layers and width"
-        notes.append(f"activations are not included: {what} of the model are unknown")
+        what = "layers and width of the model are unknown"
+        if shape.stacks:
+            what = "the sequence length or the batch per GPU is unknown"
+        notes.append(f"activations are not included: {what}")
     return MemoryEstimate(
         parameters=shape.parameters,
         trainable=shape.parameters if training.trainable is None else training.trainable,

@@ -11,6 +11,7 @@ from msgspec import structs
 
 from hpcrun.actions.job_memory import (
     JobMemory,
+    _list_unmodelled,
     _read_deepspeed,
     _read_training,
     estimate_options,
@@ -167,6 +168,71 @@ def test_fsdp_settings_are_modelled_or_named(
     assert found.strategy == strategy
     assert unknown in " ".join(found.unknown) and bool(found.unknown) == bool(unknown)
     assert estimate_memory(SHAPE, found).is_comparable == (not unknown)
+
+
+@pytest.mark.parametrize(
+    ("name", "optimizer", "is_known"),
+    [
+        ("adamw_torch_fused", "adamw", True),
+        ("paged_adamw_8bit", "adamw_8bit", True),
+        ("rmsprop", "momentum", True),
+        ("adafactor", "adafactor", True),
+        ("lion_8bit", "adamw", False),
+        ("adamw_torch_4bit", "adamw", False),
+        ("apollo_adamw", "adamw", False),
+    ],
+)
+def test_optimizers_of_the_trainer_are_modelled_or_named(
+    name: str, optimizer: str, is_known: bool
+) -> None:
+    found = read_plain("--optim", name)
+    assert found.optimizer == optimizer and bool(found.unknown) != is_known
+    assert is_known or f"optim {name}" in found.unknown[0]
+
+
+@pytest.mark.parametrize(
+    ("config", "unknown"),
+    [
+        ({"optimizer": {"type": "OneBitAdam"}}, "optimizer onebitadam"),
+        ({"zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8}}, "hpz_partition_size"),
+        (
+            {
+                "zero_optimization": {
+                    "stage": 3,
+                    "offload_optimizer": {"device": "cpu", "ratio": 0.3},
+                }
+            },
+            "offload_optimizer.ratio",
+        ),
+        ({"optimizer": {"type": "AdamW"}}, ""),
+    ],
+)
+def test_deepspeed_settings_are_modelled_or_named(config: dict[str, Any], unknown: str) -> None:
+    found = read(config)
+    assert found is not None
+    assert unknown in " ".join(found.unknown) and bool(found.unknown) == bool(unknown)
+    adagrad = read({"optimizer": {"type": "Adagrad"}})
+    assert adagrad is not None and adagrad.optimizer == "momentum"
+
+
+@pytest.mark.parametrize(
+    ("words", "script", "unknown"),
+    [
+        (["--tp_size", "8"], "", "tp_size 8"),
+        (["--tensor-model-parallel-size", "4"], "", "tensor_model_parallel_size 4"),
+        (["--tp_size", "1"], "", ""),
+        (["--ref_model", "m"], "", "ref_model"),
+        ([], "trainer = DPOTrainer(model)", "DPOTrainer"),
+        ([], "ema = EMAModel(model.parameters())", "EMAModel"),
+        (["--use_liger_kernel"], "", "use_liger_kernel"),
+        (["--sp", "x"], "step_size = 3", ""),
+    ],
+)
+def test_further_models_and_parallelism_are_named(
+    words: list[str], script: str, unknown: str
+) -> None:
+    found = _list_unmodelled(cast(Plan, Planned(["python", "t.py", *words])), script)
+    assert unknown in " ".join(found) and bool(found) == bool(unknown)
 
 
 def test_checkpointing_of_arguments_and_accelerate_is_counted() -> None:
