@@ -37,6 +37,7 @@ def latin1(value: str) -> str:
 @pytest.mark.parametrize("nodes", [pytest.param(1, marks=pytest.mark.thorough), 2])
 def test_every_rank_gets_rank_node_and_gpus(bare_site: Site, nodes: int) -> None:
     """One job for each launcher, concurrently on the same nodes."""
+    before = {name: list_tmp(bare_site, name) for name in bare_site.rig.node_names}
     runs = {}
     for launcher in LAUNCHER_NAMES:
         # Plain torch, because only the launcher is tested.
@@ -49,7 +50,18 @@ def test_every_rank_gets_rank_node_and_gpus(bare_site: Site, nodes: int) -> None
         done = bare_site.follow(run)
         assert done.returncode == 0, f"{launcher}: {done.stdout}{done.stderr}{run.log()}"
         ports.add(check_places(bare_site, run, launcher, nodes))
+        if nodes == 2:
+            assert len(list((run.folder / "logs" / "0").glob("node-*.log"))) == 2, launcher
+            assert f"node 1 is {bare_site.rig.node_names[1]}" in run.log(), launcher
     assert len(ports) == len(LAUNCHER_NAMES)
+    assert not (bare_site.project / ".deepspeed_env").exists()
+    for name, names in before.items():
+        assert "torchelastic" not in " ".join(list_tmp(bare_site, name) - names), name
+
+
+def list_tmp(site: Site, node: str) -> set[str]:
+    """List the files in /tmp of a node."""
+    return {*site.rig.on_node(node, ["ls", "/tmp"]).stdout.split()}
 
 
 def check_places(site: Site, run: Submitted, launcher: str, nodes: int) -> int:
