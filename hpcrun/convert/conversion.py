@@ -20,6 +20,7 @@ from hpcrun.convert.preamble import (
     changes_files,
     depends_on,
     is_read_by_programs,
+    list_needs,
 )
 from hpcrun.convert.program import ConvertedProgram, convert_program
 from hpcrun.convert.remarks import Remark, Remarks
@@ -635,10 +636,9 @@ def _finish(
         # A variable of the ranks depends on the index, so each task evaluates the script's lines.
         names |= converted.uses
         kept = _select_commands(preamble, names)
-    arrays = [one for one in depends_on(names, preamble.kept) if one.is_array or one.functions]
+    arrays = _list_shell_statements(remarks.script, converted, names, preamble.kept)
     if arrays:
         # Each rank evaluates them, from the values that the setup has computed.
-        arrays = _add_changed_variables(arrays, preamble.kept)
         names |= {name for one in arrays for name in one.uses}
         kept = _select_commands(preamble, names)
     by_index = [] if indices is None else _depend_on_index(kept, names)
@@ -696,17 +696,28 @@ def _finish(
     body.after = _format_program(body.program)
 
 
-def _add_changed_variables(
-    arrays: Sequence[Statement], kept: Sequence[Statement]
+def _list_shell_statements(
+    script: Script, converted: ConvertedProgram, names: set[str], kept: Sequence[Statement]
 ) -> list[Statement]:
-    """Add the statements that assign the variables which the arrays' statements change.
+    """Return the statements that each rank evaluates: arrays and functions cannot be exported.
 
-    They are evaluated twice, and ``n += 1`` must then begin with the same value again.
+    Among them are those that assign variables which the others change, because they are evaluated
+    twice: ``n += 1`` must begin with the same value again.
     """
-    found = list(arrays)
+    words = set(re.findall(r"[\w-]+", converted.shell_text)) if converted.needs_shell else set()
+    found = [one for one in depends_on(names, kept) if one.is_array]
+    found += [one for one in kept if one.functions & words & script.functions]
     while True:
-        changed = {name for one in found for name in one.assigns}
-        every = [one for one in kept if one in found or one.assigns & changed]
+        own = [one for one in found if not one.functions]
+        changed = {name for one in own for name in one.assigns}
+        called = {name for one in found for name in one.calls}
+        every = [
+            one
+            for one in kept
+            if one in found
+            or (one.assigns & changed and not one.functions)
+            or one.functions & called
+        ]
         if len(every) == len(found):
             return every
         found = every
@@ -756,7 +767,7 @@ def _select_commands(preamble: Preamble, names: set[str]) -> list[Statement]:
         elif not one.export:
             one.exports = sorted(one.assigns & names - arrays)
         kept.append(one)
-        wanted |= one.uses | one.calls
+        wanted |= list_needs(one, preamble.kept)
     return kept[::-1]
 
 
@@ -799,7 +810,9 @@ def _format_setup(preamble: Preamble, kept: Sequence[Statement], call: _Call) ->
         kept = kept[:-1]  # nothing below it depends on the directory
     for one in kept:
         text = one.text.strip()
-        if one.is_plain and one.export:
+        if one.is_plain and one.export and "{" in text:  # export expands braces
+            text = f"{text}\nexport {' '.join(sorted(one.assigns))}"
+        elif one.is_plain and one.export:
             text = f"export {text}"
         elif one.if_text and preamble.aborts:
             text = one.if_text  # a test that fails does not end the script
@@ -949,6 +962,8 @@ def _texts_without_srun(
     The command of a job is a step, in which srun would wait for the end of that step.
     """
     known = preamble.env.keys() | preamble.nccl.keys()
+    # Another assignment in the text would replace the value of the job.
+    known -= {name for one in preamble.kept if not one.export for name in one.assigns}
     places = [
         (one.start, one.end, one.text)
         for one in (*preamble.kept, *preamble.shell)

@@ -147,6 +147,8 @@ def describe_statement(script: Script, start: int, end: int) -> Statement:
     made.uses = {one.name for one in script.uses if start <= one.start < end}
     # Text in single quotes may be read by another shell.
     made.uses |= set(re.findall(r"\$\{?([A-Za-z_]\w*)", text))
+    if "${!" in text:  # the variable that another one names
+        made.uses |= {one.name for one in script.assignments}
     if re.search(r"\(\(|\[|\blet\b", text):  # arithmetic, in which names need no dollar sign
         names = {one.name for one in script.assignments} | {_INDEX}
         made.uses |= names & set(re.findall(r"[A-Za-z_]\w*", text))
@@ -158,6 +160,7 @@ def describe_statement(script: Script, start: int, end: int) -> Statement:
         is_list = commands[0].name in ("mapfile", "readarray") or "-a" in commands[0].args
         made.is_array = is_list and commands[0].name != "getopts"
     made.is_array |= any(one.items is not None for one in inside)
+    made.is_array |= any(re.match(rb"\w+\[", script.data[one.start : one.end]) for one in inside)
     if commands and commands[0].name == "printf" and commands[0].args[:1] == ["-v"]:
         made.assigns |= set(commands[0].args[1:2])
     return made
@@ -203,6 +206,7 @@ class PreambleReader:
             self._assignment(one, exported=False)
         elif kind == "declaration_command":
             self._assignment(one, exported=bool(_EXPORTS.match(one.text)))
+            one.is_plain = False  # another export of its variables is a statement of its own
         elif kind == "unset_command":
             self._keep(one)
         elif kind == "command" and own:
@@ -689,5 +693,19 @@ def depends_on(names: set[str], statements: Sequence[Statement]) -> list[Stateme
     for one in reversed(statements):
         if one.assigns & wanted or one.functions & wanted:
             found.append(one)
-            wanted |= one.uses | one.calls
+            wanted |= list_needs(one, statements)
     return found[::-1]
+
+
+def list_needs(statement: Statement, statements: Sequence[Statement]) -> set[str]:
+    """Return the variables and commands of a statement, and of the functions that it calls.
+
+    A function may be defined before what it uses.
+    """
+    found = statement.uses | statement.calls
+    while True:
+        called = [one for one in statements if one.functions & found]
+        more = found.union(*(one.uses | one.calls for one in called))
+        if more == found:
+            return found
+        found = more

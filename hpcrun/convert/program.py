@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from hpcrun.convert.preamble import SECRET
 from hpcrun.convert.remarks import Effect
 from hpcrun.convert.resources import Request
-from hpcrun.convert.words import expand_marks, quote_word, used_names
+from hpcrun.convert.words import expand_marks, quote_literal, quote_word, used_names
 from hpcrun.lint import (
     CLOSE,
     CONTAINERS,
@@ -169,7 +169,7 @@ def convert_program(
         any(OPEN in word or (program.in_shell and "$" in word) for word in words) or is_open
     )
     made.shell_text = " ".join(
-        word
+        quote_literal(word)
         if is_open and word in splitting and OPEN not in word
         else quote_word(word, splits=word in unquoted, in_shell=program.in_shell)
         for word in words

@@ -29,6 +29,10 @@ def quote_word(text: str, *, splits: bool = False, in_shell: bool = False) -> st
     if OPEN not in text and not (in_shell and "$" in text):
         return text if _PLAIN.fullmatch(text) else "'" + text.replace("'", "'\\''") + "'"
     parts = re.split(f"({OPEN}[^{CLOSE}]*{CLOSE})", text)
+    if splits and not in_shell:
+        return "".join(
+            expand_marks(part) if part.startswith(OPEN) else quote_literal(part) for part in parts
+        )
     made = ""
     for part in parts:
         if part.startswith(OPEN):
@@ -42,9 +46,22 @@ def quote_word(text: str, *, splits: bool = False, in_shell: bool = False) -> st
     return f'"{made}"'
 
 
+def quote_literal(text: str) -> str:
+    """Return a literal part of an unquoted word, in which patterns and braces have a meaning.
+
+    >>> quote_literal("run*/{a,b} c")
+    "run*/{a,b}' 'c"
+    """
+
+    def one(found: re.Match[str]) -> str:
+        return "'" + found[0].replace("'", "'\\''") + "'"
+
+    return re.sub(r"[^\w@%+=:,./*?\[\]{}!^~-]+", one, text)
+
+
 def _as_expansion(text: str) -> str:
     """Return the text of an expansion, which marks keep as it is in the script."""
-    return text if text[:1] in "$`" else f"${{{text}}}"
+    return text if text[:1] in '$`"' else f"${{{text}}}"
 
 
 def expand_marks(text: str) -> str:

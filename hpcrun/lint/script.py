@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from msgspec import Struct, field
@@ -35,6 +36,7 @@ _ARITHMETIC = re.compile(
     r"(?<![\w$])([A-Za-z_]\w*)\s*(?:\[[^]]*\]\s*)?(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))"
     r"|(?:\+\+|--)\s*([A-Za-z_]\w*)"
 )
+_QUOTED = ("string", "raw_string", "ansi_c_string")
 _READING = {"read", "mapfile", "readarray", "getopts"}
 # Files that set up an environment, and no variables of the script.
 _ENVIRONMENT_FILE = re.compile(
@@ -182,8 +184,8 @@ class Script(Struct):
     Attributes:
         directives: The options in effect: those above the first command. Of a heterogeneous job,
             those of the first component.
-        data: The bytes that are parsed; braces may have been inserted, see ``inserted``.
-        inserted: The positions of braces in ``data`` that the text does not have.
+        data: The bytes that are parsed; characters may have been inserted, see ``inserted``.
+        inserted: The positions of characters in ``data`` that the text does not have.
         exported: The values of exported variables at the end, as far as they are known.
         commands: All commands in their order.
         wrappers: The words of the command to which a function passes its arguments, ``"$@"``.
@@ -324,10 +326,10 @@ def parse_script(
 
 
 def _parse_bash(data: bytes) -> tuple[bytes, list[int], Any]:
-    """Return a script with braces where the grammar needs them, their positions, and its tree.
+    """Return a script with what the grammar needs, the positions of that, and the tree.
 
     tree-sitter-bash 0.25 splits an unquoted ``$A/$B/c`` into the words ``$A/$`` and ``B/c``; with
-    ``${B}`` it does not.
+    ``${B}`` it does not. It also joins a line ``A=1 B=2`` with the command below it.
     """
     inserted: list[int] = []
     tree = bash_parser().parse(data)
@@ -337,7 +339,32 @@ def _parse_bash(data: bytes) -> tuple[bytes, list[int], Any]:
             inserted = [at + 2 if at >= end else at + 1 if at >= start else at for at in inserted]
             inserted += [start, end + 1]
         tree = bash_parser().parse(data)
+    while ends := _find_joined_lines(data, tree.root_node):
+        for end in reversed(ends):
+            data = b"%s;%s" % (data[:end], data[end:])
+            inserted = [at + 1 if at >= end else at for at in inserted]
+            inserted.append(end)
+        tree = bash_parser().parse(data)
     return data, sorted(inserted), tree
+
+
+def _find_joined_lines(data: bytes, root: Parsed) -> list[int]:
+    """Return the ends of lines ``A=1 B=2`` that the grammar joins with the command below them."""
+    found: list[int] = []
+    nodes = [root]
+    while nodes:
+        node = nodes.pop()
+        nodes += node.children
+        if node.type != "command":
+            continue
+        for before, after in pairwise(node.children):
+            between = data[before.end_byte : after.start_byte]
+            if before.type == "variable_assignment" and re.fullmatch(
+                rb"[ \t]*(#[^\n]*)?\n\s*", between
+            ):
+                found.append(before.end_byte)
+                break
+    return sorted(found)
 
 
 def _find_split_names(data: bytes, root: Parsed) -> list[tuple[int, int]]:
@@ -365,6 +392,10 @@ class _Reader:
         self.known: dict[str, str | None] = {}
         self.arrays: dict[str, list[Word] | None] = {}
         self.unknown_arrays: set[str] = set()
+        # Variables with attributes, of which bash changes the values: declare -i.
+        self.attributed: set[str] = set()
+        # The variables that each function assigns, and the commands that it runs.
+        self.effects: dict[str, tuple[set[str], set[str]]] = {}
 
     def set_arguments(self, arguments: Sequence[str]) -> None:
         """Set ``$1``, ``$@`` and so on; a missing argument is empty, as for bash."""
@@ -417,6 +448,9 @@ class _Reader:
             )
         elif kind == "variable_assignment":
             self.assignment(node, exported=False, **place)
+        elif kind == "variable_assignments":
+            for child in node.children:
+                self.assignment(child, exported=False, **place)
         elif kind in ("declaration_command", "unset_command"):
             if kind == "unset_command":
                 for child in node.children[1:]:
@@ -425,9 +459,17 @@ class _Reader:
             exported = self.text(node.children[0]) == "export" or any(
                 re.match(r"-\w*x", flag) for flag in flags
             )
+            is_declare = self.text(node.children[0]) in ("declare", "typeset", "local")
+            computes = is_declare and any(re.match(r"-\w*[ilunc]", flag) for flag in flags)
             for child in node.children[1:]:
+                if computes and child.type in ("variable_assignment", "variable_name"):
+                    name = re.match(r"\w*", self.text(child))
+                    self.attributed |= {name[0]} if name else set()
                 if child.type == "variable_assignment":
                     self.assignment(child, exported=exported, **place)
+                elif computes and child.type == "variable_name":
+                    start, end = node.start_byte, node.end_byte
+                    self.assign_unknown(self.text(child), start, end, branch)
                 else:
                     self.expand_inside(child, substituted)
         elif kind == "redirected_statement":
@@ -480,8 +522,13 @@ class _Reader:
             word = node.child_by_field_name("name")
             if word is not None:
                 self.script.functions.add(self.text(word))
-            first = len(self.script.commands)
+            first, before = len(self.script.commands), len(self.script.assignments)
             self.statements(node, branch=True, function=True, substituted=substituted)
+            if word is not None:
+                inside = self.script.assignments[before:]
+                assigned = {one.name for one in inside if not one.prefix}
+                calls = {one.name for one in self.script.commands[first:]}
+                self.effects[self.text(word)] = assigned, calls
             passing = [
                 [each.text for each in one.words]
                 for one in self.script.commands[first:]
@@ -572,8 +619,11 @@ class _Reader:
         prefix: list[Assignment] = []
         redirects: list[str] = place.pop("redirects")
         substituted = place["substituted"]
+        is_called = any(child.type == "command_name" for child in node.children)
         for child in node.children:
-            if child.type == "variable_assignment":
+            if child.type == "variable_assignment" and not is_called:
+                self.assignment(child, exported=False, **place)
+            elif child.type == "variable_assignment":
                 prefix.append(self.assign_value(child, exported=True, branch=place["branch"]))
             elif child.type in ("file_redirect", "herestring_redirect", "heredoc_redirect"):
                 redirects.append(self.redirect(child, substituted))
@@ -606,6 +656,9 @@ class _Reader:
             for word in command.words[1:]:
                 if re.fullmatch(r"[A-Za-z_]\w*", word.text):
                     self.assign_unknown(word.text, word.start, word.end, command.branch)
+        elif command.name in self.effects:
+            for name in sorted(self.list_effects(command.name)):
+                self.assign_unknown(name, command.start, command.end, command.branch)
         elif command.name == "eval":
             for name in re.findall(r"(?<![\w$])([A-Za-z_]\w*)\+?=", " ".join(command.args)):
                 self.forget(name)
@@ -614,6 +667,18 @@ class _Reader:
                 return
             for name in {one.name for one in self.script.assignments}:
                 self.forget(name)
+
+    def list_effects(self, function: str) -> set[str]:
+        """Return the variables that a function assigns, also through others that it calls."""
+        found: set[str] = set()
+        seen, todo = {function}, [function]
+        while todo:
+            assigned, calls = self.effects[todo.pop()]
+            found |= assigned
+            new = (calls & self.effects.keys()) - seen
+            seen |= new
+            todo += sorted(new)
+        return found
 
     def assign_by_arithmetic(self, node: Parsed, branch: bool) -> None:
         for found in _ARITHMETIC.finditer(self.text(node)):
@@ -653,6 +718,9 @@ class _Reader:
     def assignment(self, node: Parsed, **place: Any) -> None:
         one = self.assign_value(node, exported=place["exported"], branch=place["branch"])
         self.script.assignments.append(one)
+        if "[" in self.text(node).split("=", 1)[0]:
+            self.forget(one.name)
+            return
         operator = any(child.type == "+=" for child in node.children)
         if one.items is not None:
             before = self.arrays.get(one.name)
@@ -667,7 +735,12 @@ class _Reader:
             self.known[one.name] = one.items[0].text if one.items and not place["branch"] else None
         elif operator and (before_text := self.known.get(one.name)) is not None:
             self.known[one.name] = None if place["branch"] else before_text + one.value.text
-        elif place["branch"] or operator or self.is_computed(one.value.text):
+        elif (
+            place["branch"]
+            or operator
+            or one.name in self.attributed
+            or self.is_computed(one.value.text)
+        ):
             self.known[one.name] = None
         else:
             self.known[one.name] = one.value.text
@@ -677,6 +750,9 @@ class _Reader:
 
         Where expansions are kept, such a variable stays a variable. Several words may be a command.
         """
+        # The result of an expansion is not subject to the expansion of braces and tildes.
+        if self.keeps_expansions and re.search(r"(^|:)~|\{[^}]*(,|\.\.)[^}]*\}", value):
+            return True
         has_parts = OPEN in value or "RANDOM" in value
         return self.keeps_expansions and has_parts and not re.search(r"\s", _MARK.sub("", value))
 
@@ -696,6 +772,9 @@ class _Reader:
             word = Word(" ".join(one.text for one in items), value.start_byte, value.end_byte)
         elif value is not None:
             word = self.word(value, False)
+            home = self.known.get("HOME") if self.keeps_expansions else None
+            if home and value.type in ("word", "concatenation") and re.match("~(/|$)", word.text):
+                word = Word(home + word.text[1:], word.start, word.end)
         return Assignment(
             name=label.split("[", 1)[0],
             value=word,
@@ -737,8 +816,16 @@ class _Reader:
 
     def word(self, node: Parsed, substituted: bool) -> Word:
         text = self.value(node, substituted)
-        quoted = node.type in ("string", "raw_string", "ansi_c_string")
-        return Word(text, node.start_byte, node.end_byte, quoted)
+        return Word(text, node.start_byte, node.end_byte, self.is_quoted(node))
+
+    def is_quoted(self, node: Parsed) -> bool:
+        """Return True for a word of which quotes enclose all that bash expands."""
+        if node.type != "concatenation":
+            return node.type in _QUOTED
+        return any(child.type in _QUOTED for child in node.children) and all(
+            child.type in _QUOTED or re.fullmatch(r"[^*?\[{~$`]*", self.text(child))
+            for child in node.children
+        )
 
     def value(self, node: Parsed, substituted: bool) -> str:
         """Return the value of a word, with marks for what is unknown."""
@@ -746,7 +833,7 @@ class _Reader:
         if kind == "raw_string":
             return self.text(node)[1:-1]
         if kind == "ansi_c_string":
-            return self.text(node)[2:-1]
+            return _decode_ansi_c(self.text(node)[2:-1])
         if kind in ("string", "translated_string", "concatenation", "heredoc_body"):
             parts: list[str] = []
             at = node.start_byte + (1 if kind == "string" else 0)
@@ -759,7 +846,8 @@ class _Reader:
                 if child.type == "string_content":
                     parts.append(_unescape_quoted(self.text(child)))
                 elif child.is_named:
-                    parts.append(self.value(child, substituted))
+                    part = self.value(child, substituted)
+                    parts.append(self.keep_blanks(node, child, part))
                 else:
                     parts.append(self.text(child))
                 at = child.end_byte
@@ -788,6 +876,22 @@ class _Reader:
         self.expand_inside(node, substituted)
         return self.text(node)
 
+    def keep_blanks(self, node: Parsed, child: Parsed, value: str) -> str:
+        """Return a part of a word; a variable at whose blanks bash splits the word stays one.
+
+        So does a string beside parts that are not quoted.
+        """
+        if not self.keeps_expansions or node.type != "concatenation":
+            return value
+        if child.type == "string" and OPEN in value and not self.is_quoted(node):
+            return mark(self.text(child))
+        is_expansion = child.type in ("simple_expansion", "expansion")
+        is_split = is_expansion and re.search(r"\s", value)
+        if not is_split or re.fullmatch(r"[^\"'{]*", re.sub(r"\$\{", "", self.text(node))):
+            return value
+        name = re.fullmatch(r"\$\{?(\w+)\}?", self.text(child))
+        return mark(name[1] if name else self.text(child))
+
     def _between(self, start: int, end: int) -> str:
         return _unescape_quoted(self.script.data[start:end].decode("utf-8", "surrogateescape"))
 
@@ -808,7 +912,9 @@ class _Reader:
         if name:
             self.use(name, node, default=default, substituted=substituted)
         self.expand_inside(node, substituted, skip_name=name)
-        if default and self.known.get(name):
+        if re.match(r"\$\{\w+:?=", text):
+            self.assign_unknown(name, node.start_byte, node.end_byte, True)
+        elif default and self.known.get(name) and not re.match(r"\$\{!?\w+(\[[^]]*\])?:?\+", text):
             return str(self.known[name])
         if not self.keeps_expansions:
             return mark(name or text)
@@ -824,7 +930,7 @@ class _Reader:
             index = self.compute(element[1])
             is_inside = index is not None and is_whole_number(index) and int(index) < len(array)
             return array[int(index or 0)].text if is_inside else ""
-        alternative = re.fullmatch(r"\$\{\w+:?-([\w./:,=+@%-]+)\}", text)
+        alternative = re.fullmatch(r"\$\{\w+:-([\w./:,=+@%-]+)\}", text)
         if alternative and self.known.get(name, None) == "":
             return alternative[1]
         return ""
@@ -840,7 +946,8 @@ class _Reader:
 
         def number(found: re.Match[str]) -> str:
             value = self.known.get(found[1])
-            return value if value and is_whole_number(value) else found[0]
+            is_octal = bool(value) and str(value).startswith("0") and value != "0"
+            return value if value and is_whole_number(value) and not is_octal else found[0]
 
         text = re.sub(r"\$\{#(\w+)\[[@*]\]\}", length, text)
         sums = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", number, text)
@@ -868,6 +975,8 @@ class _Reader:
                 self.use(name, child, default=False, substituted=substituted)
             elif child.type == "expansion":
                 self.expansion(child, substituted)
+            elif child.type == "arithmetic_expansion":
+                self.arithmetic(child, substituted)
             elif child.type == "command_substitution":
                 self.statements(child, branch=True, function=False, substituted=True)
             elif child.type == "command":
@@ -891,6 +1000,27 @@ def _is_tested(node: Parsed, text: Any) -> bool:
         if node.type in ("unary_expression", "test_command", "binary_expression"):
             return bool(node.type != "binary_expression" or node.parent.type == "test_command")
     return False
+
+
+_ANSI_C = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v", "e": "\x1b"}
+
+
+def _decode_ansi_c(text: str) -> str:
+    r"""Return the value of ``$'...'``.
+
+    >>> _decode_ansi_c(r"a\tb\x41\'")
+    "a\tbA'"
+    """
+
+    def one(found: re.Match[str]) -> str:
+        code = found[1]
+        if code[0] == "x":
+            return chr(int(code[1:], 16))
+        if code[0] in "01234567":
+            return chr(int(code, 8) & 255)
+        return _ANSI_C.get(code, code)
+
+    return re.sub(r"\\(x[0-9a-fA-F]{1,2}|[0-7]{1,3}|[abefnrtv\\'\"?])", one, text)
 
 
 def _unescape_quoted(text: str) -> str:

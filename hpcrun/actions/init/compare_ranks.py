@@ -18,7 +18,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from hpcrun.actions.init.probe import FOLDER
+from hpcrun.actions.init.probe import CODE, FOLDER
 from hpcrun.actions.init.read_only import FILTERS, format_filter, make_read_only
 from hpcrun.actions.init.script_job import read_beside
 from hpcrun.context import find_project, read_text
@@ -176,6 +176,8 @@ def compare_ranks(
         cpus = max((request.cpus or 1) * (request.tasks or 1), each_gpu)
         with _sandbox(folder, int(request.nodes), request.gpus or 0, cpus) as environ:
             environ["HOME"] = own
+            if re.search(r"\bpython[\d.]*\s(-\w+\s+)*-c\b", made.before):
+                environ[CODE] = "1"
             script = f'{directives}. "$RANK_PROBE_START"\n{body}'
             plain = _run_script(script, name, arguments, folder, environ)
             ours = _run_job(made, folder, environ)

@@ -27,6 +27,7 @@ _MODULES = {
 }
 _IMITATED = re.compile(r"python[0-9.]*|torchrun|accelerate|deepspeed|singularity|apptainer")
 FOLDER = "RANK_PROBE_FOLDER"  # where the records are written
+CODE = "RANK_PROBE_CODE"  # set if the program of the script is python -c
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
 
 
@@ -40,7 +41,10 @@ def main(words: Sequence[str]) -> int:
             os.execv(sys.executable, [sys.executable, *args])
         if args[:1] == ["-m"] and len(args) > 1 and args[1] in _MODULES:
             return _launch(_MODULES[args[1]], args[2:])
-        if not args or args[0] in ("-c", "-V", "--version", "-") or args[:2] == ["-m", "pip"]:
+        records_code = args[:1] == ["-c"] and CODE in os.environ
+        if not args or args[0] in ("-V", "--version", "-") or args[:2] == ["-m", "pip"]:
+            return 0
+        if args[0] == "-c" and not records_code:
             return 0
         _record(args)
         return 0
