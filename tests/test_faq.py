@@ -18,6 +18,7 @@ import yaml
 import hpcrun
 from docs.make_reference import faq
 from hpcrun.convert import Conversion, convert_script
+from hpcrun.lint import SourcedFile
 from hpcrun.slurm.reasons import explain_reason, refusal_fix
 from tests.source import ROOT, modules, tree
 
@@ -111,7 +112,10 @@ def test_reasons_are_in_the_words_of_status(row: list[str]) -> None:
 
 
 def convert(text: str) -> Conversion:
-    return convert_script(text, "old", project="/p", home="/h")
+    def read_file(name: str) -> SourcedFile | None:
+        return SourcedFile(name, "python -u t.py\n") if name == "train.sh" else None
+
+    return convert_script(text, "old", project="/p", home="/h", read_file=read_file)
 
 
 def test_init_converts_the_script_of_the_guide_to_its_job_file() -> None:
@@ -140,6 +144,7 @@ CONVERTED = {
     ),
     "`module load`": ("module load a\nsource venv/bin/activate\npython t.py", ["setup"]),
     "other commands": ("umask 27\npython t.py", ["setup.commands"]),
+    "`bash train.sh`": ("bash train.sh", ["command=t.py"]),
     "`source config.sh`": (
         "source config.sh\npython t.py $LR",
         ["setup.commands=export LR"],
