@@ -53,7 +53,7 @@ beside() (
         "${!SLURM_STEP_@}" SLURM_DISTRIBUTION SLURM_NO_KILL
     # In a session of its own: if only the script is killed, its srun would end the guard's step.
     exec env SLURM_EXPORT_ENV=ALL setsid timeout -k 5 "$1" srun --overlap --mem=0 --gres=none --mpi=none \
-        --quiet --nodelist="$2" --nodes="$3" --ntasks="$3" --ntasks-per-node=1 --job-name="hpcrun-$4" \
+        ${HPCRUN_HET_GROUP:+"--het-group=$HPCRUN_HET_GROUP"} --quiet --nodelist="$2" --nodes="$3" --ntasks="$3" --ntasks-per-node=1 --job-name="hpcrun-$4" \
         bash -- "$HPCRUN_RUN_DIR/harness.sh" "${@:4}"
 )
 

@@ -67,8 +67,13 @@ claim() {
 
 # write_begin FOLDER JOB BEGUN: write the begin record of the attempt in this folder.
 write_begin() {
+    local nodes=${SLURM_JOB_NODELIST:-$host} group
+    # Of a heterogeneous job, the nodes of all components; the first one's are those above.
+    for group in "${!SLURM_JOB_NODELIST_HET_GROUP_@}"; do
+        [[ $group == *_0 ]] || nodes+=,${!group}
+    done
     write_record "$1/begin.json" "{\"version\": $record_version, \"attempt\": ${1##*/},\
- \"job_id\": \"$2\", \"host\": \"$host\", \"pid\": $$, \"nodes\": \"${SLURM_JOB_NODELIST:-$host}\",\
+ \"job_id\": \"$2\", \"host\": \"$host\", \"pid\": $$, \"nodes\": \"$nodes\",\
  \"begun_at\": $3, \"restarts\": ${SLURM_RESTART_COUNT:-0}}"
 }
 

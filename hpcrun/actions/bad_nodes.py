@@ -143,7 +143,7 @@ def add_exclusions(
     gone = [name for name in bad if name in there and name not in (*own, *named)]
     if not gone:
         return plan
-    if len(fit.difference(own, gone)) < plan.all_nodes:
+    if len(fit.difference(own, gone)) < plan.requested_nodes:
         notes = [
             f"{name} may be bad: {bad[name]}; it is not excluded, because too few nodes would "
             "remain"

@@ -51,6 +51,7 @@ from hpcrun.plan import (
     escape_placeholders,
     place_roles,
     placeholder_names,
+    select_component_options,
     zero_stage_of,
 )
 from hpcrun.remote import ClockOffset, Query
@@ -234,6 +235,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
         role: The role of ``whole_job`` that the request is for.
         whole_job: The job with all roles.
         roles: All roles of that job.
+        components: The options of sbatch for further components of a heterogeneous job.
         is_trial: The job records or draws values for a search.
         trial: The parameters whose values are drawn when the run starts, with an example of each.
     """
@@ -251,6 +253,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     role: str = ""
     whole_job: JobSpec | None = None
     roles: Sequence[RolePlan] = ()
+    components: Sequence[list[tuple[str, str | None]]] = ()
     is_trial: bool = False
     trial: Mapping[str, str] = {}
 
@@ -412,6 +415,7 @@ def _plan_inputs(
         provenance=find_provenance(context, spec.secrets),
         role=role,
         roles=list(request.roles),
+        components=list(request.components),
         search=request.is_trial,
         trial=dict(request.trial),
     )
@@ -436,11 +440,22 @@ def _for_each_role(
     if found.problems:
         errors.append(SpecError(found.problems))
     made: dict[str, Prepared] = {}
-    for name, one in specs.items():
-        words = extra_args if name == main else ()
-        own = msgspec.structs.replace(request, role=name, roles=roles, whole_job=spec)
+    components: dict[int, list[tuple[str, str | None]]] = {}
+    # The batch script is that of the main role, and requests the nodes of all roles.
+    for role_plan in sorted(roles, key=lambda one: one.is_main):
+        name, group = role_plan.name, role_plan.group
+        one, words = specs[name], extra_args if role_plan.is_main else ()
+        own = msgspec.structs.replace(
+            request,
+            role=name,
+            roles=roles,
+            whole_job=spec,
+            components=[components[n] for n in sorted(components)] if role_plan.is_main else [],
+        )
         try:
             made[name] = _prepare_run(context, one, words, own)
+            if group:
+                components[group] = select_component_options(made[name].plan.directives)
         except InputError as error:
             for problem in error.problems if isinstance(error, SpecError) else ():
                 if problem.path.split(".")[0].split("[")[0] in Role.__struct_fields__:

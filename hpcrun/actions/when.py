@@ -118,6 +118,8 @@ def estimate_starts(
             spec = load_spec(context, job, [*overrides, *shape])
             try:
                 made = prepare_job(context, spec, host=host, checks=Checks())
+                if made.plan.components:
+                    raise InputError("a heterogeneous job has no single partition")
                 prepared.append((partition, made))
             except InputError as error:
                 refused.append(_refuse(spec.resources.most_nodes, partition, error))

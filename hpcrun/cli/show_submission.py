@@ -54,6 +54,8 @@ def describe_run(made: Prepared, *, by_slurm: bool = True) -> list[tuple[str, st
         names = " and ".join(role.name for role in plan.roles)
         nodes = format_count(plan.all_nodes, "node")
         shape = f"{nodes} × {format_count(plan.all_gpus_per_node, 'GPU')}"
+        if plan.components:
+            shape = f"{nodes} of {len(plan.components) + 1} kinds, as a heterogeneous job"
         rows.append(("shape", f"{shape}, roles {names}"))
         rows += format_role_rows(plan)
     else:

@@ -122,12 +122,14 @@ class RolePlan(NamedTuple):
     waits_for: List[str]
     ready: Optional[str]
     ready_within: int
+    group: int
 
 
 def read_roles(run: str) -> List[RolePlan]:
     """Read roles.json."""
     with open(os.path.join(run, "roles.json"), "rb") as file:
         records = json.loads(file.read().decode("utf-8"))
+    records = [{"group": 0, **each} for each in records]
     return [RolePlan(**{key: each[key] for key in RolePlan._fields}) for each in records]
 
 
@@ -180,6 +182,9 @@ class RoleRunner:
         self.environ, self.say, self.complain = dict(environ), say, complain
         self.job = job = Job(environ, complain)
         hosts = job.host_names(job.node_list) if job.is_slurm else [job.host]
+        for group in range(1, int(environ.get("SLURM_HET_SIZE") or 1)):
+            name = "SLURM_JOB_NODELIST_HET_GROUP_{}".format(group)
+            hosts += job.host_names(environ.get(name, ""))
         self.roles: List[Role] = []
         plans = read_roles(job.run)
         if len(hosts) <= max(node for plan in plans for node in plan.nodes):
@@ -296,7 +301,7 @@ class RoleRunner:
                 self._fail(role, 1)
 
     def _start(self, role: Role) -> None:
-        environ = dict(self.environ)
+        environ = component_environment(self.environ, role.plan.group)
         for name in () if role is self.main else _MAIN_SETTINGS:
             environ.pop(name, None)
         for each in self.roles:
@@ -463,7 +468,8 @@ class RoleRunner:
     def _run_beside(
         self, role: Role, seconds: str, hosts: List[str], mode: List[str]
     ) -> Optional["subprocess.Popen[bytes]"]:
-        environ = dict(self.environ, HPCRUN_RUN_DIR=role.folder)
+        environ = component_environment(self.environ, role.plan.group)
+        environ["HPCRUN_RUN_DIR"] = role.folder
         if role is not self.main:
             environ.pop("HPCRUN_STOP_SIGNAL", None)
         harness = ["bash", "--", role.path("harness.sh")]
@@ -495,6 +501,33 @@ class RoleRunner:
                 "port": role.port,
             }
         write_record(self.main.attempt_path("roles.json"), json.dumps(states))
+
+
+def component_environment(environ: Mapping[str, str], group: int) -> Dict[str, str]:
+    """Return the environment of the batch script with Slurm's values for another component.
+
+    The batch script of a heterogeneous job has the values of the first component, and those of all
+    components under names with a suffix. srun reads some of them as options.
+
+    >>> given = {"SLURM_MEM_PER_NODE": "9", "SLURM_JOB_NODELIST": "a"}
+    >>> given.update(SLURM_MEM_PER_NODE_HET_GROUP_0="9", SLURM_JOB_NODELIST_HET_GROUP_1="b")
+    >>> found = component_environment(given, 1)
+    >>> found["SLURM_JOB_NODELIST"], "SLURM_MEM_PER_NODE" in found, found["HPCRUN_HET_GROUP"]
+    ('b', False, '1')
+    """
+    made = dict(environ)
+    if group == 0:
+        return made
+    for name in environ:
+        if name.endswith("_HET_GROUP_0"):
+            made.pop(name[: -len("_HET_GROUP_0")], None)
+    suffix = "_HET_GROUP_{}".format(group)
+    for name, value in environ.items():
+        if name.endswith(suffix) and not name.startswith("SLURM_JOB_ID"):
+            made[name[: -len(suffix)]] = value
+    made["SLURM_JOB_ID"] = environ.get("SLURM_JOB_ID", "")
+    made["HPCRUN_HET_GROUP"] = str(group)
+    return made
 
 
 def route_address(other: str) -> str:

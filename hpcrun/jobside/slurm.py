@@ -325,7 +325,7 @@ class Job:
         for number in range(tries):
             answer = self.call("scontrol", "--oneliner", "show", "job", self.id, seconds=10)
             if answer.text is not None:
-                return parse_record(answer.text)
+                return parse_record(answer.text.split("\n", 1)[0])
             if not answer.is_silence or self.is_replaced():
                 break
             if number == 0 and on_silence is not None:

@@ -54,6 +54,7 @@ from hpcrun.plan.resume import suggest_resume as suggest_resume
 from hpcrun.plan.roles import ROLES_DIR as ROLES_DIR
 from hpcrun.plan.roles import complete_roles as complete_roles
 from hpcrun.plan.roles import place_roles as place_roles
+from hpcrun.plan.roles import select_component_options as select_component_options
 from hpcrun.plan.script_arguments import check_arguments as check_arguments
 from hpcrun.plan.script_arguments import order_hydra_arguments as order_hydra_arguments
 from hpcrun.plan.script_facts import JOINING_WORDS as JOINING_WORDS

@@ -80,7 +80,8 @@ def build_plan(
         step = launchers.build_step(job, tasks_per_node, directives)
     else:
         own = own_role(place)
-        whole_spec = _with_all_nodes(job_spec or spec, roles)
+        of_component = spec if own.group or job_spec is None else job_spec
+        whole_spec = _with_all_nodes(of_component, roles, own.group)
         whole = build_topology(whole_spec, cluster, Findings())
         of_all = structs.replace(
             job, topology=whole, spec=structs.replace(spec, resources=whole_spec.resources)
@@ -89,7 +90,9 @@ def build_plan(
         step = launchers.build_step(job, tasks_per_node, directives)
         if own.shares_nodes:
             step = share_step(job, step, whole, own)
-        if not own.is_main:
+        if own.group:
+            step = [*step, ("het-group", str(own.group))]
+        elif not own.is_main:
             directives = []
     launcher_args = launchers.build_launcher_args(job)
     if found.problems:
@@ -124,6 +127,7 @@ def build_plan(
         reference_trainer=job.program == "reference",
         snapshot=job.code_dir != place.project_dir,
         directives=directives,
+        components=place.components,
         step=step,
         environment_kind=spec.environment or cluster.environment,
         environment=sections,
@@ -204,11 +208,11 @@ def _decide_values(
     return job
 
 
-def _with_all_nodes(spec: JobSpec, roles: Sequence[RolePlan]) -> JobSpec:
-    """Return the job of a role with the number of nodes of the whole job."""
+def _with_all_nodes(spec: JobSpec, roles: Sequence[RolePlan], group: int | None = None) -> JobSpec:
+    """Return the job of a role with the number of nodes of the whole job, or of a component."""
     if not roles:
         return spec
-    resources = structs.replace(spec.resources, nodes=count_nodes(roles))
+    resources = structs.replace(spec.resources, nodes=count_nodes(roles, group))
     return structs.replace(spec, resources=resources)
 
 

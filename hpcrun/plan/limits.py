@@ -174,7 +174,7 @@ def _limits(spec: JobSpec, plan: Plan, name: str, facts: Partition) -> Iterator[
 
 
 def _gpu_limits(spec: JobSpec, plan: Plan, name: str, facts: Partition) -> Iterator[Limit]:
-    wanted, field = plan.all_gpus_per_node * plan.runs_per_job, "resources.gpus_per_node"
+    wanted, field = plan.requested_gpus_per_node * plan.runs_per_job, "resources.gpus_per_node"
     if plan.runs_per_job > 1:
         field = "sweep_per_node"
     if not wanted:
@@ -200,15 +200,17 @@ def _gpu_limits(spec: JobSpec, plan: Plan, name: str, facts: Partition) -> Itera
         if plan.runs_per_job > 1:
             fix = f"{has // plan.gpus_per_node} runs at most" if plan.gpus_per_node <= has else fix
         yield Limit(field, str(wanted), f"partition {name} has {has} {what} a node", key, fix)
-    most, total = facts.max_gpus, wanted * plan.all_nodes
+    most, total = facts.max_gpus, wanted * plan.requested_nodes
     if most is not None and total > most:
         there = f"you can have {most} at once in partition {name}"
-        asked = f"{total} on {plan.all_nodes} nodes" if plan.all_nodes > 1 else str(wanted)
+        asked = (
+            f"{total} on {plan.requested_nodes} nodes" if plan.requested_nodes > 1 else str(wanted)
+        )
         yield Limit(field, asked, there, "max_gpus", f"request at most {most}")
 
 
 def _node_limits(plan: Plan, name: str, facts: Partition) -> Iterator[Limit]:
-    wanted, field = plan.all_nodes, "resources.nodes"
+    wanted, field = plan.requested_nodes, "resources.nodes"
     caps = [
         (facts.max_nodes, "max_nodes", f"gives a job {facts.max_nodes} at most"),
         (facts.nodes, "nodes", f"has {facts.nodes}"),

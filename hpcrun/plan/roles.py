@@ -32,13 +32,17 @@ def place_roles(spec: JobSpec) -> list[RolePlan]:
     >>> [(role.name, role.nodes, role.waits_for) for role in place_roles(job)]
     [('server', [0], []), ('judge', [0], []), ('train', [0, 1], [])]
     """
-    whole, main = spec.resources.gpus_per_node, spec.main_role
+    main = spec.main_role
     free: list[int] = []
     placed: dict[str, RolePlan] = {}
-    for name in sorted(spec.roles, key=lambda name: name != main):
+    groups = list_groups(spec)
+    order = sorted(spec.roles, key=lambda name: (groups[name], name != main))
+    for name in order:
         role = spec.roles[name]
+        own = role.resources
+        whole = (spec.resources if own is None else own).gpus_per_node
         gpus = whole if role.gpus is None else role.gpus
-        shares = gpus < whole
+        shares = gpus < whole and not groups[name]
         nodes = [node for node, left in enumerate(free) if shares and left >= gpus][: role.nodes]
         while len(nodes) < role.nodes:
             nodes.append(len(free))
@@ -55,13 +59,45 @@ def place_roles(spec: JobSpec) -> list[RolePlan]:
             waits_for=list_role_references(role),
             ready=role.ready,
             ready_within=duration_seconds(role.ready_within),
+            group=groups[name],
         )
     return [placed[name] for name in spec.roles]
 
 
-def count_nodes(roles: Sequence[RolePlan]) -> int:
-    """Return the number of nodes of all roles together."""
-    return 1 + max(node for role in roles for node in role.nodes)
+def list_groups(spec: JobSpec) -> dict[str, int]:
+    """Return the component of a heterogeneous job of each role; all are 0 in other jobs.
+
+    >>> from hpcrun.spec import Role
+    >>> list_groups(JobSpec(roles={"server": Role(slurm={"partition": "old"}), "train": Role()}))
+    {'server': 1, 'train': 0}
+    """
+    own = [name for name, role in spec.roles.items() if role.has_own_nodes]
+    return {name: own.index(name) + 1 if name in own else 0 for name in spec.roles}
+
+
+# Options of sbatch that each component of a heterogeneous job has itself; the others are those of
+# the first one, from which Slurm takes them (https://slurm.schedmd.com/heterogeneous_jobs.html).
+_OF_COMPONENT = (
+    *("partition", "account", "qos", "reservation", "nodes", "ntasks-per-node", "cpus-per-task"),
+    *("gres", "gpus", "gpus-per-node", "constraint", "exclusive", "mem", "mem-per-cpu"),
+    *("mem-per-gpu", "nodelist", "exclude", "time", "hint", "threads-per-core", "switches"),
+)
+
+
+def select_component_options(
+    directives: Sequence[tuple[str, str | None]],
+) -> list[tuple[str, str | None]]:
+    """Return the options of sbatch for a component of a heterogeneous job other than the first.
+
+    >>> select_component_options([("job-name", "a"), ("nodes", "2"), ("gres", "gpu:4")])
+    [('nodes', '2'), ('gres', 'gpu:4')]
+    """
+    return [(name, value) for name, value in directives if name in _OF_COMPONENT]
+
+
+def count_nodes(roles: Sequence[RolePlan], group: int | None = None) -> int:
+    """Return the number of nodes of all roles together, or of those in a component."""
+    return len({node for role in roles if group in (None, role.group) for node in role.nodes})
 
 
 def own_role(place: PlanInputs) -> RolePlan:

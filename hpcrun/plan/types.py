@@ -86,7 +86,7 @@ class Provenance(Struct, frozen=True, kw_only=True):
     git_dirty: bool | None = None
 
 
-class RolePlan(Struct, frozen=True, kw_only=True):
+class RolePlan(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One of several programs in a job.
 
     Attributes:
@@ -97,6 +97,7 @@ class RolePlan(Struct, frozen=True, kw_only=True):
         waits_for: The roles that must be ready before it starts.
         ready: A URL, ``tcp://{host}:{port}``, or ``log:`` and a regular expression; None: at once.
         ready_within: The time limit for that in seconds.
+        group: Its component of a heterogeneous job; 0 has the main role and the batch script.
     """
 
     name: str
@@ -108,6 +109,7 @@ class RolePlan(Struct, frozen=True, kw_only=True):
     waits_for: list[str]
     ready: str | None
     ready_within: int
+    group: int = 0
 
 
 class PlanInputs(Struct, frozen=True, kw_only=True):
@@ -126,6 +128,7 @@ class PlanInputs(Struct, frozen=True, kw_only=True):
         inherited: Environment variables of the submitting shell.
         runs_per_job: The number of runs of a sweep that share one job.
         node_range: The job's range of nodes, for one number of which this plan is made.
+        components: The options of sbatch for further components of a heterogeneous job.
         role: The role for which this plan is made, in a job with roles.
         roles: All roles of the job.
         search: The run is a trial of a search.
@@ -151,6 +154,7 @@ class PlanInputs(Struct, frozen=True, kw_only=True):
     provenance: Provenance = Provenance()
     role: str = ""
     roles: list[RolePlan] = []
+    components: list[list[tuple[str, str | None]]] = []
     search: bool = False
     trial: dict[str, str] = {}
 
@@ -316,6 +320,7 @@ class Plan(Struct, frozen=True, kw_only=True):
             first one.
         role: The role of which this is the plan, in a job with roles.
         roles: All roles of the job, in the plan of the main role, which is that of the run.
+        components: The options of sbatch for further components of a heterogeneous job.
         search: The run is a trial of a search, which its job records or ends early.
         trial: The parameters whose values are drawn when the run starts, with an example of each.
     """
@@ -373,6 +378,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     notify: NotifyPlan | None = None
     role: str = ""
     roles: list[RolePlan] = []
+    components: list[list[tuple[str, str | None]]] = []
     search: bool = False
     trial: dict[str, str] = {}
 
@@ -395,8 +401,26 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     @property
     def all_gpus_per_node(self) -> int:
-        """Return the number of GPUs of the job on each node, for all roles together."""
+        """Return the number of GPUs on each node, for all roles together; 0 if it varies."""
+        numbers = {role.gpus_per_node for role in self.roles}
+        if len(numbers) > 1:  # of a heterogeneous job, which has no single number
+            return 0
         return self.roles[0].gpus_per_node if self.roles else self.gpus_per_node
+
+    @property
+    def requested_nodes(self) -> int:
+        """Return the number of nodes that the first request of the job is for.
+
+        It is that of all nodes, but of a heterogeneous job that of its first component.
+        """
+        other = {node for role in self.roles if role.group for node in role.nodes}
+        return self.all_nodes - len(other)
+
+    @property
+    def requested_gpus_per_node(self) -> int:
+        """Return the number of GPUs on each of the ``requested_nodes``."""
+        first = (role.gpus_per_node for role in self.roles if not role.group)
+        return next(first, self.gpus_per_node)
 
 
 def format_label(values: Mapping[str, str]) -> str:

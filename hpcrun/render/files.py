@@ -124,7 +124,7 @@ def _archive_text(features: frozenset[str]) -> str:
 def _render_plan(plan: Plan) -> RenderedFile:
     # msgspec adds the line ends: json.dumps(indent=1) is too slow for large sweeps.
     record = msgspec.to_builtins(plan)
-    for name in ("role", "roles", "search", "trial"):
+    for name in ("role", "roles", "components", "search", "trial"):
         if not record[name]:
             del record[name]  # of jobs without roles or a search
     plain = json.dumps(record)

@@ -114,11 +114,7 @@ _SAME_ON_ALL_NODES = (
 
 
 # Keys of the allocation that a role does not have, with the place of those of the whole job.
-_KEYS_OF_ALLOCATION = {
-    "resources": "resources",
-    "slurm": "slurm",
-    **{key: f"slurm.{key}" for key in ("constraint", "qos", "reservation")},
-}
+_KEYS_OF_ALLOCATION = {key: f"slurm.{key}" for key in ("constraint", "qos", "reservation")}
 
 
 def explain_unknown_key(root: mi.StructType, section: mi.StructType, key: str) -> str:
@@ -136,8 +132,8 @@ def explain_unknown_key(root: mi.StructType, section: mi.StructType, key: str) -
         of_job = [path for path in elsewhere if path.startswith("resources.")]
         for path in [*filter(None, [_KEYS_OF_ALLOCATION.get(word)]), *of_job]:
             return (
-                "all roles share one allocation, with nodes of one kind: set "
-                f"{path} for the whole job, or submit the role as a job of its own"
+                f"set {path} for the whole job, or below {path.partition('.')[0]} of this role, "
+                "which then has nodes of another kind (docs/roles.md)"
             )
     far = [
         path

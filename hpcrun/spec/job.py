@@ -476,10 +476,29 @@ class Role(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     srun: Annotated[
         SbatchOptions | None, about("options of this role's srun, instead of the job's")
     ] = None
+    resources: Annotated[
+        Resources | None,
+        about(
+            "nodes of another kind for this role, instead of the job's, as in gpu_type: a100; the "
+            "job is then a heterogeneous job of Slurm"
+        ),
+    ] = None
+    slurm: Annotated[
+        SbatchOptions | None,
+        about(
+            "options of sbatch for the nodes of this role, as in constraint: a100, in addition to "
+            "the job's; the job is then a heterogeneous job of Slurm"
+        ),
+    ] = None
+
+    @property
+    def has_own_nodes(self) -> bool:
+        """True for a component of a heterogeneous job."""
+        return self.resources is not None or self.slurm is not None
 
 
 # The keys of a role that describe the role itself; the others replace keys of the job.
-_OWN_ROLE_KEYS = ("main", "nodes", "gpus", "ready", "ready_within", "env")
+_OWN_ROLE_KEYS = ("main", "nodes", "gpus", "ready", "ready_within", "env", "resources", "slurm")
 # The keys of a job that apply only to its main role.
 _MAIN_ROLE_KEYS = (
     *("launcher", "launcher_args", "framework", "precision", "batch", "deepspeed", "accelerate"),
@@ -680,8 +699,13 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         for key in role.__struct_fields__:
             if key not in _OWN_ROLE_KEYS and getattr(role, key) is not None:
                 changes[key] = getattr(role, key)
-        gpus = self.resources.gpus_per_node if role.gpus is None else role.gpus
-        changes["resources"] = structs.replace(self.resources, nodes=role.nodes, gpus_per_node=gpus)
+        resources = self.resources
+        if role.resources is not None:
+            account = role.resources.account or resources.account
+            resources = structs.replace(role.resources, time=resources.time, account=account)
+        gpus = resources.gpus_per_node if role.gpus is None else role.gpus
+        changes["resources"] = structs.replace(resources, nodes=role.nodes, gpus_per_node=gpus)
+        changes["slurm"] = {**self.slurm, **(role.slurm or {})}
         changes["env"] = {**self.env, **role.env}
         return structs.replace(self, roles={}, **changes)
 

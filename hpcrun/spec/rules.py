@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import structs
 
 from hpcrun.errors import Problem
-from hpcrun.spec.job import DeepSpeed, JobSpec, Notify, Role
+from hpcrun.spec.job import DeepSpeed, JobSpec, Notify, Resources, Role
 from hpcrun.spec.search import read_search
 from hpcrun.spec.yaml12 import Node, is_null, join_path, parse_plain_value
 
@@ -63,7 +63,7 @@ REFUSED = {
     "error": _LOG_REASON,
     "gpu-bind": _GPU_BINDING_REASON,
     "help": _NO_SUBMISSION_REASON,
-    "het-group": "a job has one kind of nodes here; submit each part as a job of its own",
+    "het-group": "a job has one kind of nodes; roles with resources of their own have others",
     "input": "a batch job has nothing to read; args and env reach the script",
     "no-kill": "the remaining ranks would wait forever for the lost one",
     "open-mode": "it is append: a requeued attempt must not wipe the log before it",
@@ -146,7 +146,7 @@ REFUSED_OF_SRUN = {
     "export": "env, or environment: clean",
     "gres": "set resources.gres instead",
     "help": _NO_SUBMISSION_REASON,
-    "het-group": "a job has one kind of nodes here",
+    "het-group": "a job has one kind of nodes; roles with resources of their own have others",
     "input": "nothing can be typed; args and env reach the script",
     "jobid": "the step is the job's own",
     "kill-on-bad-exit": "it is 1: the remaining ranks would wait forever for the lost one",
@@ -205,6 +205,8 @@ def check_names(tree: Node, problems: list[Problem], *, job: bool) -> None:
             (f"roles.{role}.env", _check_owned_variable),
             (f"roles.{role}.nccl.env", _check_owned_variable),
             (f"roles.{role}.srun", _check_srun_option),
+            (f"roles.{role}.slurm", _check_sbatch_option),
+            (f"roles.{role}.resources.gres", _check_gres),
         ]
     for path, judge in judges:
         for name, node in _find_node(tree, *path.split(".")).entries.items():
@@ -412,6 +414,9 @@ def check_roles(spec: JobSpec, tree: Node, problems: list[Problem]) -> None:
             message = f"a role has one of {', '.join(PROGRAMS)}"
             problems.append(node.problem(path, message))
         whole = spec.resources.gpus_per_node
+        for key in ("resources", "slurm") if role.has_own_nodes else ():
+            if getattr(role, key) is not None and (message := _find_own_nodes_fault(spec, name)):
+                problems.append(_find_node(node, key).problem(f"{path}.{key}", message))
         if role.gpus is not None and role.gpus > whole:
             message = f"{role.gpus}, and a node has {whole} (resources.gpus_per_node)"
             problems.append(_find_node(node, "gpus").problem(f"{path}.gpus", message))
@@ -426,6 +431,25 @@ def check_roles(spec: JobSpec, tree: Node, problems: list[Problem]) -> None:
             problem.path = f"{path}.{problem.path}"
         problems += own
     _check_role_references(spec, tree, problems)
+
+
+def _find_own_nodes_fault(spec: JobSpec, name: str) -> str:
+    """Return why a role cannot have nodes of its own kind, or ""."""
+    role = spec.roles[name]
+    if name == spec.main_role:
+        return "the main role has the nodes of the job: set it beside roles"
+    if role.gpus is not None:
+        return "gpus is for roles that share the nodes of the job: remove it"
+    if role.resources is not None and role.resources.nodes != Resources().nodes:
+        return "a role has its number of nodes itself: nodes beside resources"
+    if role.resources is not None and role.resources.time is not None:
+        return "the time limit is that of the job: set resources.time beside roles"
+    if spec.survive.when:
+        return (
+            "survive does not restart heterogeneous jobs: remove survive.when, or give all roles "
+            "nodes of one kind"
+        )
+    return ""
 
 
 def list_role_references(role: Role) -> list[str]:

@@ -342,6 +342,12 @@ def format_role_rows(plan: Plan, last: Attempt | None = None) -> list[tuple[str,
         nodes = format_count(len(role.nodes), "node")
         name = f"{role.name} (main)" if role.is_main else role.name
         parts = [f"{name}: {nodes} × {format_count(role.gpus, 'GPU')}"]
+        if role.group and role.group <= len(plan.components):
+            options = dict(plan.components[role.group - 1])
+            kinds = [
+                f"{key} {options[key]}" for key in ("partition", "constraint") if key in options
+            ]
+            parts += [" ".join(kinds)] if kinds else []
         state = last.roles.get(role.name) if last is not None else None
         if state is not None:
             parts.append(f"{state.state} on {','.join(state.hosts)}, port {state.port}")

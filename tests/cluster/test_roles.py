@@ -113,6 +113,56 @@ def test_the_failure_of_a_server_ends_the_job_and_is_named(wide_site: Site) -> N
     assert f"role {first['role']}" in wide_site.hpcrun("status", run.run_id).stdout
 
 
+HETEROGENEOUS = """
+resources: {gpus_per_node: 1, time: 10}
+env: {BREAK: "{project_dir}/break"}
+roles:
+  server: {command: [PYTHON, server.py, "{port}"],
+           resources: {partition: high, gpus_per_node: 3, cpus_per_gpu: 1},
+           ready: "http://{host}:{port}/"}
+  train: {nodes: 2, script: train.py, launcher: srun, framework: torch,
+          args: ["STEPS", "http://{server.host}:{server.port}"]}
+"""
+
+
+@pytest.mark.thorough
+def test_roles_on_nodes_of_two_kinds_are_a_heterogeneous_job(wide_site: Site) -> None:
+    prepare(wide_site, 3)
+    (wide_site.project / "job.yaml").write_text(
+        HETEROGENEOUS.replace("STEPS", "3").replace("PYTHON", sys.executable)
+    )
+    run = wide_site.submit("./job.yaml")
+    assert wide_site.follow(run).returncode == 0, run.log()
+    roles = wide_site.status(run)["attempts"][0]["roles"]
+    assert len({*roles["server"]["hosts"], *roles["train"]["hosts"]}) == 3
+    assert {each["state"] for each in roles.values()} == {"ended"}
+    log = (run.folder / "roles/server/logs/0/node-0.log").read_text()
+    assert len(log.split("GPUs ")[1].split()[0].split(",")) == 3
+    assert "step 3 loss" in (run.folder / "logs/0/rank-0.log").read_text()
+    shown = wide_site.hpcrun("status", run.run_id)
+    assert shown.returncode == 0 and "COMPLETED" in shown.stdout, shown
+    until(lambda: not wide_site.rig.leftovers(), "the processes of the job to end")
+    # The failure of the server in its component ends the job, and is named.
+    (wide_site.project / "job.yaml").write_text(
+        HETEROGENEOUS.replace("STEPS", "500").replace("PYTHON", sys.executable)
+    )
+    run = wide_site.submit("./job.yaml")
+    assert wide_site.follow(run).returncode == 1
+    assert run.record("end.json")["first_failure"]["role"] == "server", run.log()
+    cause = json.loads(wide_site.hpcrun("why", run.run_id, "--json").stdout)["runs"][0]["cause"]
+    assert cause["title"].startswith("role server: "), cause
+    (wide_site.project / "break").unlink()
+    # Cancelling ends both components.
+    (wide_site.project / "job.yaml").write_text(
+        HETEROGENEOUS.replace("STEPS", "400").replace("PYTHON", sys.executable)
+    )
+    run = wide_site.submit("./job.yaml")
+    until(lambda: "step 3 loss" in run.log(), "the training")
+    assert wide_site.hpcrun("cancel", run.job_id).returncode == 0
+    until(lambda: not wide_site.rig.leftovers(), "the processes of the job to end")
+    assert wide_site.status(run)["state"] == "CANCELLED"
+
+
 @pytest.mark.parametrize("mode", ["REQUEUE", pytest.param("CANCEL", marks=pytest.mark.thorough)])
 def test_roles_resume_after_preemption(wide_site: Site, mode: str) -> None:
     """Slurm signals the servers, too, when it preempts a job."""

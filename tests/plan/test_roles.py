@@ -56,6 +56,29 @@ def test_roles_that_share_nodes_get_their_share_of_gpus_cpus_and_memory() -> Non
     assert "overlap" in judge and judge["gres"] == "none" and "cpus-per-task" not in judge
 
 
+def test_a_role_with_nodes_of_its_own_is_a_component_of_a_heterogeneous_job() -> None:
+    other = Resources(gpus_per_node=8, partition="new")
+    roles = {
+        "judge": Role(gpus=1, command=["judge"]),
+        "server": Role(nodes=2, command=["serve"], resources=other, slurm={"switches": "1"}),
+        "train": Role(gpus=3, nodes=3, script="train.py"),
+    }
+    new = Partition(gpus_per_node=8, cpus_per_node=64)
+    made = plans(roles, structs.replace(CLUSTER, partitions={**CLUSTER.partitions, "new": new}))
+    first, second = dict(made["train"].directives), dict(made["server"].directives)
+    assert (first["partition"], first["nodes"], first["gres"]) == ("gpu", "3", "gpu:4")
+    assert (second["partition"], second["nodes"], second["switches"]) == ("new", "2", "1")
+    assert second["gres"].endswith(":8") and second["cpus-per-task"] == "64"
+    assert "switches" not in first and made["judge"].directives == []
+    placed = {role.name: (role.nodes, role.group) for role in made["train"].roles}
+    assert placed == {"judge": ([0], 0), "server": ([3, 4], 1), "train": ([0, 1, 2], 0)}
+    assert dict(made["server"].step)["het-group"] == "1"
+    assert "het-group" not in dict(made["train"].step) | dict(made["judge"].step)
+    train = made["train"]
+    assert (train.all_nodes, train.all_gpus_per_node) == (5, 0), "hours are those of nodes"
+    assert (train.requested_nodes, train.requested_gpus_per_node) == (3, 4)
+
+
 def test_a_role_without_gpus_runs_beside_one_with_all_gpus() -> None:
     roles = {"orchestrator": Role(gpus=0, command=["serve"]), "train": Role(script="train.py")}
     made = plans(roles)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpcrun.errors import SpecError
-from hpcrun.spec.job import JobSpec
+from hpcrun.spec.job import JobSpec, Resources
 from hpcrun.spec.load import load_job
 
 JOB = """\
@@ -57,6 +57,31 @@ def test_only_the_main_role_has_the_settings_of_the_training() -> None:
         ("    script", "    ready: 'log:('\n    script", "6: roles.train.ready: not a regular"),
         ("    script", "    main: true\n    script", ""),
         ("roles:", "survive: {spare_nodes: 1}\nroles:", "2: survive.spare_nodes: a job with roles"),
+        (
+            "    command",
+            "    resources: {time: 1h}\n    command",
+            "4: roles.server.resources: the time",
+        ),
+        (
+            "    command",
+            "    resources: {nodes: 2}\n    command",
+            "4: roles.server.resources: a role ",
+        ),
+        (
+            "    command",
+            "    slurm: {qos: a}\n    gpus: 1\n    command",
+            "4: roles.server.slurm: gpus",
+        ),
+        (
+            "    script",
+            "    slurm: {qos: a}\n    script",
+            "6: roles.train.slurm: the main role has",
+        ),
+        (
+            "    command",
+            "    slurm: {partition: a}\n    command",
+            "4: roles.server.slurm.partition: set ",
+        ),
         ("    script", "    env: {RANK: '1'}\n    script", "6: roles.train.env.RANK: hpcrun sets"),
         ("  train:", "  Train:", "5: roles.Train: expected the name of a role"),
     ],
@@ -84,14 +109,29 @@ def test_two_main_roles_are_refused() -> None:
     [
         ("partition: cpu", "resources.partition"),
         ("gpu_type: a100", "resources.gpu_type"),
-        ("resources: {partition: cpu}", "resources"),
-        ("slurm: {constraint: big}", "slurm"),
         ("constraint: big", "slurm.constraint"),
     ],
 )
-def test_nodes_of_another_kind_for_a_role_are_refused(key: str, named: str) -> None:
+def test_keys_of_nodes_in_a_role_are_refused_with_their_section(key: str, named: str) -> None:
     text = f"roles: {{server: {{command: [a], {key}}}, train: {{script: a.py}}}}"
     with pytest.raises(SpecError) as raised:
         load(text)
-    message = f"all roles share one allocation, with nodes of one kind: set {named} for the whole"
+    section = named.partition(".")[0]
+    message = f"set {named} for the whole job, or below {section} of this role, which then has"
     assert message in str(raised.value), raised.value
+
+
+def test_survive_is_refused_for_roles_on_nodes_of_their_own_kind() -> None:
+    text = JOB.replace("    command", "    resources: {partition: old}\n    command")
+    assert load(text).roles["server"].has_own_nodes
+    with pytest.raises(SpecError, match="survive does not restart heterogeneous jobs"):
+        load(text + "survive: {when: [preempted]}\n")
+
+
+def test_resources_of_a_role_keep_the_time_and_account_of_the_job() -> None:
+    text = JOB.replace("    command", "    resources: {partition: old}\n    command")
+    job = load(text.replace("{gpus_per_node: 4}", "{gpus_per_node: 4, time: 2h, account: us}"))
+    server = job.for_role("server").resources
+    assert (server.partition, server.account) == ("old", "us")
+    assert server.time == job.for_role("train").resources.time is not None
+    assert server.gpus_per_node == Resources().gpus_per_node, "not that of the job"
