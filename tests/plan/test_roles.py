@@ -68,7 +68,7 @@ def test_a_role_with_nodes_of_its_own_is_a_component_of_a_heterogeneous_job() ->
     first, second = dict(made["train"].directives), dict(made["server"].directives)
     assert (first["partition"], first["nodes"], first["gres"]) == ("gpu", "3", "gpu:4")
     assert (second["partition"], second["nodes"], second["switches"]) == ("new", "2", "1")
-    assert second["gres"].endswith(":8") and second["cpus-per-task"] == "64"
+    assert second["gres"] == "gpu:8" and second["cpus-per-task"] == "64"
     assert "switches" not in first and made["judge"].directives == []
     placed = {role.name: (role.nodes, role.group) for role in made["train"].roles}
     assert placed == {"judge": ([0], 0), "server": ([3, 4], 1), "train": ([0, 1, 2], 0)}
