@@ -95,6 +95,50 @@ def test_range_of_nodes_works_over_ssh(laptop: Laptop) -> None:
     assert "2 × 1 GPUs" in laptop.does("status", again["job_id"])
 
 
+SERVER = """\
+import http.server, sys
+handler = http.server.SimpleHTTPRequestHandler
+http.server.HTTPServer(("", int(sys.argv[1])), handler).serve_forever()
+"""
+ROLES = """\
+resources: {gpus_per_node: 0, time: 10}
+roles:
+  server: {command: [python3, server.py, "{port}"], ready: "http://{host}:{port}/"}
+  train: {command: [bash, -c, "echo step 1 loss 0.5 from $0", "{server.host}"]}
+"""
+SEARCH = """\
+command: [bash, -c, "echo step 1 eval_loss $0", "{x}"]
+resources: {gpus_per_node: 0, time: 10}
+sweep: {search: METHOD, trials: 3, metric: eval_loss, x: {float: [1, 9]}}
+"""
+
+
+@pytest.mark.thorough
+def test_roles_and_searches_work_over_ssh(laptop: Laptop) -> None:
+    laptop.write("server.py", SERVER)
+    laptop.write("roles.yaml", ROLES)
+    roles = laptop.json("submit", "roles.yaml")
+    searches = {}
+    for method in ("random", "tpe"):
+        laptop.write(f"{method}.yaml", SEARCH.replace("METHOD", method))
+        searches[method] = laptop.json("submit", f"{method}.yaml")
+    laptop.does("wait", roles["job_id"])
+    shown = laptop.json("status", roles["job_id"])["runs"][0]["attempts"][0]["roles"]
+    assert {each["state"] for each in shown.values()} == {"ended"}
+    assert "step 1 loss 0.5 from " in laptop.does("logs", roles["job_id"], "--role", "train")
+    for method, search in searches.items():
+        laptop.does("wait", search["job_id"])
+        found = laptop.json("status", search["job_id"])["search"]
+        trials = found["trials"]
+        assert [trial["rank"] for trial in trials] == [1, 2, 3], method
+        values = [trial["value"] for trial in trials]
+        assert values == sorted(values) == [float(trial["values"]["x"]) for trial in trials]
+    again = laptop.json("resubmit", searches["tpe"]["sweep_id"], "--fresh")
+    laptop.does("wait", again["job_id"])
+    repeated = laptop.json("status", again["job_id"])["search"]["trials"]
+    assert [trial["values"] for trial in repeated] == [trial["values"] for trial in trials]
+
+
 def test_deleted_mirror_is_fetched_again(laptop: Laptop) -> None:
     """Names, records and logs are fetched again."""
     laptop.write("say.sh", SAY)

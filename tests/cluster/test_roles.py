@@ -113,6 +113,27 @@ def test_the_failure_of_a_server_ends_the_job_and_is_named(wide_site: Site) -> N
     assert f"role {first['role']}" in wide_site.hpcrun("status", run.run_id).stdout
 
 
+@pytest.mark.thorough
+def test_a_role_that_never_becomes_ready_ends_the_job_and_is_named(wide_site: Site) -> None:
+    prepare(wide_site, 500)
+    job = (wide_site.project / "job.yaml").read_text()
+    deaf = "ready: 'http://{host}:{port}/', ready_within: 5s"
+    job = job.replace(
+        f'{{command: [{sys.executable}, server.py, "{{port}}"]}}',
+        f"{{command: [sleep, '600'], {deaf}}}",
+    )
+    assert deaf in job
+    (wide_site.project / "job.yaml").write_text(job)
+    run = wide_site.submit("./job.yaml")
+    assert wide_site.follow(run).returncode == 1
+    answer = json.loads(wide_site.hpcrun("why", run.run_id, "--json").stdout)["runs"][0]["cause"]
+    assert "role judge" in answer["title"] and "not ready within 5 s" in json.dumps(answer), answer
+    assert "refused" in json.dumps(answer), answer
+    roles = wide_site.status(run)["attempts"][0]["roles"]
+    assert [roles[name]["state"] for name in ("judge", "train")] == ["failed", "waiting"]
+    assert not (run.folder / "logs/0/rank-0.log").exists(), "the training never started"
+
+
 HETEROGENEOUS = """
 resources: {gpus_per_node: 1, time: 10}
 env: {BREAK: "{project_dir}/break"}
