@@ -86,6 +86,11 @@ def check_on_cpus(
     elif framework in ON_ACCELERATE and (precision == "fp16" or _is_on("--fp16", words)):
         what = "precision: fp16" if precision == "fp16" else "args: --fp16"
         found.notes.append(f"{what}: without GPUs Accelerate silently trains in fp32")
+    if framework == "lightning" and facts.auto_devices and world_size > 1:
+        found.notes.append(
+            "on CPUs devices='auto', Lightning's default, is one process on each node: for the "
+            'ranks of the job, the script needs devices=int(os.environ["HPCRUN_RANKS_PER_NODE"])'
+        )
     if not with_deepspeed or not (spec.script or spec.module or spec.command):
         return found
     if trainer and "__use_cpu" in names:

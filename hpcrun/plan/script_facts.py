@@ -103,6 +103,7 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
         assigned_variables: Environment variables that it sets to a literal: line, name, value, and
             whether it does so only where the variable is not set.
         trainer_shape: Keywords that set Lightning's devices and nodes, with literal numbers.
+        auto_devices: Lightning chooses the number of devices.
         is_ray_driver: It starts Ray's workers, which train.
         names_ranks: It names something that joins the processes of a job.
         calls_backward: It calls backward() on a loss, so the training loop is its own.
@@ -137,6 +138,7 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     slurm_rank_variables: list[str] = []
     assigned_variables: list[tuple[int, str, str, bool]] = []
     trainer_shape: list[tuple[str, int]] = []
+    auto_devices: bool = False
     is_ray_driver: bool = False
     names_ranks: bool = False
     calls_backward: bool = False
@@ -213,6 +215,9 @@ def read_script(tree: ast.Module, *, is_imported: bool = False) -> ScriptFacts:
             for word in call.keywords
             if word.arg in ("devices", "num_nodes") and type(constant_value(word.value)) is int
         ],
+        auto_devices=any(
+            callee_name(call) in ("Trainer", "Fabric") and _chooses_devices(call) for call in calls
+        ),
         is_ray_driver=_starts_ray(calls, imports),
         names_ranks=_names_ranks(nodes, imports, texts),
         calls_backward=any(
@@ -557,6 +562,13 @@ def _find_folder_names(calls: Sequence[ast.Call]) -> Iterator[str]:
                 yield first.attr
             elif isinstance(first, ast.Name):
                 yield first.id
+
+
+def _chooses_devices(call: ast.Call) -> bool:
+    """Return True if a call of Lightning's Trainer leaves the number of devices to Lightning."""
+    given = {word.arg: ast.unparse(word.value) for word in call.keywords}
+    # **settings may contain the number.
+    return None not in given and given.get("devices", "-1") in ("-1", "'-1'", "'auto'")
 
 
 def _find_sibling_paths(nodes: NodeIndex) -> Iterator[str]:

@@ -135,3 +135,21 @@ def test_fp16_argument_on_cpus_has_a_note() -> None:
         assert found(text, "", *words) == ([], [note])
     for words in (["--fp16", "False"], ["--fp16=False"], ["--bf16"]):
         assert found(text, "", *words) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("call", "is_noted"),
+    [
+        ("Trainer(max_epochs=1)", True),
+        ('Trainer(accelerator="cpu", devices="auto")', True),
+        ("Fabric(devices=-1)", True),
+        ("Trainer(devices=4)", False),
+        ("Trainer(devices=args.devices)", False),
+        ("Trainer(**settings)", False),
+    ],
+)
+def test_devices_that_lightning_chooses_on_cpus_are_noted(call: str, is_noted: bool) -> None:
+    script = f"from lightning.pytorch import Trainer\n{call}\n"
+    problems, notes = found("framework: lightning", script)
+    assert not problems and any("HPCRUN_RANKS_PER_NODE" in note for note in notes) == is_noted
+    assert found("framework: lightning", script, world_size=1) == ([], [])
