@@ -124,22 +124,26 @@ def load_job_memory(
     from hpcrun.actions.checks.submission import Checks  # deferred: numbers need no job
     from hpcrun.actions.prepare import load_spec, prepare_job
     from hpcrun.actions.program import find_program, read_sources
+    from hpcrun.actions.start_folder import find_start_folder
 
     spec = load_spec(context, job, overrides)
     plan = prepare_job(context, spec, checks=Checks(strict=False)).each()[0].plan
     path = find_program(context, spec, inside=True).path
+    folder = find_start_folder(context, plan.start_dir, plan.project_dir)
     memory = estimate_job_memory(
         *(spec, plan, context.cluster),
         script=read_sources(context.project, path) if path is not None else "",
         environ=context.environ,
-        project=context.project,
+        folder=folder,
         sequence=sequence,
         model=model,
+        model_folder=context.project,
         cache_dir=context.cache_dir,
     )
     name = model or find_model(plan)
-    if memory is None and name and find_model_config(name, context.environ, context.project):
-        load_model_shape(name, context.environ, context.project)  # raises if it is the model
+    model_folder = folder if model is None else context.project
+    if memory is None and name and find_model_config(name, context.environ, model_folder):
+        load_model_shape(name, context.environ, model_folder)  # raises if it is the model
         raise InputError(
             f"{job}: its DeepSpeed settings are unknown to hpcrun fit (model parallelism, a stage "
             'or bf16: {enabled: "auto"} that no argument decides, or a file that cannot be read)',
@@ -166,6 +170,7 @@ def load_traced_memory(
         InputError: The script cannot be traced, and the job names no known model.
     """
     from hpcrun.actions.job_memory import estimate_traced_memory
+    from hpcrun.actions.start_folder import find_start_folder
     from hpcrun.actions.trace import trace_job  # deferred: numbers need no job
 
     try:
@@ -177,7 +182,8 @@ def load_traced_memory(
             raise error from None
         notes = [f"{error.message}; computed from its config.json", *memory.estimate.notes]
         return structs.replace(memory, estimate=structs.replace(memory.estimate, notes=notes))
-    return estimate_traced_memory(made.spec, made.plan, context.cluster, trace)
+    folder = find_start_folder(context, made.plan.start_dir, made.plan.project_dir)
+    return estimate_traced_memory(made.spec, made.plan, context.cluster, trace, folder)
 
 
 def fits(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, structs
 
 from hpcrun.actions.measurements import find_calibration
+from hpcrun.actions.start_folder import resolve_argument
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.files import read_plain
 from hpcrun.fit import (
@@ -126,7 +127,7 @@ class JobMemory(Struct, frozen=True, kw_only=True):
 
 
 def load_model_shape(
-    name: str, environ: Mapping[str, str], folder: Path, *, counts_weights: bool = False
+    name: str, environ: Mapping[str, str], folder: Path | None, *, counts_weights: bool = False
 ) -> ModelShape:
     """Read the dimensions of a model from its folder, its ``config.json`` or the hub's cache.
 
@@ -135,7 +136,7 @@ def load_model_shape(
             beside it; then activations are unknown.
         name: A folder, a file, or a name on the hub such as ``Qwen/Qwen2.5-7B``.
         environ: Says where the hub's cache is.
-        folder: What relative paths are relative to.
+        folder: What relative paths are relative to; None if they are unknown here.
 
     Raises:
         InputError: There is no such configuration, or it lacks a dimension.
@@ -173,9 +174,11 @@ def load_model_shape(
         return ModelShape(name=str(kind), given_parameters=count, notes=[note])
 
 
-def _refuse_other_folders(name: str, folder: Path) -> None:
+def _refuse_other_folders(name: str, folder: Path | None) -> None:
     """Raise InputError for folders that have no config.json for a known reason."""
-    path = folder / Path(name).expanduser()
+    path = resolve_argument(folder, str(Path(name).expanduser()))
+    if path is None:
+        return
     if (path / "model_index.json").is_file():
         parts = sorted(each.parent.name for each in path.glob("*/config.json"))
         trained = next((each for each in ("transformer", "unet") if each in parts), "PART")
@@ -231,10 +234,10 @@ def _count_tensors(path: Path) -> int | None:
     return sum(int(math.prod(each["shape"])) for each in header.values())
 
 
-def find_model_config(name: str, environ: Mapping[str, str], folder: Path) -> Path | None:
+def find_model_config(name: str, environ: Mapping[str, str], folder: Path | None) -> Path | None:
     """Find a model's ``config.json``; None if there is none on this machine."""
-    path = folder / Path(name).expanduser()
-    for candidate in (path / "config.json", path):
+    path = resolve_argument(folder, str(Path(name).expanduser()))
+    for candidate in (path / "config.json", path) if path is not None else ():
         if candidate.is_file():
             return candidate
     if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) is None:
@@ -284,10 +287,11 @@ def estimate_job_memory(
     cluster: Cluster,
     *,
     environ: Mapping[str, str],
-    project: Path,
+    folder: Path | None,
     script: str = "",
     sequence: int | None = None,
     model: str | None = None,
+    model_folder: Path | None = None,
     cache_dir: Path | None = None,
 ) -> JobMemory | None:
     """Estimate the memory of a job; None if its model is unknown.
@@ -295,14 +299,17 @@ def estimate_job_memory(
     Args:
         cache_dir: The cluster's cache, with measurements that calibrate the estimate; None: the
             estimate is not calibrated.
+        folder: The folder of relative paths in the arguments, as find_start_folder() returns it.
         script: The text of the script, for signs that only a part of the model is trained.
         sequence: Tokens per sample; None: as in the arguments.
         model: The model; None: as in the arguments.
+        model_folder: What ``model`` is relative to.
 
     Raises:
         InputError: ``model`` cannot be read.
     """
-    found = _read_plan(plan, environ, project, sequence=sequence, model=model)
+    given = None if model is None else load_model_shape(model, environ, model_folder)
+    found = _read_plan(plan, environ, folder, sequence=sequence, given=given)
     if found is None:
         return None
     shape, training = found
@@ -363,7 +370,7 @@ def _find_unknown_training(text: str) -> str:
 
 
 def estimate_traced_memory(
-    spec: JobSpec, plan: Plan, cluster: Cluster, trace: StepTrace
+    spec: JobSpec, plan: Plan, cluster: Cluster, trace: StepTrace, folder: Path | None
 ) -> JobMemory:
     """Estimate the memory of a job whose step was traced: its sharding is computed.
 
@@ -371,7 +378,7 @@ def estimate_traced_memory(
         InputError: The job's DeepSpeed configuration has model parallelism or an unknown format.
     """
     shape = build_traced_shape(trace, spec.name or plan.name)
-    planned = _read_training(plan, parse_arguments(plan.program), None, shape)
+    planned = _read_training(plan, parse_arguments(plan.program), None, shape, folder)
     if planned is None and trace.strategy == "deepspeed":
         raise InputError(
             f"{plan.name}: this configuration of DeepSpeed (model parallelism, or "
@@ -398,37 +405,39 @@ def find_model(plan: Plan) -> str | None:
 def _read_plan(
     plan: Plan,
     environ: Mapping[str, str],
-    project: Path,
+    folder: Path | None,
     *,
     sequence: int | None = None,
-    model: str | None = None,
+    given: ModelShape | None = None,
 ) -> tuple[ModelShape, Training] | None:
-    """Read the model and the settings of a plan; None if they are unknown."""
-    name = model or find_model(plan)
-    if name is None:
+    """Read the model and the settings of a plan; None if they are unknown.
+
+    Args:
+        folder: As in estimate_job_memory().
+        given: The model; None: as in the arguments.
+    """
+    shape, name = given, find_model(plan)
+    if shape is None and name is not None:
+        with contextlib.suppress(InputError):
+            shape = load_model_shape(name, environ, folder)
+    if shape is None:
         return None
-    try:
-        shape = load_model_shape(name, environ, project)
-    except InputError:
-        if model is not None:
-            raise
-        return None
-    training = _read_training(plan, parse_arguments(plan.program), sequence, shape)
+    training = _read_training(plan, parse_arguments(plan.program), sequence, shape, folder)
     return None if training is None else (shape, training)
 
 
-def count_step_flops(plan: Plan, environ: Mapping[str, str], project: Path) -> float | None:
+def count_step_flops(plan: Plan, environ: Mapping[str, str], folder: Path | None) -> float | None:
     """Return the operations of a step of a job on all GPUs; None unless all of them are known.
 
     The arguments must name the model and the exact length of the sequences, hpcrun must have
     planned the batch, and the script must train all parameters in 16 bits, without model
-    parallelism, and count optimizer steps.
+    parallelism, and count optimizer steps. ``folder`` is as in estimate_job_memory().
     """
     arguments = parse_arguments(plan.program)
     length = next((arguments[key] for key in _EXACT_LENGTHS if key in arguments), "")
     counts_steps = plan.gradient_accumulation_steps == 1 or plan.framework == "transformers"
     is_script = plan.launcher != "none" and len(plan.program) > 1
-    found = _read_plan(plan, environ, project)
+    found = _read_plan(plan, environ, folder)
     if not (length.isdecimal() and plan.effective_batch and counts_steps and is_script and found):
         return None
     shape, training = found
@@ -449,7 +458,7 @@ def estimate_options(
     plan: Plan,
     options: Sequence[str],
     environ: Mapping[str, str],
-    project: Path,
+    folder: Path | None,
     cache_dir: Path | None = None,
 ) -> dict[str, float]:
     """Estimate the GiB per GPU of a job with one changed option of DeepSpeed each.
@@ -458,9 +467,10 @@ def estimate_options(
 
     Args:
         options: As in ``deepspeed.zero_stage=3``.
+        folder: As in estimate_job_memory().
         cache_dir: As in estimate_job_memory().
     """
-    memory = _read_plan(plan, environ, project)
+    memory = _read_plan(plan, environ, folder)
     if memory is None or memory[1].strategy != "zero":
         return {}
     shape, training = memory
@@ -518,7 +528,11 @@ def find_node_memory(plan: Plan, cluster: Cluster) -> float | None:
 
 
 def _read_training(
-    plan: Plan, arguments: Mapping[str, str], sequence: int | None, shape: ModelShape
+    plan: Plan,
+    arguments: Mapping[str, str],
+    sequence: int | None,
+    shape: ModelShape,
+    folder: Path | None,
 ) -> Training | None:
     """Read the settings of a plan; None for settings that the memory model does not know."""
     length = next((arguments[key] for key in _LENGTH if key in arguments), "")
@@ -553,7 +567,7 @@ def _read_training(
     if training.precision == "fp32":
         training = structs.replace(training, weights="pure")
     if own_file := find_own_deepspeed_file(plan):
-        config = read_own_deepspeed(plan, own_file)
+        config = read_own_deepspeed(folder, own_file)
         return None if config is None else _read_deepspeed(training, config, arguments, shape)
     if plan.deepspeed_config is not None:
         return _read_deepspeed(training, plan.deepspeed_config, arguments, shape)
@@ -608,10 +622,16 @@ def _list_generated_files(plan: Plan) -> list[str]:
     return [f"{folder}/deepspeed.json" for folder in (plan.run_dir, "${HPCRUN_LOCAL_DIR}")]
 
 
-def read_own_deepspeed(plan: Plan, name: str) -> dict[str, Any] | None:
-    """Read the DeepSpeed JSON that a script reads itself; None if this machine does not have it."""
+def read_own_deepspeed(folder: Path | None, name: str) -> dict[str, Any] | None:
+    """Read the DeepSpeed JSON that a script reads itself; None if this machine does not have it.
+
+    ``folder`` is as in estimate_job_memory().
+    """
+    path = resolve_argument(folder, name)
+    if path is None:
+        return None
     try:
-        text = read_plain(Path(plan.project_dir) / name).decode()
+        text = read_plain(path).decode()
         return parse_hjson(text, name).value
     except (OSError, ValueError, HpcrunError):
         return None

@@ -25,6 +25,7 @@ from hpcrun.actions.measurements import (
 from hpcrun.actions.parse import CurveLog
 from hpcrun.actions.prepare import Prepared, load_spec, prepare_job, project_templates
 from hpcrun.actions.program import split_python_program
+from hpcrun.actions.start_folder import find_start_folder
 from hpcrun.context import Context
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.fit import Calibration, MeasuredMemory, compute_calibration
@@ -123,7 +124,9 @@ def prepare_measurement(
             fix="script: or module: in the job file",
         )
     memory = estimate_job_memory(
-        *(spec, plan, context.cluster), environ=context.environ, project=context.project
+        *(spec, plan, context.cluster),
+        environ=context.environ,
+        folder=find_start_folder(context, plan.start_dir, plan.project_dir),
     )
     python, words = program
     words, replaced = replace_outputs(words, plan.run_dir)

@@ -31,6 +31,7 @@ from hpcrun.actions.job_files import resolve_job_name
 from hpcrun.actions.notify_settings import plan_notify
 from hpcrun.actions.provenance import find_provenance
 from hpcrun.actions.search import plan_search
+from hpcrun.actions.start_folder import find_start_folder
 from hpcrun.assets import find_job
 from hpcrun.context import Context, is_in_mirror, read_text, refuse_other_clusters
 from hpcrun.errors import InputError, Problem, SpecError
@@ -334,7 +335,8 @@ def _prepare_one(
         job, of_file = inspect_accelerate(having(spec.accelerate), spec)
     with _collect_error(errors):
         python = "" if found.inside else found.python
-        given = inspect_deepspeed(having(job.deepspeed), job, python, extra_args)
+        start = find_start_folder(in_code, spec.workdir, place.project_dir)
+        given = inspect_deepspeed(having(job.deepspeed), job, python, extra_args, start=start)
     with _collect_error(errors):
         plan = build_plan(
             *(job, context.cluster, place),

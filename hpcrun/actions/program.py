@@ -17,6 +17,7 @@ from stat import S_ISDIR, S_ISREG
 import msgspec
 
 from hpcrun.actions.interpreter import Interpreter
+from hpcrun.actions.start_folder import resolve_argument
 from hpcrun.context import Context
 from hpcrun.plan import (
     JOINING_WORDS,
@@ -52,11 +53,6 @@ class Program(Findings):
     path: Path | None = None
     name: str = ""
     script: ProjectScript | None = None
-
-
-def start_folder(context: Context, spec: JobSpec) -> Path:
-    """Return the folder of the project in which the program starts, for its relative paths."""
-    return context.project / (spec.workdir or "")
 
 
 def find_program(context: Context, spec: JobSpec, *, inside: bool) -> Program:
@@ -140,11 +136,11 @@ def _find_module(context: Context, module: str, program: Program) -> None:
         program.refuse("module", f"{module}: the project has no {target}.py{hint}")
 
 
-def command_program(folder: Path, words: Sequence[str], program: Program) -> list[str]:
+def command_program(folder: Path | None, words: Sequence[str], program: Program) -> list[str]:
     """Check a command that is started in a folder; return the arguments of a Python file in it."""
     first = words[0] if words else ""
-    if "/" in first and "$" not in first:
-        path = folder / first
+    path = resolve_argument(folder, first)
+    if path is not None and "/" in first and "$" not in first:
         # otherwise the file system may only be mounted on the nodes
         is_seen = Path(*path.parts[:2]).exists()
         fault = _file_fault(path, to_run=True) if is_seen else ""
@@ -155,8 +151,9 @@ def command_program(folder: Path, words: Sequence[str], program: Program) -> lis
         while rest and rest[0] in ("-u", "-B", "-O", "-s", "-E", "-I"):
             del rest[0]
         if rest and rest[0].endswith(".py") and "$" not in rest[0]:
-            path = folder / rest[0]
-            program.path, program.name = (path if not _file_fault(path) else None), rest[0]
+            path = resolve_argument(folder, rest[0])
+            is_here = path is not None and not _file_fault(path)
+            program.path, program.name = (path if is_here else None), rest[0]
             return rest[1:]
     return []
 

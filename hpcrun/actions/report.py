@@ -12,6 +12,7 @@ from pathlib import Path
 from msgspec import structs
 
 from hpcrun.actions.job_memory import count_step_flops
+from hpcrun.actions.start_folder import find_start_folder
 from hpcrun.context import Context, slurm_transport
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.files import write_atomically
@@ -169,7 +170,8 @@ def _measure_mfu(context: Context, status: JobStatus) -> float | None:
     peak = find_peak_flops(name) if len(names) == 1 and (name := names.pop()) else None
     if peak is None:
         return None
-    per_step = count_step_flops(plan, context.environ, Path(plan.provenance.project or "/"))
+    folder = find_start_folder(context, plan.start_dir, plan.project_dir)
+    per_step = count_step_flops(plan, context.environ, folder)
     if per_step is None:
         return None
     attempts = with_steps(run, status.history.attempts, plan.log_patterns)

@@ -22,6 +22,7 @@ from hpcrun.actions.job_memory import (
     read_own_deepspeed,
 )
 from hpcrun.actions.logs import LogQuery, logs_of, masker_of
+from hpcrun.actions.start_folder import find_start_folder
 from hpcrun.context import Context, slurm_transport
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.files import open_plain, read_plain
@@ -474,8 +475,9 @@ def _collect_settings(status: JobStatus, context: Context) -> JobSettings:
         memory = account.memory_asked // max(1, nodes) >> 20  # the site's default
     with contextlib.suppress(ValueError):
         limit = limit or parse_seconds(asked.get("time") or "") or None
+    folder = find_start_folder(context, plan.start_dir, plan.project_dir)
     own_file = find_own_deepspeed_file(plan)
-    config = read_own_deepspeed(plan, own_file) if own_file else plan.deepspeed_config
+    config = read_own_deepspeed(folder, own_file) if own_file else plan.deepspeed_config
     zero = (config or {}).get("zero_optimization")
     zero = zero if isinstance(zero, dict) else {}
     stage = zero.get("stage", 0) if config and type(zero.get("stage", 0)) is int else None
@@ -488,8 +490,7 @@ def _collect_settings(status: JobStatus, context: Context) -> JobSettings:
     sizes: dict[str, float] = {}
     if stage is not None and plan.effective_batch:
         options = [option for option, _ in smaller_options(stage, offload)]
-        project = Path(plan.project_dir)
-        sizes = estimate_options(plan, options, context.environ, project, context.cache_dir)
+        sizes = estimate_options(plan, options, context.environ, folder, context.cache_dir)
     return JobSettings(
         name=word,
         is_run=True,

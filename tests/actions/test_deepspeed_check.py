@@ -59,7 +59,9 @@ def test_job_without_own_deepspeed_keys_starts_no_interpreter(
     job(project, "deepspeed: {zero_stage: 3, offload: {optimizer: cpu}}")
     around = context(project)
     python = interpreter(tmp_path, "exit 1")
-    given = inspect_deepspeed(around, load_spec(around, str(project / "job.yaml")), python)
+    given = inspect_deepspeed(
+        around, load_spec(around, str(project / "job.yaml")), python, start=None
+    )
     assert (given.file, given.answer, given.note) == (None, None, "")
     assert starts(tmp_path) == 0
 
@@ -72,7 +74,9 @@ def test_interpreter_resolved_on_the_node_is_not_queried(
     Path(interpreter(tmp_path, "exit 1")).rename(tmp_path / "python3")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     around = context(project)
-    given = inspect_deepspeed(around, load_spec(around, str(project / "job.yaml")), "python3")
+    given = inspect_deepspeed(
+        around, load_spec(around, str(project / "job.yaml")), "python3", start=None
+    )
     assert given.answer is None and given.note == ""
     assert starts(tmp_path) == 0
 
@@ -172,7 +176,7 @@ def test_deepspeed_check_uses_the_installed_deepspeed(
     job(project, "deepspeed: {config_file: ds.json}")
     around = context(project)
     spec = load_spec(around, str(project / "job.yaml"))
-    given = inspect_deepspeed(around, spec, sys.executable)
+    given = inspect_deepspeed(around, spec, sys.executable, start=None)
     assert given.answer is not None and given.note == ""
     shown = dict(given.answer.problems)
     assert set(shown) == {
@@ -213,7 +217,8 @@ def test_deepspeed_file_in_the_home_folder_is_found(project: Path, tmp_path: Pat
     job(project, "deepspeed: {config_file: ~/ds.json}")
     around = context(project)
     around.environ["HOME"] = str(tmp_path)
-    given = inspect_deepspeed(around, load_spec(around, str(project / "job.yaml")), "")
+    spec = load_spec(around, str(project / "job.yaml"))
+    given = inspect_deepspeed(around, spec, "", start=None)
     assert given.file is not None and given.file.value == {"bf16": {"enabled": True}}
 
 

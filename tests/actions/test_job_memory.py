@@ -125,7 +125,7 @@ def read_plain(*words: str, fsdp: dict[str, Any] | None = None) -> Training:
     plan.deepspeed_config = None
     if fsdp is not None:
         plan.accelerate_config = {"distributed_type": "FSDP", "fsdp_config": fsdp}
-    found = _read_training(cast(Plan, plan), parse_arguments(words), None, SHAPE)
+    found = _read_training(cast(Plan, plan), parse_arguments(words), None, SHAPE, None)
     assert found is not None
     return found
 

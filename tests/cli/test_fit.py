@@ -514,3 +514,20 @@ def test_measure_submits_nothing_without_a_yes(hpcrun: Caller) -> None:
     done = hpcrun("fit", "job.yaml", "--measure")
     assert done.code != 0 and "makes 2 optimizer steps and ends" in done.err, done
     assert not hpcrun.runs.exists() or not list(hpcrun.runs.iterdir())
+
+
+def test_fit_reads_the_files_of_arguments_in_the_workdir(project: Caller) -> None:
+    """A model and a DeepSpeed JSON of these names in the project are others."""
+    layers = {**QWEN, "num_hidden_layers": 2}
+    project.write("train/qwen/config.json", json.dumps(layers))
+    project.write("train/ds.json", '{"bf16": {"enabled": true}, "zero_optimization": {"stage": 3}}')
+    project.write("ds.json", '{"bf16": {"enabled": true}, "zero_optimization": {"stage": 1}}')
+    job = JOB.replace('"{deepspeed_config}"', "ds.json").replace("deepspeed: {zero_stage: 2}\n", "")
+    project.write("job.yaml", job)
+    at_root = project("fit", "job.yaml", "--json").json
+    project.write("job.yaml", f"{job}workdir: train\n")
+    below = project("fit", "job.yaml", "--json").json
+    assert at_root["parameters"] == 7_615_616_512 > below["parameters"]
+    assert "ZeRO-3 on 4 GPUs" in project("fit", "job.yaml").out
+    named = project("fit", "job.yaml", "--model", "qwen", "--json").json
+    assert named["parameters"] == at_root["parameters"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -321,6 +322,23 @@ def test_resubmit_reports_code_that_has_changed_since(hpcrun: Caller, tools: Pat
     assert "conf.yaml, model.py have changed since: the run takes the original code" in dry.err
     assert "--code now" in dry.err
     assert "changed since" not in hpcrun("resubmit", "7", "--dry-run", "--code", "now").err
+
+
+def test_resubmit_accepts_a_workdir_that_git_ignores(hpcrun: Caller, tools: Path) -> None:
+    """The program starts in the project, of which the run has only a copy of the code."""
+    subprocess.run(["git", "init", "-q", hpcrun.project], check=True)
+    hpcrun.write(".gitignore", "data/\n")
+    hpcrun.write("train.py", "")
+    hpcrun.write("data/x.txt", "")
+    job = "script: train.py\nworkdir: data\nlauncher: srun\nresources: {gpus_per_node: 0}\n"
+    hpcrun.write("job.yaml", job)
+    (run,) = submitted(hpcrun, tools, "7")
+    replay(tools, "squeue", (0, row(run, "7", "FAILED"), ""))
+    assert hpcrun("resubmit", "7", "--dry-run").code == 0
+    (hpcrun.project / "data" / "x.txt").unlink()
+    (hpcrun.project / "data").rmdir()
+    done = hpcrun("resubmit", "7", "--dry-run")
+    assert done.code == 2 and "workdir: data: the project has no such folder" in done.err
 
 
 def test_run_of_another_cluster_is_resubmitted_there(hpcrun: Caller, tools: Path) -> None:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
+from msgspec import structs
 
+from hpcrun.actions.start_folder import find_start_folder
+from hpcrun.context import load_context
 from hpcrun.errors import SpecError
+from hpcrun.spec import Cluster
 from hpcrun.spec.job import JobSpec, Role
 from tests.cli.calling import Caller
 from tests.plan.making import PLACE, plan
@@ -68,6 +73,68 @@ def test_arguments_are_paths_in_the_workdir(hpcrun: Caller) -> None:
         said = hpcrun("submit", "--dry-run", "--no-check", "job.yaml").err
         missing = f"{name}: the project has no such file; did you mean data/cora.json?"
         assert (missing in said) == is_missing, said
+
+
+@pytest.mark.parametrize(
+    ("workdir", "is_refused"),
+    [
+        ("{project_dir}/train", False),
+        ("{project_dir}/other", True),
+        ("{run_dir}/out", False),
+        ("{code_dir}/train", False),
+    ],
+)
+def test_command_of_a_workdir_with_placeholders(
+    hpcrun: Caller, workdir: str, is_refused: bool
+) -> None:
+    hpcrun.write("train/run.sh", "#!/bin/bash\n").chmod(0o755)
+    hpcrun.write("other/notes.txt", "")
+    hpcrun.write("job.yaml", f'command: [./run.sh]\nworkdir: "{workdir}"\n')
+    done = hpcrun("submit", "--dry-run", "job.yaml")
+    assert ("command: ./run.sh: no such file" in done.err) == is_refused, done
+
+
+def test_configuration_in_the_workdir_that_requests_deepspeed_is_refused_on_cpus(
+    hpcrun: Caller,
+) -> None:
+    hpcrun.write("train/train.py", "from transformers import Trainer, TrainingArguments\n")
+    hpcrun.write("train/conf.yaml", "deepspeed: ds.json\n")
+    for given in ("conf.yaml", '"{project_dir}/train/conf.yaml"'):
+        job = f"script: train/train.py\nframework: transformers\nargs: [{given}]\nworkdir: train\n"
+        hpcrun.write("job.yaml", f"{job}resources: {{gpus_per_node: 0, nodes: 2}}\n")
+        done = hpcrun("submit", "--dry-run", "job.yaml")
+        assert done.code == 2 and "conf.yaml: deepspeed" in done.err, done
+
+
+@pytest.mark.parametrize(
+    ("workdir", "runs", "expected"),
+    [
+        ("/p/train", "/runs", "/p/train"),
+        ("train", "/p/runs", "/p/train"),
+        ("/p/runs/r/out", "/p/runs", None),
+        ("/p/train", "/", "/p/train"),
+        ("/r/code", "/r", None),
+        ("{run_dir}", "/runs", None),
+        ("{project_dir}/a/..", "/runs", "/p"),
+        (None, "/runs", "/p"),
+    ],
+)
+def test_start_folder_is_unknown_before_the_run_exists(
+    hpcrun: Caller, workdir: str | None, runs: str, expected: str | None
+) -> None:
+    loaded = load_context(hpcrun.environ, hpcrun.project)
+    context = structs.replace(loaded, cluster=Cluster(name="here"), runs_dir=Path(runs))
+    found = find_start_folder(context, workdir, "/p")
+    assert found == (None if expected is None else Path(expected))
+
+
+def test_start_folder_of_a_remote_job_is_that_of_the_project(hpcrun: Caller) -> None:
+    loaded = load_context(hpcrun.environ, hpcrun.project)
+    far = Cluster(name="far", host="far")
+    context = structs.replace(loaded, cluster=far, project=Path("/mine"))
+    assert find_start_folder(context, "train", "/far/code") == Path("/mine/train")
+    assert find_start_folder(context, "/far/code/train", "/far/code") == Path("/mine/train")
+    assert find_start_folder(context, "/scratch/data", "/far/code") is None
 
 
 @pytest.mark.slow

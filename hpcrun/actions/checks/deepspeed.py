@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from hpcrun.actions.program import content_of, find_program, parse_script
+from hpcrun.actions.start_folder import resolve_argument
 from hpcrun.assets import shipped_folder
 from hpcrun.context import Context, expand_user_path, read_text
 from hpcrun.errors import HpcrunError, InputError, Problem, SpecError
@@ -51,7 +52,12 @@ except importlib.metadata.PackageNotFoundError:
 
 
 def inspect_deepspeed(
-    context: Context, spec: JobSpec, python: str, extra_args: Sequence[str] = ()
+    context: Context,
+    spec: JobSpec,
+    python: str,
+    extra_args: Sequence[str] = (),
+    *,
+    start: Path | None,
 ) -> DeepSpeedInput:
     """Read the user's own JSON and check it with the DeepSpeed of the job.
 
@@ -59,6 +65,7 @@ def inspect_deepspeed(
 
     Args:
         python: The interpreter that runs the training.
+        start: The folder of relative paths in the arguments, as find_start_folder() returns it.
 
     Raises:
         InputError: DeepSpeed rejects the configuration.
@@ -72,13 +79,13 @@ def inspect_deepspeed(
     given = DeepSpeedInput(own_optimizer=CPU_ADAM.encode() in code)
     if on_cpus:
         words = [*(spec.command or []), *spec.args, *extra_args]
-        elsewhere = _asked_elsewhere(context, words, script, code)
+        elsewhere = _asked_elsewhere(context.project, start, words, script, code)
         given = msgspec.structs.replace(given, elsewhere=elsewhere)
     return _inspect_section(context, spec, python, given) if spec.deepspeed else given
 
 
 def _asked_elsewhere(
-    context: Context, words: Sequence[str], script: Path | None, code: bytes
+    project: Path, start: Path | None, words: Sequence[str], script: Path | None, code: bytes
 ) -> str:
     """Find requests for DeepSpeed besides the job's section: arguments, their files, the script."""
 
@@ -87,7 +94,9 @@ def _asked_elsewhere(
     for name in [word.rpartition("=")[2] for word in words]:
         data = None
         if name.endswith((".json", ".yaml", ".yml", ".sh")):
-            data = content_of(context.project / name)
+            filled = name.replace("{project_dir}", str(project)).replace("{code_dir}", str(project))
+            path = resolve_argument(start, filled)
+            data = content_of(path) if path is not None else None
         if data is None or b"deepspeed" not in data.lower():
             continue
         text = data.decode("utf-8", "replace")

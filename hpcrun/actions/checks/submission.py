@@ -39,8 +39,8 @@ from hpcrun.actions.program import (
     find_program,
     read_program,
     read_sources,
-    start_folder,
 )
+from hpcrun.actions.start_folder import find_start_folder, resolve_argument
 from hpcrun.context import Context, is_slurm_conf_missing
 from hpcrun.errors import OutOfReach
 from hpcrun.plan import (
@@ -243,7 +243,7 @@ class Checks:
             estimated = _check_memory(context, spec, plan, program, typed, findings)
         if context.cluster.name == "sandbox":
             findings.notes += node_name_notes(
-                _command_texts(start_folder(context, spec), plan, program)
+                _command_texts(_start_folder(context, plan), plan, program)
             )
         if plan.accelerator == "cpu":
             found_here = check_on_cpus(
@@ -351,7 +351,7 @@ class Checks:
             return program, _script_arguments(context, spec, plan, program, inside=found.inside)
         program = self._programs[key] = find_program(context, spec, inside=found.inside)
         if plan is not None and not _makes_files(plan):
-            _check_workdir(context, spec, program)
+            _check_workdir(context, spec, plan, program)
         given = _script_arguments(context, spec, plan, program, inside=found.inside)
         read_program(context, spec, found, program)
         is_far = context.cluster.host is not None
@@ -404,7 +404,7 @@ def _check_memory(
     memory = estimate_job_memory(
         *(spec, plan, context.cluster),
         environ=context.environ,
-        project=context.project,
+        folder=_start_folder(context, plan),
         script=read_sources(context.project, program.path),
         cache_dir=context.cache_dir,
     )
@@ -488,7 +488,7 @@ def _script_arguments(
         return plan.program[start:]
     if inside or _makes_files(plan) or plan.setup.uv:
         return []  # a program that is missing here may exist on the nodes
-    return command_program(start_folder(context, spec), plan.program, program)
+    return command_program(_start_folder(context, plan), plan.program, program)
 
 
 def _without_unknown(
@@ -516,7 +516,7 @@ def _without_unknown(
             spec,
             program.script,
             [*spec.args, *extra_args],
-            [*_command_texts(start_folder(context, spec), plan, program).values()]
+            [*_command_texts(_start_folder(context, plan), plan, program).values()]
             if spec.command is not None
             else [],
         ),
@@ -558,10 +558,15 @@ def _check_partitions(
             findings.notes.append(f"partition {name}: {listed}")
 
 
-def _command_texts(folder: Path, plan: Plan, program: Program) -> dict[str, str]:
+def _start_folder(context: Context, plan: Plan) -> Path | None:
+    return find_start_folder(context, plan.start_dir, plan.project_dir)
+
+
+def _command_texts(folder: Path | None, plan: Plan, program: Program) -> dict[str, str]:
     """Return the words of a command, and the scripts that it starts, by their names."""
     words = plan.program
-    files = {word: folder / word for word in words if word.endswith(".sh")}
+    named = {word: resolve_argument(folder, word) for word in words if word.endswith(".sh")}
+    files = {word: path for word, path in named.items() if path is not None}
     if program.path is not None:
         files[program.name] = program.path
     read = {name: content_of(path) or b"" for name, path in files.items()}
@@ -569,14 +574,18 @@ def _command_texts(folder: Path, plan: Plan, program: Program) -> dict[str, str]
     return {"command": "\n".join(words), **texts}
 
 
-def _check_workdir(context: Context, spec: JobSpec, program: Program) -> None:
+def _check_workdir(context: Context, spec: JobSpec, plan: Plan, program: Program) -> None:
     """Refuse a folder in the project that does not exist, or is not in the copy of the code."""
-    folder = start_folder(context, spec)
-    if spec.workdir is None or "{" in spec.workdir or not folder.is_relative_to(context.project):
+    folder = _start_folder(context, plan)
+    if spec.workdir is None or folder is None:
+        return
+    is_far = context.cluster.host is not None
+    project = context.project if is_far else Path(plan.project_dir)
+    if not folder.is_relative_to(project):
         return
     if not folder.is_dir():
         program.refuse("workdir", f"{spec.workdir}: the project has no such folder")
-    elif context.cluster.host is not None and _is_ignored(context.project, folder, context.environ):
+    elif is_far and _is_ignored(project, folder, context.environ):
         program.refuse(
             "workdir",
             f"{spec.workdir}: it has no file that git tracks, so it is not uploaded with the code; "
@@ -599,12 +608,13 @@ def _argument_notes(
     given: Sequence[str],
 ) -> list[str]:
     notes: list[str] = []
+    start = _start_folder(context, plan)
     typed = [*spec.args, *extra_args]
     words = [*(spec.command or []), *typed]
     script = program.script
     if script is not None and spec.command is None:
         if spec.snapshot or context.cluster.host is not None:
-            notes += _live_notes(context, start_folder(context, spec), script, program, given)
+            notes += _live_notes(context, start, script, program, given)
         sizes = _sizes_of(plan)
         notes += deepspeed_notes(spec, script, typed, sizes.effective)
         notes += batch_notes(spec, sizes, script, typed, given, plan.deepspeed_config)
@@ -619,12 +629,13 @@ def _argument_notes(
         notes += difference_notes(spec, sizes, script, typed, given, plan.deepspeed_config)
     if script is not None or spec.command is not None:
         notes += resume_notes(spec, script, typed, plan.survive.when)
-    if context.cluster.host is not None:
-        notes += _left_here(context, start_folder(context, spec), words)
+    if context.cluster.host is not None and start is not None:
+        notes += _left_here(context, start, words)
     setup = spec.setup
     inside = setup.container is not None or context.cluster.setup.container is not None
     if not inside and not _makes_files(plan):
-        notes += _missing_files(context.project, start_folder(context, spec), given)
+        if start is not None:
+            notes += _missing_files(context.project, start, given)
         notes += _missing_paths(context, answers, words)
     return notes + secret_notes(
         set_variables(spec.env),
@@ -650,18 +661,18 @@ def _known_partitions(answers: Answers) -> set[str]:
 
 def _live_notes(
     context: Context,
-    start: Path,
+    start: Path | None,
     script: ProjectScript,
     program: Program,
     given: Sequence[str],
 ) -> list[str]:
     """Return notes on files that are read from the project but copied, or vice versa.
 
-    ``start`` is the folder in which the program starts.
+    ``start`` is the folder in which the program starts; None if it is unknown here.
     """
     project, notes = context.project, list[str]()
     is_far = context.cluster.host is not None
-    if not is_far:  # a remote host has only the copy
+    if not is_far and start is not None:  # a remote host has only the copy
         named = [text for _, text in script.facts.uncopied_reads if not text.startswith("sys.path")]
         files = list(_config_files(given, script.facts))
         named += [value for _, value in files]
