@@ -28,21 +28,34 @@ ended_early() {
 }
 
 # set_aside NAME...: note the values of variables that hpcrun sets, before the setup commands run.
+# `export` notes its names, because a command may export the value that a variable already has.
 set_aside() {
     local name
     for name; do
-        export "HPCRUN_BEFORE_$name=${!name-}"
+        printf -v "HPCRUN_BEFORE_$name" %s "${!name+=${!name}}"
     done
+    HPCRUN_EXPORTED=' '
+    # A local variable would hide a variable of its name.
+    export() {
+        [ "${1-}" = -n ] || for HPCRUN_WORD; do
+            HPCRUN_EXPORTED+="${HPCRUN_WORD%%[+=]*} "
+        done
+        builtin export "$@"
+    }
 }
 
 # keep_changed: keep the values that the setup commands have set, for `restore`.
 keep_changed() {
     local before name
+    unset -f export
     for before in "${!HPCRUN_BEFORE_@}"; do
         name=${before#HPCRUN_BEFORE_}
-        [ "${!name-}" = "${!before}" ] || keep "$name"
+        if [[ ${!name+=${!name}} != "${!before}" || $HPCRUN_EXPORTED == *" $name "* ]]; then
+            keep "$name"
+        fi
         unset "$before"
     done
+    unset HPCRUN_EXPORTED HPCRUN_WORD
 }
 
 # ---- Modules -----------------------------------------------------------------------------------

@@ -172,6 +172,41 @@ def test_values_travel_past_an_image() -> None:
     assert (code, out) == (0, f"{value}|image||unset|")
 
 
+@pytest.mark.parametrize(
+    ("commands", "expected"),
+    [
+        (":", "8"),
+        ("export A=1", "1"),
+        ("export A=", ""),
+        ("export A", "1"),
+        ("A=1; export A B=2", "1"),
+        ("export B=1", "8"),
+        ("export -n A", "8"),
+        ("unset A", "8"),
+        ("A=2", "2"),
+        ("declare -x A=1", "8"),
+        ("set -eu; unset A; export A=3", "3"),
+        ("x='1 2  3'; export A=$x", "1 2  3"),
+        ("export A+=2", "12"),
+        ("f() { local B=3; export A=$B; }; f", "3"),
+        ("name=5; export name; export A=$name$(bash -c 'echo $A')", "51"),
+        ("\\export A=1", "1"),
+        ("HPCRUN_WORD=x; export -- A=1", "1"),
+    ],
+)
+def test_export_of_a_setup_command_overrides_hpcruns_value(commands: str, expected: str) -> None:
+    """A has the value 1 before, of the shell or a module, and hpcrun's is 8."""
+    script = f"set_aside A C\n{commands}\nkeep_changed\nset +eu; export A=8; restore\n"
+    script += 'printf "%s|" "$A" "$(bash -c \'echo "$A"\')" "$(type -t export)" "${!HPCRUN_@}"'
+    code, out, err = bash(script, A="1")
+    assert (code, out, err) == (0, f"{expected}|{expected}|builtin|", ""), commands
+
+
+def test_empty_export_of_an_unset_variable_overrides_hpcruns_value() -> None:
+    script = 'set_aside A B\nexport A=\nkeep_changed\nA=8 B=9; restore; printf \'%s|\' "$A" "$B"'
+    assert bash(script) == (0, "|9|", "")
+
+
 # ---- A node's own folder
 
 
