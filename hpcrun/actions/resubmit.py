@@ -124,7 +124,7 @@ def prepare_again(
         )
     if isinstance(found, RunFolder) and found.batch_script.is_file():
         where = context
-        if plan.snapshot:
+        if plan.snapshot or context.cluster.host is not None:
             where = _find_context(context, statuses[0], plan, named_cluster=named_cluster)
         if code == "then" and plan.snapshot:
             where, changed = _use_original_code(context, where, statuses[0], plan)
@@ -276,6 +276,9 @@ def _script_again(
     record = structs.replace(record, arguments=[*record.arguments, *extra_args])
     group = _plan_of(status).group
     made = prepare_script(context, record, options=record.options, group=group)
+    earlier = _plan_of(status)
+    if context.cluster.host is not None and not earlier.snapshot:
+        _check_same_folder(context, earlier.project_dir, made.plan)
     made.files.append(
         record_file(
             "resubmitted.json",
@@ -295,6 +298,18 @@ def _script_again(
         checkpoint_dirs=[None],
         notes=notes,
         changed=others,
+    )
+
+
+def _check_same_folder(context: Context, folder: str, plan: Plan) -> None:
+    """Refuse to run a script in another folder of the cluster than before. Raises InputError."""
+    if plan.project_dir == folder:
+        return
+    now = "a copy of the project" if plan.snapshot else plan.project_dir
+    source = context.cluster_source
+    raise InputError(
+        f"{source}: project_dir: the earlier run worked in {folder}, the new one would in {now}",
+        fix="correct the key, or hpcrun submit SCRIPT",
     )
 
 

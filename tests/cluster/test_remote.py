@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import shutil
@@ -399,3 +400,28 @@ def test_array_of_a_script_runs_in_a_project_on_the_cluster(laptop: Laptop) -> N
         assert states == {"3": "COMPLETED", "5": "FAILED"}
     finally:
         shutil.rmtree(folder)
+
+
+def test_script_is_resubmitted_in_the_project_of_its_run(laptop: Laptop) -> None:
+    """Called in another project of the same cluster, whose profile names another folder."""
+    folders = [laptop.rig.shared / name for name in ("mine", "other")]
+    for folder in folders:
+        folder.mkdir()
+    other = dataclasses.replace(laptop, sub="../other")
+    profile = (laptop.project / "hpcrun.yaml").read_text()
+    laptop.write("hpcrun.yaml", f"{profile}project_dir: {folders[0]}\n")
+    laptop.write("../other/hpcrun.yaml", f"{profile}project_dir: {folders[1]}\n")
+    laptop.write("go.sbatch", "#!/bin/bash\npwd >>ran\n")
+    try:
+        made = laptop.json("submit", "go.sbatch")
+        laptop.does("wait", made["job_id"])
+        again = other.json("resubmit", made["job_id"])
+        other.does("wait", again["job_id"])
+        assert (folders[0] / "ran").read_text() == f"{folders[0]}\n" * 2
+        laptop.write("hpcrun.yaml", f"{profile}project_dir: {folders[1]}\n")
+        refused = other.hpcrun("resubmit", made["job_id"])
+        assert refused.returncode == 2, refused
+        assert f"the earlier run worked in {folders[0]}, the new one" in refused.stderr
+    finally:
+        for folder in folders:
+            shutil.rmtree(folder)
