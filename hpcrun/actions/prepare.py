@@ -17,7 +17,12 @@ import msgspec
 
 from hpcrun.actions.checks.deepspeed import inspect_accelerate, inspect_deepspeed
 from hpcrun.actions.checks.places import file_system_queries
-from hpcrun.actions.checks.submission import Checks, first_queries
+from hpcrun.actions.checks.submission import (
+    Checks,
+    first_queries,
+    may_have_workdir,
+    workdir_queries,
+)
 from hpcrun.actions.cluster_host import ClusterHost, open_host
 from hpcrun.actions.interpreter import (
     Interpreter,
@@ -324,6 +329,8 @@ def _prepare_one(
     with _collect_error(errors):
         found = find_interpreter(context, spec, host)
     place = _plan_inputs(context, host, spec, found, request)
+    host.run_queries(workdir_queries(host, spec))
+    place = msgspec.structs.replace(place, mounts_workdir=may_have_workdir(host, spec))
 
     def having(section: DeepSpeed | Accelerate | None) -> Context:
         name = section.config_file if section is not None else None

@@ -285,7 +285,7 @@ def _build_container(container: Container, where: str, job: Job, workdir: str) -
         image = literal(image)
     saves = job.values["checkpoint_dir"]
     own = [place.run_dir, place.project_dir, place.cache_dir, place.code_dir, saves]
-    own += [workdir] if workdir else []
+    own += [workdir] if workdir and place.mounts_workdir else []
     outermost = [
         folder
         for folder in dict.fromkeys(own)

@@ -133,6 +133,7 @@ class PlanInputs(Struct, frozen=True, kw_only=True):
         roles: All roles of the job.
         search: The run is a trial of a search.
         trial: The parameters whose values are drawn when the run starts, with an example of each.
+        mounts_workdir: The host has the folder of ``workdir``, so that a container can mount it.
     """
 
     run_id: str
@@ -157,6 +158,7 @@ class PlanInputs(Struct, frozen=True, kw_only=True):
     components: list[list[tuple[str, str | None]]] = []
     search: bool = False
     trial: dict[str, str] = {}
+    mounts_workdir: bool = True
 
     @property
     def code_dir(self) -> str:
@@ -386,6 +388,12 @@ class Plan(Struct, frozen=True, kw_only=True):
     def start_dir(self) -> str:
         """Return the folder in which the program starts."""
         return self.setup.workdir or self.project_dir
+
+    @property
+    def makes_start_dir(self) -> bool:
+        """Return True if the job creates the folder in which the program starts."""
+        inside = f"{self.start_dir}/".startswith(f"{self.run_dir}/")
+        return inside and not f"{self.start_dir}/".startswith(f"{self.run_dir}/code/")
 
     @property
     def shares_checkpoint_dir(self) -> bool:

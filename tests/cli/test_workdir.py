@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,10 +12,13 @@ from msgspec import structs
 from hpcrun.actions.start_folder import find_start_folder
 from hpcrun.context import load_context
 from hpcrun.errors import SpecError
+from hpcrun.plan import build_plan
+from hpcrun.render import open_templates, render_files
+from hpcrun.render.files import build_container_options
 from hpcrun.spec import Cluster
 from hpcrun.spec.job import JobSpec, Role
 from tests.cli.calling import Caller
-from tests.plan.making import PLACE, plan
+from tests.plan.making import PLACE, cluster, job, plan
 
 
 @pytest.mark.parametrize(
@@ -64,12 +68,77 @@ def test_missing_workdir_is_refused(hpcrun: Caller) -> None:
     assert done.code == 2 and "workdir: pygnc: the project has no such folder" in done.err
 
 
+def test_missing_absolute_workdir_is_refused_unless_a_command_or_an_image_has_it(
+    hpcrun: Caller, tmp_path: Path
+) -> None:
+    hpcrun.write("train.py", "")
+    hpcrun.write("a.sif", "")
+    missing = f"{tmp_path}/typo"
+    text = f"script: train.py\nworkdir: {missing}\nresources: {{gpus_per_node: 0}}\n"
+    message = f"workdir: {missing}: there is no such folder"
+    for more, is_refused in (
+        ("", True),
+        (f"setup: {{commands: [mkdir {missing}]}}\n", False),
+        ("setup: {container: {image: a.sif}}\n", False),
+    ):
+        hpcrun.write("job.yaml", text + more)
+        done = hpcrun("submit", "--dry-run", "job.yaml")
+        assert (message in done.err) == is_refused, done
+        hpcrun.write("job.yaml", text.replace(missing, str(tmp_path)) + more)
+        assert "such folder" not in hpcrun("submit", "--dry-run", "job.yaml").err
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_container_mounts_only_a_workdir_of_the_host(is_there: bool) -> None:
+    place = structs.replace(PLACE, mounts_workdir=is_there)
+    spec = job("script: a.py\nworkdir: /work\nsetup: {container: {image: a.sif}}")
+    made = build_plan(spec, cluster(), place)
+    container = made.setup.container
+    assert container is not None and ("/work:/work" in container.mounts) == is_there
+    assert "--pwd /work" in build_container_options(made)
+
+
+@pytest.mark.parametrize(
+    ("workdir", "container", "code", "expected"),
+    [
+        ("{run_dir}/it's/out", "", 0, "runs/r/it's/out"),
+        ("{code_dir}/typo", "", 1, "workdir: the program cannot start in "),
+        ("typo", "", 1, "workdir: the program cannot start in "),
+        ("typo", "{image: a.sif}", 0, "project"),
+        ("here", "{image: a.sif}", 0, "project/here"),
+    ],
+)
+def test_job_starts_in_its_workdir_or_names_the_key(
+    tmp_path: Path, workdir: str, container: str, code: int, expected: str
+) -> None:
+    (tmp_path / "project/here").mkdir(parents=True)
+    place = structs.replace(
+        PLACE,
+        **{name: f"{tmp_path}/{name[:-4]}" for name in ("project_dir", "cache_dir")},
+        run_dir=f"{tmp_path}/runs/r",
+    )
+    setup = f"setup: {{container: {container}}}\n" if container else ""
+    made = build_plan(job(f'script: a.py\nworkdir: "{workdir}"\n{setup}'), cluster(), place)
+    text = next(
+        file.text
+        for file in render_files(made, open_templates(tmp_path))
+        if file.name == "job.sbatch"
+    )
+    script = text[text.index("# ---- Launch") :].partition("HPCRUN_PREFLIGHT=")[0]
+    script = script.rpartition("\n")[0] + "\npwd\n"
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, cwd="/", check=False
+    )
+    assert done.returncode == code, done
+    assert expected in done.stderr if code else done.stdout == f"{tmp_path}/{expected}\n", done
+
+
 def test_arguments_are_paths_in_the_workdir(hpcrun: Caller) -> None:
     hpcrun.write("pygcn/train.py", "")
     hpcrun.write("pygcn/data/cora.json", "")
     for name, is_missing in (("data/cora.json", False), ("data/corra.json", True)):
-        job = f"script: pygcn/train.py\nargs: [--data_file, {name}]\nworkdir: pygcn\n"
-        hpcrun.write("job.yaml", job)
+        text = f"script: pygcn/train.py\nargs: [--data_file, {name}]\nworkdir: pygcn\n"
+        hpcrun.write("job.yaml", text)
         said = hpcrun("submit", "--dry-run", "--no-check", "job.yaml").err
         missing = f"{name}: the project has no such file; did you mean data/cora.json?"
         assert (missing in said) == is_missing, said

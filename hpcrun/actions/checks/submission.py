@@ -22,8 +22,10 @@ from hpcrun.actions.cluster_host import ClusterHost
 from hpcrun.actions.interpreter import (
     Interpreter,
     ModuleCheck,
+    existence_queries,
     find_missing_modules,
     list_editable_folders,
+    may_exist,
     plan_module_check,
 )
 from hpcrun.actions.job_memory import (
@@ -158,7 +160,7 @@ class Checks:
                 that do not reach the program, excluding known bad nodes; and the findings.
         """
         program, given = self._check_program(context, spec, found, plan)
-        queries: list[Query[Any]] = []
+        queries: list[Query[Any]] = [*workdir_queries(host, spec)]
         check = None
         if plan is not None:
             plan, given = _in_order(plan, program, given)
@@ -171,6 +173,7 @@ class Checks:
             queries += file_system_queries(context, host, nodes)
         answers = host.run_queries(queries)
         findings = Findings(list(program.problems), list(program.notes))
+        _check_absolute_workdir(context, host, spec, plan, findings)
         if plan is not None:
             estimated = self._check_plan(
                 *(context, answers, spec, found, plan, program, given, extra_args),
@@ -591,6 +594,31 @@ def _check_workdir(context: Context, spec: JobSpec, plan: Plan, program: Program
             f"{spec.workdir}: it has no file that git tracks, so it is not uploaded with the code; "
             f"{_BRING}",
         )
+
+
+def workdir_queries(host: ClusterHost, spec: JobSpec) -> list[PathProbe]:
+    """Return the query for an absolute ``workdir``, which may_have_workdir() needs."""
+    text = spec.workdir or ""
+    is_known = text.startswith("/") and "{" not in text
+    return existence_queries(host, [text], "workdir") if is_known else []
+
+
+def may_have_workdir(host: ClusterHost, spec: JobSpec) -> bool:
+    """Return False for an absolute ``workdir`` that certainly does not exist where jobs run."""
+    known = workdir_queries(host, spec)
+    return not known or may_exist(host, spec.workdir or "", "workdir")
+
+
+def _check_absolute_workdir(
+    context: Context, host: ClusterHost, spec: JobSpec, plan: Plan | None, findings: Findings
+) -> None:
+    """Refuse an absolute ``workdir`` that does not exist; a container's image may have it."""
+    if plan is None or plan.setup.container is not None or _makes_files(plan):
+        return
+    is_inside = Path(plan.start_dir).is_relative_to(plan.project_dir)  # see _check_workdir()
+    if not is_inside and not plan.makes_start_dir and not may_have_workdir(host, spec):
+        where = "there is no" if context.cluster.host is None else f"{context.cluster.host} has no"
+        findings.refuse("workdir", f"{spec.workdir}: {where} such folder")
 
 
 def _makes_files(plan: Plan) -> bool:
