@@ -36,6 +36,7 @@ set_aside() {
     done
     HPCRUN_EXPORTED=' '
     # A local variable would hide a variable of its name.
+    # shellcheck disable=SC2163,SC2317 # the commands call it, with names
     export() {
         [ "${1-}" = -n ] || for HPCRUN_WORD; do
             HPCRUN_EXPORTED+="${HPCRUN_WORD%%[+=]*} "
