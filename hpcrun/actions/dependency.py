@@ -9,11 +9,12 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from hpcrun.actions.prepare import Prepared
+from hpcrun.actions.search import read_drawn_values
 from hpcrun.context import Context
 from hpcrun.errors import InputError
 from hpcrun.monitor import find_successor_job, find_targets_by_word, status_of, status_of_job
 from hpcrun.plan import Dependency
-from hpcrun.runs import JobStatus, SweepFolder, runs_of
+from hpcrun.runs import JobStatus, SearchRecord, SweepFolder, Task, read_record, runs_of
 from hpcrun.slurm import array_job_id
 
 # Matches commas except those in the brackets of an array's tasks, as in 7_[1,3].
@@ -64,12 +65,7 @@ def _dependency_on_one(context: Context, word: str) -> Dependency:
         if status.final or status.job_id is None:
             which = f" {status.job_id}" if len(statuses) > 1 and status.job_id else ""
             raise InputError(f"--after {word}: that run{which} is {status.state}")
-        if status.reason == "DependencyNeverSatisfied":
-            raise InputError(
-                f"--after {word}: job {status.job_id} will never start, because a job that it "
-                "waits for did not succeed",
-                fix=f"hpcrun cancel {status.job_id}, and name a job that can start",
-            )
+        _refuse_never_starting(status, f"--after {word}")
     job_ids = [status.job_id or "" for status in waiting]
     # afterok of an array waits for all its tasks, that of a heterogeneous job for its leader. For
     # Slurm, a task that continues as another job has failed.
@@ -82,13 +78,28 @@ def _dependency_on_one(context: Context, word: str) -> Dependency:
     return Dependency(after, folder)
 
 
+def _refuse_never_starting(status: JobStatus, where: str) -> None:
+    if status.reason == "DependencyNeverSatisfied":
+        raise InputError(
+            f"{where}: job {status.job_id} will never start, because a job that it waits for did "
+            "not succeed",
+            fix=f"hpcrun cancel {status.job_id}, and name a job that can start",
+        )
+
+
 # ---- each run of a sweep after one of another ----------------------------------------------------
 
 
 class RunBefore(Struct, frozen=True, kw_only=True):
-    """A run of a sweep before another sweep, of which each run starts after one of them."""
+    """A run of a sweep before another sweep, of which each run starts after one of them.
+
+    Attributes:
+        values: Its parameters.
+        drawn_later: The parameters whose values its job has not drawn yet.
+    """
 
     values: Mapping[str, str]
+    drawn_later: frozenset[str] = frozenset()
     checkpoint_dir: str | None
     runs_per_job: int
 
@@ -120,8 +131,10 @@ def build_each_dependency(context: Context, word: str) -> SweepBefore:
             which = f" {status.job_id}" if status.job_id else ""
             raise InputError(
                 f"--after-each {word}: its run{which} is {status.state}",
-                fix=f"hpcrun resubmit {word}, and name the new sweep",
+                fix=f"hpcrun wait {word}, then hpcrun resubmit {word} without --failed, and name "
+                "the new sweep",
             )
+        _refuse_never_starting(status, f"--after-each {word}")
         if status.history.chained or find_successor_job(status.history):
             raise InputError(
                 f"--after-each {word}: a run continues as another job, which Slurm cannot combine "
@@ -139,12 +152,23 @@ def list_submitted_runs(statuses: Iterable[JobStatus]) -> dict[int, RunBefore]:
     for status in statuses:
         history = status.history
         if history.task is not None and history.submitted is not None:
+            values, drawn_later = _read_values(status, history.task)
             found[history.task.index] = RunBefore(
-                values=history.task.values,
+                values=values,
+                drawn_later=drawn_later,
                 checkpoint_dir=status.plan.checkpoint_dir if status.plan is not None else None,
                 runs_per_job=history.submitted.runs_per_job,
             )
     return found
+
+
+def _read_values(status: JobStatus, task: Task) -> tuple[Mapping[str, str], frozenset[str]]:
+    """Return the parameters of a run, and those that its job has not drawn yet."""
+    search = read_record(status.run.search, SearchRecord) if status.run is not None else None
+    if status.run is None or search is None or search.method != "tpe":
+        return task.values, frozenset()
+    drawn = read_drawn_values(status.run, search)
+    return {**task.values, **(drawn or {})}, frozenset(() if drawn else search.space)
 
 
 def list_prepared_runs(made: Prepared) -> dict[int, RunBefore]:
@@ -152,6 +176,7 @@ def list_prepared_runs(made: Prepared) -> dict[int, RunBefore]:
     return {
         index: RunBefore(
             values=run.values,
+            drawn_later=frozenset(run.plan.trial),
             checkpoint_dir=run.plan.checkpoint_dir,
             runs_per_job=made.spec.sweep_per_node,
         )
@@ -179,7 +204,15 @@ def check_pairs(
     for index, run in second.items():
         if run.runs_per_job != first[index].runs_per_job:
             raise InputError(f"{where}, so that sweep_per_node must be the same in both")
-        for key in run.values.keys() & first[index].values.keys():
+        own = run.drawn_later | run.values.keys()
+        for key in sorted(own & (first[index].drawn_later | first[index].values.keys())):
+            for name, each in ((one, first[index]), (other, run)):
+                if key in each.drawn_later:
+                    raise InputError(
+                        f"{where}, but the value of {key} is drawn when run {index} of {name} "
+                        "starts",
+                        fix=f"let only one of the sweeps set {key}",
+                    )
             values = first[index].values[key], run.values[key]
             if values[0] != values[1]:
                 raise InputError(

@@ -13,25 +13,32 @@ def sample_trial(environ: Mapping[str, str]) -> str:
     search = read_search(environ["HPCRUN_RUN_DIR"])
     number = search["number"]
     trials = [trial for trial in read_trials(search) if trial.number != number and trial.values]
+    # Equal numbers draw equal values, so those of the earlier searches are not used again.
+    used = sum(before["trials"] for before in list_earlier_searches(search))
     earlier = read_earlier_trials(search)
-    # Another number, because equal numbers draw equal values.
-    values, based_on = draw_values(search, number + len(earlier), earlier + trials)
+    values, based_on = draw_values(search, used + number, earlier + trials)
     return json.dumps({"values": values, "based_on": based_on})
 
 
-def read_earlier_trials(search: Mapping[str, Any]) -> List[Trial]:
-    """Read the trials of the searches of which this one repeats a part."""
-    trials: List[Trial] = []
+def list_earlier_searches(search: Mapping[str, Any]) -> List[Dict[str, Any]]:
+    """Return the searches of which this one repeats a part, the first one first."""
+    searches: List[Dict[str, Any]] = []
     known: List[str] = []
     run = search.get("earlier")
     while run and run not in known:
         known.append(run)
         before = read_search(run)
         if before:
-            trials = [trial for trial in read_trials(before) if trial.values] + trials
+            searches.insert(0, before)
         run = before.get("earlier")
+    return searches
+
+
+def read_earlier_trials(search: Mapping[str, Any]) -> List[Trial]:
+    """Read the trials of the searches of which this one repeats a part."""
+    trials = [trial for before in list_earlier_searches(search) for trial in read_trials(before)]
     # A trial without an end has died: its search is over.
-    return [trial for trial in trials if trial.state != "running"]
+    return [trial for trial in trials if trial.values and trial.state != "running"]
 
 
 def draw_values(search: Mapping[str, Any], number: int, trials: List[Trial]) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, structs
@@ -106,7 +106,7 @@ def _read_trial(run: RunFolder) -> RankedTrial:
     task, of_sweep = read_task(run), TASK_ID.fullmatch(run.run_id)
     points: list[tuple[int, float]] = []
     attempts = [run.attempts / str(index) for index in attempt_indices(run)]
-    for attempt in attempts:
+    for attempt in [*_list_earlier_attempts(run), *attempts]:
         record = read_record(attempt / "metric-end.json", MetricRecord)
         record = record or read_record(attempt / "metric.json", MetricRecord)
         found = [(step, float(value)) for step, value in (record.points if record else [])]
@@ -133,3 +133,17 @@ def _read_trial(run: RunFolder) -> RankedTrial:
         step=step,
         value=value,
     )
+
+
+def _list_earlier_attempts(run: RunFolder) -> list[Path]:
+    """Return the attempts of the trials whose checkpoints a resubmitted trial resumes from."""
+    found: list[RunFolder] = []
+    search = read_record(run.search, SearchRecord)
+    while search is not None and search.resumes:
+        # A path of the cluster, whose runs may be in a mirror here.
+        earlier = RunFolder(run.path.parent / PurePosixPath(search.resumes).name)
+        if any(earlier.path == each.path for each in found):
+            break
+        found.insert(0, earlier)
+        search = read_record(earlier.search, SearchRecord)
+    return [each.attempts / str(index) for each in found for index in attempt_indices(each)]

@@ -751,6 +751,28 @@ def test_each_run_of_a_submitted_sweep_starts_after_its_counterpart(slurm: Calle
     assert done.code == 0 and "--dependency" not in done.out, done
 
 
+def test_values_that_a_search_draws_are_no_pair_of_other_values(slurm: Caller) -> None:
+    args = "args: ['--lr={lr}']\n"
+    drawn = "sweep: {search: tpe, trials: 2, metric: loss, lr: {log: [1.0e-3, 1.0e-2]}}\n"
+    write_sweeps(slurm, drawn + args, "sweep: {lr: [0.002, 0.003]}\n" + args)
+    train = slurm("submit", "train", "--json").json["sweep_id"]
+    folder = slurm.runs / f"{train}.array"
+    tasks = [row(folder, f"17_{index}", "PENDING") for index in range(2)]
+    replay(slurm.tools, "squeue", (0, "".join(tasks), ""))
+    export = ["submit", "export", "--after-each", train, "--dry-run"]
+    refused = slurm(*export)
+    assert refused.code == 2 and "lr is drawn when run 0 of" in refused.err, refused
+    assert (
+        slurm(*export, "--set", "sweep={lr: null, env.SEED: [1, 2]}", "--set", "args=[]").code == 0
+    )
+    for index, rate in enumerate(("0.002", "0.004")):
+        (run,) = slurm.runs.glob(f"*-train.{index}-*")
+        trial = {"version": 1, "values": {"lr": rate}}
+        (run / "trial.json").write_text(json.dumps(trial))
+    refused = slurm(*export)
+    assert refused.code == 2 and "run 1 has lr 0.004 in" in refused.err, refused
+
+
 @pytest.mark.parametrize("words", [["one.export"], ["one", "--from", "export"]])
 def test_resubmitted_runs_of_a_sweep_use_their_own_counterparts(
     slurm: Caller, words: list[str]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hpcrun.jobside.sampler import read_earlier_trials
+from hpcrun.jobside import sampler
 from hpcrun.jobside.search import record_end
 from tests.cli.calling import Caller, replay
 from tests.cli.slurm_rows import row
@@ -228,10 +228,21 @@ def test_resubmitted_search_keeps_its_metric_pruning_and_drawn_values(project: C
     assert first["earlier"] == str(runs[1]), "tpe continues with what it has learned"
     assert json.loads((again[0] / "trial.json").read_text())["values"] == values[1]
     assert [(run / "trial.json").exists() for run in again] == [True, False, False]
-    assert [trial.values for trial in read_earlier_trials(first)] == values
+    assert [trial.values for trial in sampler.read_earlier_trials(first)] == values
     assert read_status_values(project, again[0]) == values[1]
     plan = json.loads((again[0] / "plan.json").read_text())
     assert plan["program"][-3:] == ["${HPCRUN_TRIAL_lr}", "--act", "${HPCRUN_TRIAL_act}"]
+    # It resumes from the last step, and prints nothing more.
+    (again[0] / "search.json").write_text(json.dumps({**first, "resumes": str(runs[1])}))
+    finish_trial(again[0], None)
+    shown = project("status", done.json["sweep_id"], "--json").json["search"]["trials"]
+    assert [trial["value"] for trial in shown] == [3.0, None, None]
+    environ = {"HPCRUN_RUN_DIR": str(again[2])}
+    numbers: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sampler, "draw_values", lambda _, number, __: (numbers.append(number), 0))
+        sampler.sample_trial(environ)
+    assert numbers == [6], "the earlier trials had 0 to 3"
     changed = project("resubmit", submitted["sweep_id"], "--failed", "--json", "--", "--lr", "1")
     assert changed.code == 0, changed
     other = project.runs / changed.json["runs"][0]["run_id"]

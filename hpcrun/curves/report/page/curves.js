@@ -188,10 +188,18 @@ const makeCurves = (() => {
     const [left, right] = [Math.floor(bbox.left), Math.ceil(bbox.left + bbox.width)];
     // The bars of a line with points in each column stand side by side.
     const thickness = end - begin > bbox.width ? 1 : Math.max(Math.round(width), 1);
+    // Each dash is as wide as one of a line that runs across.
+    const dashes = ctx.getLineDash();
+    const period = dashes.reduce((sum, part) => sum + part, 0);
+    const isGap = (at) => {
+      if (!period) return false;
+      let rest = at % period;
+      return dashes.findIndex((part) => (rest -= part) < 0) % 2 === 1;
+    };
     let column = NaN;
     let [low, high] = [Infinity, -Infinity];
     const fill = () => {
-      if (low > high) return;
+      if (low > high || isGap(column)) return;
       const top = Math.round(low - width / 2);
       ctx.fillRect(column, top, thickness, Math.max(Math.round(high + width / 2) - top, 1));
     };
