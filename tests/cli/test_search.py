@@ -238,11 +238,10 @@ def test_resubmitted_search_keeps_its_metric_pruning_and_drawn_values(project: C
     shown = project("status", done.json["sweep_id"], "--json").json["search"]["trials"]
     assert [trial["value"] for trial in shown] == [3.0, None, None]
     environ = {"HPCRUN_RUN_DIR": str(again[2])}
-    numbers: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sampler, "draw_values", lambda _, number, __: (numbers.append(number), 0))
-        sampler.sample_trial(environ)
-    assert numbers == [6], "the earlier trials had 0 to 3"
+        patch.setattr(sampler, "draw_values", lambda _, number, __: ({"number": number}, 0))
+        drawn = json.loads(sampler.sample_trial(environ))
+    assert drawn["values"] == {"number": 6}, "the earlier trials had 0 to 3"
     changed = project("resubmit", submitted["sweep_id"], "--failed", "--json", "--", "--lr", "1")
     assert changed.code == 0, changed
     other = project.runs / changed.json["runs"][0]["run_id"]
