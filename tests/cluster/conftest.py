@@ -153,5 +153,13 @@ def _site(rig: Rig, name: str, profile: dict[str, Any] | None = None) -> Iterato
     folder = rig.shared / "".join(char if char.isalnum() else "-" for char in name)
     yield Site(rig, folder, profile or {}).prepare()
     _wait_until_clean(rig)  # an ending job reads from its run folder what to remove from its nodes
-    shutil.rmtree(folder, ignore_errors=True)
-    shutil.rmtree(rig.shared / "runs", ignore_errors=True)
+    deadline = time.monotonic() + PATIENCE / 4
+    # A process may still write there.
+    while not _is_removed(folder, rig.shared / "runs") and time.monotonic() < deadline:
+        time.sleep(0.2)
+
+
+def _is_removed(*folders: Path) -> bool:
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+    return not any(folder.exists() for folder in folders)

@@ -84,7 +84,7 @@ class Laptop:
         hidden = ["/usr/bin/unshare", "-m", "/bin/bash", "-c", hide, "bash", str(self.rig.root)]
         return [*hidden, sys.executable, "-m", "hpcrun", *args]
 
-    def hpcrun(self, *args: str, timeout: float = 60) -> Done:
+    def hpcrun(self, *args: str, timeout: float = 300) -> Done:
         return subprocess.run(
             self.argv(*args),
             cwd=self.project / self.sub,

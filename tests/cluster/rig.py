@@ -418,8 +418,8 @@ class Rig:
             "SlurmdTimeout": 20,
             "MinJobAge": self.min_job_age,
             "BatchStartTimeout": 10,
-            # Slurm's default. On a busy machine ten seconds are too short to clean up after a job.
-            "KillWait": 30,
+            # On a busy machine ten seconds are too short to clean up after a job.
+            "KillWait": 20,
             "DefMemPerCPU": MEMORY_MB // self.cpus,
             "PreemptType": "preempt/partition_prio",
             "PreemptMode": "REQUEUE",
