@@ -204,8 +204,8 @@ def test_functions_of_the_guide_exist() -> None:
         assert callable(getattr(hpcrun, name)), name
     for name in re.findall(r"`run\.(\w+)\(", COMING):
         assert callable(getattr(hpcrun.Run, name)), name
-    for name, words in re.findall(r"`(?:hpcrun|run)\.(\w+)\(([^`]*)\)", COMING):
-        function = getattr(hpcrun, name, None) or getattr(hpcrun.Run, name)
+    for owner, name, words in re.findall(r"`(hpcrun|run)\.(\w+)\(([^`]*)\)", COMING):
+        function = getattr(hpcrun.Run if owner == "run" else hpcrun, name)
         for keyword in re.findall(r"(\w+)=", words):
             assert keyword in inspect.signature(function).parameters, (name, keyword)
 
