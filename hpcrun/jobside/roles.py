@@ -242,10 +242,11 @@ class RoleRunner:
             # Debian resolves a host's own name to 127.0.1.1.
             other = next(host for host in sorted(hosts) if host != self.job.host)
             known[self.job.host] = route_address(known.get(other) or self._address_of(other))
+        number_of_job = self.job.id or str(os.getpid())
         for index, role in enumerate(self.roles):
             role.address = known.get(role.hosts[0], "127.0.0.1")
             for number in range(10):
-                role.port = find_port(self.job.id, self.job.attempt, index, number)
+                role.port = find_port(number_of_job, self.job.attempt, index, number)
                 if check_url("tcp://{}:{}".format(role.address, role.port)):
                     break  # nothing listens there
 
