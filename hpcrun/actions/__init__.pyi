@@ -139,6 +139,7 @@ from hpcrun.actions.shell import keep_port_open as keep_port_open
 from hpcrun.actions.shell import open_port as open_port
 from hpcrun.actions.shell import prepare_shell as prepare_shell
 from hpcrun.actions.slow import explain_speed as explain_speed
+from hpcrun.actions.start_folder import StartFolder as StartFolder
 from hpcrun.actions.submit import estimate_start as estimate_start
 from hpcrun.actions.submit import submit_job as submit_job
 from hpcrun.actions.sync import sync_runs as sync_runs

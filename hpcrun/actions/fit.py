@@ -124,12 +124,13 @@ def load_job_memory(
     from hpcrun.actions.checks.submission import Checks  # deferred: numbers need no job
     from hpcrun.actions.prepare import load_spec, prepare_job
     from hpcrun.actions.program import find_program, read_sources
-    from hpcrun.actions.start_folder import find_start_folder
+    from hpcrun.actions.start_folder import StartFolder, find_start_folder
 
     spec = load_spec(context, job, overrides)
     plan = prepare_job(context, spec, checks=Checks(strict=False)).each()[0].plan
     path = find_program(context, spec, inside=True).path
     folder = find_start_folder(context, plan.start_dir, plan.project_dir)
+    here = StartFolder.local(context.project)
     memory = estimate_job_memory(
         *(spec, plan, context.cluster),
         script=read_sources(context.project, path) if path is not None else "",
@@ -137,11 +138,11 @@ def load_job_memory(
         folder=folder,
         sequence=sequence,
         model=model,
-        model_folder=context.project,
+        model_folder=here,
         cache_dir=context.cache_dir,
     )
     name = model or find_model(plan)
-    model_folder = folder if model is None else context.project
+    model_folder = folder if model is None else here
     if memory is None and name and find_model_config(name, context.environ, model_folder):
         load_model_shape(name, context.environ, model_folder)  # raises if it is the model
         raise InputError(

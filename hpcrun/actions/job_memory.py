@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, structs
 
 from hpcrun.actions.measurements import find_calibration
-from hpcrun.actions.start_folder import resolve_argument
+from hpcrun.actions.start_folder import StartFolder
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.files import read_plain
 from hpcrun.fit import (
@@ -127,7 +127,7 @@ class JobMemory(Struct, frozen=True, kw_only=True):
 
 
 def load_model_shape(
-    name: str, environ: Mapping[str, str], folder: Path | None, *, counts_weights: bool = False
+    name: str, environ: Mapping[str, str], folder: StartFolder, *, counts_weights: bool = False
 ) -> ModelShape:
     """Read the dimensions of a model from its folder, its ``config.json`` or the hub's cache.
 
@@ -136,7 +136,7 @@ def load_model_shape(
             beside it; then activations are unknown.
         name: A folder, a file, or a name on the hub such as ``Qwen/Qwen2.5-7B``.
         environ: Says where the hub's cache is.
-        folder: What relative paths are relative to; None if they are unknown here.
+        folder: The folder of relative paths.
 
     Raises:
         InputError: There is no such configuration, or it lacks a dimension.
@@ -174,9 +174,9 @@ def load_model_shape(
         return ModelShape(name=str(kind), given_parameters=count, notes=[note])
 
 
-def _refuse_other_folders(name: str, folder: Path | None) -> None:
+def _refuse_other_folders(name: str, folder: StartFolder) -> None:
     """Raise InputError for folders that have no config.json for a known reason."""
-    path = resolve_argument(folder, str(Path(name).expanduser()))
+    path = folder.resolve(name)
     if path is None:
         return
     if (path / "model_index.json").is_file():
@@ -234,9 +234,9 @@ def _count_tensors(path: Path) -> int | None:
     return sum(int(math.prod(each["shape"])) for each in header.values())
 
 
-def find_model_config(name: str, environ: Mapping[str, str], folder: Path | None) -> Path | None:
+def find_model_config(name: str, environ: Mapping[str, str], folder: StartFolder) -> Path | None:
     """Find a model's ``config.json``; None if there is none on this machine."""
-    path = resolve_argument(folder, str(Path(name).expanduser()))
+    path = folder.resolve(name)
     for candidate in (path / "config.json", path) if path is not None else ():
         if candidate.is_file():
             return candidate
@@ -287,11 +287,11 @@ def estimate_job_memory(
     cluster: Cluster,
     *,
     environ: Mapping[str, str],
-    folder: Path | None,
+    folder: StartFolder,
     script: str = "",
     sequence: int | None = None,
     model: str | None = None,
-    model_folder: Path | None = None,
+    model_folder: StartFolder | None = None,
     cache_dir: Path | None = None,
 ) -> JobMemory | None:
     """Estimate the memory of a job; None if its model is unknown.
@@ -303,12 +303,12 @@ def estimate_job_memory(
         script: The text of the script, for signs that only a part of the model is trained.
         sequence: Tokens per sample; None: as in the arguments.
         model: The model; None: as in the arguments.
-        model_folder: What ``model`` is relative to.
+        model_folder: What ``model`` is relative to; None: ``folder``.
 
     Raises:
         InputError: ``model`` cannot be read.
     """
-    given = None if model is None else load_model_shape(model, environ, model_folder)
+    given = None if model is None else load_model_shape(model, environ, model_folder or folder)
     found = _read_plan(plan, environ, folder, sequence=sequence, given=given)
     if found is None:
         return None
@@ -370,7 +370,7 @@ def _find_unknown_training(text: str) -> str:
 
 
 def estimate_traced_memory(
-    spec: JobSpec, plan: Plan, cluster: Cluster, trace: StepTrace, folder: Path | None
+    spec: JobSpec, plan: Plan, cluster: Cluster, trace: StepTrace, folder: StartFolder
 ) -> JobMemory:
     """Estimate the memory of a job whose step was traced: its sharding is computed.
 
@@ -405,7 +405,7 @@ def find_model(plan: Plan) -> str | None:
 def _read_plan(
     plan: Plan,
     environ: Mapping[str, str],
-    folder: Path | None,
+    folder: StartFolder,
     *,
     sequence: int | None = None,
     given: ModelShape | None = None,
@@ -426,7 +426,7 @@ def _read_plan(
     return None if training is None else (shape, training)
 
 
-def count_step_flops(plan: Plan, environ: Mapping[str, str], folder: Path | None) -> float | None:
+def count_step_flops(plan: Plan, environ: Mapping[str, str], folder: StartFolder) -> float | None:
     """Return the operations of a step of a job on all GPUs; None unless all of them are known.
 
     The arguments must name the model and the exact length of the sequences, hpcrun must have
@@ -458,7 +458,7 @@ def estimate_options(
     plan: Plan,
     options: Sequence[str],
     environ: Mapping[str, str],
-    folder: Path | None,
+    folder: StartFolder,
     cache_dir: Path | None = None,
 ) -> dict[str, float]:
     """Estimate the GiB per GPU of a job with one changed option of DeepSpeed each.
@@ -532,7 +532,7 @@ def _read_training(
     arguments: Mapping[str, str],
     sequence: int | None,
     shape: ModelShape,
-    folder: Path | None,
+    folder: StartFolder,
 ) -> Training | None:
     """Read the settings of a plan; None for settings that the memory model does not know."""
     length = next((arguments[key] for key in _LENGTH if key in arguments), "")
@@ -577,7 +577,7 @@ def _read_training(
         return None
     section = accelerate.get("fsdp_config") if kind == "FSDP" else None
     if kind == "FSDP" or arguments.get("fsdp", "").lower() not in ("", "false"):
-        own = _read_fsdp_config(plan, arguments)
+        own = _read_fsdp_config(folder, arguments)
         training = _read_fsdp(training, {**(section or {}), **(own or {})}, arguments)
         if "fsdp_config" in arguments and own is None:
             note = "not modelled: fsdp_config cannot be read; computed as full_shard"
@@ -622,12 +622,12 @@ def _list_generated_files(plan: Plan) -> list[str]:
     return [f"{folder}/deepspeed.json" for folder in (plan.run_dir, "${HPCRUN_LOCAL_DIR}")]
 
 
-def read_own_deepspeed(folder: Path | None, name: str) -> dict[str, Any] | None:
+def read_own_deepspeed(folder: StartFolder, name: str) -> dict[str, Any] | None:
     """Read the DeepSpeed JSON that a script reads itself; None if this machine does not have it.
 
     ``folder`` is as in estimate_job_memory().
     """
-    path = resolve_argument(folder, name)
+    path = folder.resolve(name)
     if path is None:
         return None
     try:
@@ -657,7 +657,7 @@ def _has_checkpointing(arguments: Mapping[str, str]) -> bool:
     )
 
 
-def _read_fsdp_config(plan: Plan, arguments: Mapping[str, str]) -> dict[str, Any] | None:
+def _read_fsdp_config(folder: StartFolder, arguments: Mapping[str, str]) -> dict[str, Any] | None:
     """Read the JSON of the Trainer's --fsdp_config, inline or from a file; None if it fails.
 
     Its keys may lack the prefix fsdp_ (transformers/training_args.py, __post_init__).
@@ -666,7 +666,10 @@ def _read_fsdp_config(plan: Plan, arguments: Mapping[str, str]) -> dict[str, Any
     try:
         text = given
         if not given.lstrip().startswith("{"):
-            text = read_plain(Path(plan.project_dir) / given).decode()
+            path = folder.resolve(given)
+            if path is None:
+                return None
+            text = read_plain(path).decode()
         found = json.loads(text)
     except (OSError, ValueError, HpcrunError):
         return None

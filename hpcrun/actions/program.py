@@ -17,7 +17,7 @@ from stat import S_ISDIR, S_ISREG
 import msgspec
 
 from hpcrun.actions.interpreter import Interpreter
-from hpcrun.actions.start_folder import resolve_argument
+from hpcrun.actions.start_folder import StartFolder
 from hpcrun.context import Context
 from hpcrun.plan import (
     JOINING_WORDS,
@@ -136,10 +136,10 @@ def _find_module(context: Context, module: str, program: Program) -> None:
         program.refuse("module", f"{module}: the project has no {target}.py{hint}")
 
 
-def command_program(folder: Path | None, words: Sequence[str], program: Program) -> list[str]:
+def command_program(folder: StartFolder, words: Sequence[str], program: Program) -> list[str]:
     """Check a command that is started in a folder; return the arguments of a Python file in it."""
     first = words[0] if words else ""
-    path = resolve_argument(folder, first)
+    path = folder.resolve(first)
     if path is not None and "/" in first and "$" not in first:
         # otherwise the file system may only be mounted on the nodes
         is_seen = Path(*path.parts[:2]).exists()
@@ -151,7 +151,7 @@ def command_program(folder: Path | None, words: Sequence[str], program: Program)
         while rest and rest[0] in ("-u", "-B", "-O", "-s", "-E", "-I"):
             del rest[0]
         if rest and rest[0].endswith(".py") and "$" not in rest[0]:
-            path = resolve_argument(folder, rest[0])
+            path = folder.resolve(rest[0])
             is_here = path is not None and not _file_fault(path)
             program.path, program.name = (path if is_here else None), rest[0]
             return rest[1:]

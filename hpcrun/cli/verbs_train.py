@@ -316,7 +316,12 @@ def _check_options_of_measure(job: str | None, *, measure: bool) -> None:
 
 def _read_numbers(model: str | None, options: dict[str, Any]) -> tuple[ModelShape, Training]:
     """Read the model and the settings from the options of ``hpcrun fit``."""
-    from hpcrun.actions import build_training_settings, load_model_shape, parse_parameter_count
+    from hpcrun.actions import (
+        StartFolder,
+        build_training_settings,
+        load_model_shape,
+        parse_parameter_count,
+    )
     from hpcrun.fit import build_shape
 
     count = parse_parameter_count(options["params"]) if options["params"] else None
@@ -325,7 +330,9 @@ def _read_numbers(model: str | None, options: dict[str, Any]) -> tuple[ModelShap
         given = [f"--{name.replace('_', '-')}" for name in ("params", *numbers) if options[name]]
         if given:
             raise InputError(f"--model and {given[0]}: the model's config.json has the dimensions")
-        shape = load_model_shape(model, os.environ, Path.cwd(), counts_weights=True)
+        shape = load_model_shape(
+            model, os.environ, StartFolder.local(Path.cwd()), counts_weights=True
+        )
     elif count is None and not (options["layers"] and options["hidden"]):
         message = "name a job, or a model: --model DIR, --params 7B, or --layers and --hidden"
         raise click.UsageError(message)

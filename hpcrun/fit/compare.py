@@ -94,12 +94,12 @@ def list_sizes(training: Training) -> list[Training]:
     """
     gpus = training.gpus
     per_node = 8 if gpus == 1 else training.gpus_per_node
-    counts = [gpus // 4, gpus // 2, gpus, 2 * gpus, 4 * gpus] if gpus > 1 else [1, 2, 4, 8]
-    divides = {gpus: True, gpus // 2: gpus % 2 == 0, gpus // 4: gpus % 4 == 0}
+    fewer = [gpus // part for part in (4, 2) if gpus % part == 0]
+    counts = [*fewer, gpus, 2 * gpus, 4 * gpus] if gpus > 1 else [1, 2, 4, 8]
     return [
         structs.replace(training, gpus=count, gpus_per_node=min(count, per_node))
         for count in counts
-        if divides.get(count, True) and count and (count <= per_node or count % per_node == 0)
+        if count <= per_node or count % per_node == 0
     ]
 
 

@@ -13,6 +13,7 @@ import pytest
 from hpcrun.actions.checks import deepspeed as deepspeed_check
 from hpcrun.actions.checks.deepspeed import inspect_deepspeed, query_deepspeed
 from hpcrun.actions.prepare import load_spec, prepare_spec
+from hpcrun.actions.start_folder import StartFolder
 from hpcrun.context import Context, load_context
 from hpcrun.errors import InputError, SpecError
 from hpcrun.remote.local import LocalTransport
@@ -60,7 +61,10 @@ def test_job_without_own_deepspeed_keys_starts_no_interpreter(
     around = context(project)
     python = interpreter(tmp_path, "exit 1")
     given = inspect_deepspeed(
-        around, load_spec(around, str(project / "job.yaml")), python, start=None
+        around,
+        load_spec(around, str(project / "job.yaml")),
+        python,
+        start=StartFolder.local(Path("/none")),
     )
     assert (given.file, given.answer, given.note) == (None, None, "")
     assert starts(tmp_path) == 0
@@ -75,7 +79,10 @@ def test_interpreter_resolved_on_the_node_is_not_queried(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     around = context(project)
     given = inspect_deepspeed(
-        around, load_spec(around, str(project / "job.yaml")), "python3", start=None
+        around,
+        load_spec(around, str(project / "job.yaml")),
+        "python3",
+        start=StartFolder.local(Path("/none")),
     )
     assert given.answer is None and given.note == ""
     assert starts(tmp_path) == 0
@@ -176,7 +183,7 @@ def test_deepspeed_check_uses_the_installed_deepspeed(
     job(project, "deepspeed: {config_file: ds.json}")
     around = context(project)
     spec = load_spec(around, str(project / "job.yaml"))
-    given = inspect_deepspeed(around, spec, sys.executable, start=None)
+    given = inspect_deepspeed(around, spec, sys.executable, start=StartFolder.local(Path("/none")))
     assert given.answer is not None and given.note == ""
     shown = dict(given.answer.problems)
     assert set(shown) == {
@@ -218,7 +225,7 @@ def test_deepspeed_file_in_the_home_folder_is_found(project: Path, tmp_path: Pat
     around = context(project)
     around.environ["HOME"] = str(tmp_path)
     spec = load_spec(around, str(project / "job.yaml"))
-    given = inspect_deepspeed(around, spec, "", start=None)
+    given = inspect_deepspeed(around, spec, "", start=StartFolder.local(Path("/none")))
     assert given.file is not None and given.file.value == {"bf16": {"enabled": True}}
 
 

@@ -21,6 +21,8 @@ from hpcrun.actions.job_memory import (
     parse_arguments,
     suggest_smaller,
 )
+from hpcrun.actions.program import Program, command_program
+from hpcrun.actions.start_folder import StartFolder
 from hpcrun.fit import estimate_memory
 from hpcrun.fit.settings import Training
 from hpcrun.fit.shape import build_shape
@@ -93,12 +95,41 @@ def test_options_are_estimated_for_a_job_whose_model_is_known(tmp_path: Path) ->
     (tmp_path / "config.json").write_text(json.dumps(config))
     plan = Planned(["python", "t.py", "--model", str(tmp_path), "--max_length", "512"])
     options = ["deepspeed.zero_stage=3", "deepspeed.offload.optimizer=cpu"]
-    found = estimate_options(cast(Plan, plan), options, {}, tmp_path)
+    found = estimate_options(cast(Plan, plan), options, {}, StartFolder.local(tmp_path))
     assert list(found) == options and all(2 < size < 5 for size in found.values())
     unknown = Planned(["python", "t.py", "--model", "other/model", "--max_length", "512"])
-    assert estimate_options(cast(Plan, unknown), options, {"HOME": "/none"}, tmp_path) == {}
+    assert (
+        estimate_options(
+            cast(Plan, unknown), options, {"HOME": "/none"}, StartFolder.local(tmp_path)
+        )
+        == {}
+    )
     endless = Planned(["python", "t.py", "--model", str(tmp_path)])
-    assert estimate_options(cast(Plan, endless), options, {}, tmp_path) == {}
+    assert estimate_options(cast(Plan, endless), options, {}, StartFolder.local(tmp_path)) == {}
+
+
+def test_paths_of_a_remote_cluster_name_no_files_of_this_machine(tmp_path: Path) -> None:
+    """Files with the same path here are different ones; the copy of the project is the same."""
+    far = StartFolder(path=tmp_path, project=tmp_path, project_dir="/far/code", is_remote=True)
+    (tmp_path / "fsdp.json").write_text('{"activation_checkpointing": true}')
+    config = {"model_type": "llama", "hidden_size": 1024, "num_hidden_layers": 8}
+    config |= {"num_attention_heads": 16, "vocab_size": 32000, "intermediate_size": 4096}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    for name, is_known in ((str(tmp_path), False), (".", True), ("/far/code", True)):
+        words = ["python", "t.py", "--model", name, "--max_length", "512"]
+        found = estimate_options(cast(Plan, Planned(words)), ["deepspeed.zero_stage=3"], {}, far)
+        assert bool(found) is is_known, name
+    for name, is_known in ((f"{tmp_path}/fsdp.json", False), ("fsdp.json", True)):
+        words = ["--fsdp", "full_shard", "--fsdp_config", name]
+        training = read_plain(*words, folder=far)
+        assert training.checkpointing is is_known and bool(training.unknown) is not is_known
+    program = Program()
+    assert command_program(far, [f"{tmp_path}/run.sh"], program) == [] and not program.problems
+    command_program(far, ["./run.sh"], program)
+    assert "no such file" in str(program.problems[0])
+
+
+HERE = StartFolder.local(Path("/project"))
 
 
 class Planned:
@@ -119,13 +150,15 @@ class Planned:
         self.deepspeed_config = {"bf16": {"enabled": True}, "zero_optimization": zero}
 
 
-def read_plain(*words: str, fsdp: dict[str, Any] | None = None) -> Training:
+def read_plain(
+    *words: str, fsdp: dict[str, Any] | None = None, folder: StartFolder = HERE
+) -> Training:
     """Read the settings of a job without DeepSpeed."""
     plan = Planned(list(words))
     plan.deepspeed_config = None
     if fsdp is not None:
         plan.accelerate_config = {"distributed_type": "FSDP", "fsdp_config": fsdp}
-    found = _read_training(cast(Plan, plan), parse_arguments(words), None, SHAPE, None)
+    found = _read_training(cast(Plan, plan), parse_arguments(words), None, SHAPE, folder)
     assert found is not None
     return found
 

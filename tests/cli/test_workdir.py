@@ -198,7 +198,7 @@ def test_start_folder_is_unknown_before_the_run_exists(
 ) -> None:
     loaded = load_context(hpcrun.environ, hpcrun.project)
     context = structs.replace(loaded, cluster=Cluster(name="here"), runs_dir=Path(runs))
-    found = find_start_folder(context, workdir, "/p")
+    found = find_start_folder(context, workdir, "/p").path
     assert found == (None if expected is None else Path(expected))
 
 
@@ -206,9 +206,9 @@ def test_start_folder_of_a_remote_job_is_that_of_the_project(hpcrun: Caller) -> 
     loaded = load_context(hpcrun.environ, hpcrun.project)
     far = Cluster(name="far", host="far")
     context = structs.replace(loaded, cluster=far, project=Path("/mine"))
-    assert find_start_folder(context, "train", "/far/code") == Path("/mine/train")
-    assert find_start_folder(context, "/far/code/train", "/far/code") == Path("/mine/train")
-    assert find_start_folder(context, "/scratch/data", "/far/code") is None
+    assert find_start_folder(context, "train", "/far/code").path == Path("/mine/train")
+    assert find_start_folder(context, "/far/code/train", "/far/code").path == Path("/mine/train")
+    assert find_start_folder(context, "/scratch/data", "/far/code").path is None
 
 
 @pytest.mark.slow

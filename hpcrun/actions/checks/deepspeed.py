@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from hpcrun.actions.program import content_of, find_program, parse_script
-from hpcrun.actions.start_folder import resolve_argument
+from hpcrun.actions.start_folder import StartFolder
 from hpcrun.assets import shipped_folder
 from hpcrun.context import Context, expand_user_path, read_text
 from hpcrun.errors import HpcrunError, InputError, Problem, SpecError
@@ -57,7 +57,7 @@ def inspect_deepspeed(
     python: str,
     extra_args: Sequence[str] = (),
     *,
-    start: Path | None,
+    start: StartFolder,
 ) -> DeepSpeedInput:
     """Read the user's own JSON and check it with the DeepSpeed of the job.
 
@@ -65,7 +65,7 @@ def inspect_deepspeed(
 
     Args:
         python: The interpreter that runs the training.
-        start: The folder of relative paths in the arguments, as find_start_folder() returns it.
+        start: The folder of relative paths in the arguments.
 
     Raises:
         InputError: DeepSpeed rejects the configuration.
@@ -79,13 +79,13 @@ def inspect_deepspeed(
     given = DeepSpeedInput(own_optimizer=CPU_ADAM.encode() in code)
     if on_cpus:
         words = [*(spec.command or []), *spec.args, *extra_args]
-        elsewhere = _asked_elsewhere(context.project, start, words, script, code)
+        elsewhere = _asked_elsewhere(start, words, script, code)
         given = msgspec.structs.replace(given, elsewhere=elsewhere)
     return _inspect_section(context, spec, python, given) if spec.deepspeed else given
 
 
 def _asked_elsewhere(
-    project: Path, start: Path | None, words: Sequence[str], script: Path | None, code: bytes
+    start: StartFolder, words: Sequence[str], script: Path | None, code: bytes
 ) -> str:
     """Find requests for DeepSpeed besides the job's section: arguments, their files, the script."""
 
@@ -94,8 +94,7 @@ def _asked_elsewhere(
     for name in [word.rpartition("=")[2] for word in words]:
         data = None
         if name.endswith((".json", ".yaml", ".yml", ".sh")):
-            filled = name.replace("{project_dir}", str(project)).replace("{code_dir}", str(project))
-            path = resolve_argument(start, filled)
+            path = start.resolve(name)
             data = content_of(path) if path is not None else None
         if data is None or b"deepspeed" not in data.lower():
             continue

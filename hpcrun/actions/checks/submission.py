@@ -42,7 +42,7 @@ from hpcrun.actions.program import (
     read_program,
     read_sources,
 )
-from hpcrun.actions.start_folder import find_start_folder, resolve_argument
+from hpcrun.actions.start_folder import StartFolder, find_start_folder
 from hpcrun.context import Context, is_slurm_conf_missing
 from hpcrun.errors import OutOfReach
 from hpcrun.plan import (
@@ -561,14 +561,14 @@ def _check_partitions(
             findings.notes.append(f"partition {name}: {listed}")
 
 
-def _start_folder(context: Context, plan: Plan) -> Path | None:
+def _start_folder(context: Context, plan: Plan) -> StartFolder:
     return find_start_folder(context, plan.start_dir, plan.project_dir)
 
 
-def _command_texts(folder: Path | None, plan: Plan, program: Program) -> dict[str, str]:
+def _command_texts(folder: StartFolder, plan: Plan, program: Program) -> dict[str, str]:
     """Return the words of a command, and the scripts that it starts, by their names."""
     words = plan.program
-    named = {word: resolve_argument(folder, word) for word in words if word.endswith(".sh")}
+    named = {word: folder.resolve(word) for word in words if word.endswith(".sh")}
     files = {word: path for word, path in named.items() if path is not None}
     if program.path is not None:
         files[program.name] = program.path
@@ -579,7 +579,7 @@ def _command_texts(folder: Path | None, plan: Plan, program: Program) -> dict[st
 
 def _check_workdir(context: Context, spec: JobSpec, plan: Plan, program: Program) -> None:
     """Refuse a folder in the project that does not exist, or is not in the copy of the code."""
-    folder = _start_folder(context, plan)
+    folder = _start_folder(context, plan).path
     if spec.workdir is None or folder is None:
         return
     is_far = context.cluster.host is not None
@@ -636,7 +636,7 @@ def _argument_notes(
     given: Sequence[str],
 ) -> list[str]:
     notes: list[str] = []
-    start = _start_folder(context, plan)
+    start = _start_folder(context, plan).path
     typed = [*spec.args, *extra_args]
     words = [*(spec.command or []), *typed]
     script = program.script
