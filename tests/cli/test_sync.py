@@ -319,12 +319,8 @@ def mlflow_client(uri: str) -> Any:
     return MlflowClient(tracking_uri=uri)
 
 
-def check_mlflow(run: SyncedRun, uri: str) -> None:
-    """Sync a run twice, with a requeue and a lost record in between, and read it back."""
-    run.hpcrun.environ["MLFLOW_TRACKING_URI"] = uri
-    told = run.sync("--to", "mlflow", "--project", "exp")
-    shown = f"{uri}/#/experiments/1/runs/" if uri.startswith("http") else "MLflow run "
-    assert f"31 new points: {shown}" in told
+def requeue_with_lost_points(run: SyncedRun) -> Path:
+    """Cut the record of sent points, and restart the run; return the folder of the record."""
     (state,) = (run.path / "cache/sync").iterdir()
     points = state / "points"
     points.write_bytes(points.read_bytes()[: 20 * 11 + 7])
@@ -332,6 +328,16 @@ def check_mlflow(run: SyncedRun, uri: str) -> None:
     run.log(1, lines(15, 30, base=100.0))
     run.end(1)
     run.state("COMPLETED")
+    return state
+
+
+def check_mlflow(run: SyncedRun, uri: str) -> None:
+    """Sync a run twice, with a requeue and a lost record in between, and read it back."""
+    run.hpcrun.environ["MLFLOW_TRACKING_URI"] = uri
+    told = run.sync("--to", "mlflow", "--project", "exp")
+    shown = f"{uri}/#/experiments/1/runs/" if uri.startswith("http") else "MLflow run "
+    assert f"31 new points: {shown}" in told
+    state = requeue_with_lost_points(run)
     run.sync("--to", "mlflow", "--project", "exp")
     client = mlflow_client(uri)
     (found,) = client.search_runs([client.get_experiment_by_name("exp").experiment_id])
@@ -590,13 +596,7 @@ def test_trackio_has_one_run_with_history_config_and_system_metrics(
     monkeypatch.setenv("TRACKIO_DIR", "")  # restores the variable, which the command sets
     told = run.sync("--to", "trackio", "--dir", "tk", "--project", "exp")
     assert f"31 new points: trackio show --project exp (in {run.hpcrun.project}/tk)" in told
-    (state,) = (run.path / "cache/sync").iterdir()
-    points = state / "points"
-    points.write_bytes(points.read_bytes()[: 20 * 11 + 7])
-    run.begin(1)
-    run.log(1, lines(15, 30, base=100.0))
-    run.end(1)
-    run.state("COMPLETED")
+    state = requeue_with_lost_points(run)
     run.sync("--to", "trackio", "--dir", "tk", "--project", "exp")
     (state / "sync.json").unlink()
     run.sync("--to", "trackio", "--dir", "tk", "--project", "exp")
